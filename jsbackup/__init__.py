@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jsbackup.api.backing_up import backup, backup_async
     from jsbackup.api.connecting import connection
     from jsbackup.api.opening import open
+    from jsbackup.api.putting_back import PutBackMessage, PutBackOutcome, put_back, put_back_async
     from jsbackup.api.restoring import (
         PlannedRestore,
         PlannedTarget,
@@ -44,6 +45,8 @@ __all__ = [
     "Finding",
     "PlannedRestore",
     "PlannedTarget",
+    "PutBackMessage",
+    "PutBackOutcome",
     "RestoreOutcome",
     "Revision",
     "StoredFile",
@@ -59,6 +62,8 @@ __all__ = [
     "open",
     "plan",
     "plan_async",
+    "put_back",
+    "put_back_async",
     "restore",
     "restore_async",
 ]
@@ -67,6 +72,7 @@ __all__ = [
 _HOMES = {
     "jsbackup.api.connecting": ["connection"],
     "jsbackup.api.opening": ["open"],
+    "jsbackup.api.putting_back": ["PutBackMessage", "PutBackOutcome", "put_back", "put_back_async"],
     "jsbackup.api.backing_up": ["backup", "backup_async"],
     "jsbackup.api.restoring": [
         "PlannedRestore",

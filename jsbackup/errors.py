@@ -2,6 +2,7 @@
 
     JsBackupError                          1  failed
     ├── UsageError                         2  usage or configuration
+    │   └── NothingChosen                         no stream of the account is what the options name
     ├── IncompleteError                    3  finished, but something is missing
     ├── RepositoryNotFound                10  no repository there
     ├── RepositoryLocked                  11  locked
@@ -15,7 +16,7 @@
     ├── TargetConflict                    16  conflict at the target: exists, limits, subject overlap
     ├── PolicyBreach                      17  policy breach (`status`)
     ├── NatsError                         20  NATS unreachable or not allowed
-    │   ├── NatsNoResponders                  nobody subscribes to the subject of a request
+    │   ├── NatsNoResponders                  no one subscribes to the subject of a request
     │   ├── NatsTimeout                       no answer in time
     │   │   └── NoLeader                      a cluster placed a stream where no server answers
     │   ├── NatsPermissionDenied              the server does not allow the subject
@@ -26,7 +27,7 @@
     │   ├── ObjectNotFound                    no object of that key
     │   ├── NoFolder                          something else is where a store's folder should be
     │   ├── ObjectExists                      create-only put found another object under the key
-    │   └── ObjectLocked                      the store keeps the object for some time yet, whoever asks
+    │   └── ObjectLocked                      the store keeps the object for some time yet, for everyone
     └── Interrupted                      130  stopped by the user, state safe
 
 Codes are a contract that users script against (the manual lists them): they never change meaning. Messages are lower
@@ -52,6 +53,7 @@ __all__ = [
     "NatsTimeout",
     "NoFolder",
     "NoLeader",
+    "NothingChosen",
     "ObjectExists",
     "ObjectLocked",
     "ObjectNotFound",
@@ -126,6 +128,10 @@ class UsageError(JsBackupError):
     exit_code = 2
 
 
+class NothingChosen(UsageError):
+    pass
+
+
 class IncompleteError(JsBackupError):
     """`result` is what there is, where a function of the package raises it: a backup, or what a restore came to."""
 
@@ -193,7 +199,7 @@ class NatsTimeout(NatsError):
 
 
 class NatsNoResponders(NatsError):
-    """The server says that nobody subscribes to the subject of a request."""
+    """The server says that no one subscribes to the subject of a request."""
 
 
 class NoLeader(NatsTimeout):

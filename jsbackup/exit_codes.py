@@ -8,15 +8,20 @@ What ends in several parts (streams, backups, profiles, checks) has one code all
     3                         a part failed, and another one did not, or not wholly
     that of all               all that failed, failed with it
     1                         they failed with different ones
+
+Where 14 is decided: `IntegrityError` and its kinds have it, wherever they end a command. Commands that find damage and
+go on say so by `damage` (`verify`, `show`, `unlock`) or `unreadable` (`list`, `forget`, `history`, `find`). It comes
+first (`DAMAGE`) for a drill (`engine/check/drill_run.py`) and for several profiles (`cli/profiles/many_profiles.py`). A
+plan that lacks an object is refused with it (`planning/rules.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
 
-__all__ = ["EXIT_CODES", "combined", "first_of"]
+__all__ = ["DAMAGE", "EXIT_CODES", "combined", "damage", "first_of", "unreadable"]
 
 EXIT_CODES: dict[int, str] = {
     0: "done and proved",
@@ -36,6 +41,9 @@ EXIT_CODES: dict[int, str] = {
     130: "interrupted, state safe",
 }
 
+DAMAGE = IntegrityError.exit_code
+"""Something that is stored is missing or damaged."""
+
 _INCOMPLETE = IncompleteError.exit_code
 
 
@@ -54,3 +62,13 @@ def first_of(codes: Iterable[int], *order: int) -> int:
     """Return the code that is first in `order`, else the first one that is not 0."""
     failed = [code for code in codes if code]
     return next((code for code in order if code in failed), next(iter(failed), 0))
+
+
+def damage(found: object) -> int:
+    """Return the code of a command that looks at what is stored: `DAMAGE` if it has found any, else 0."""
+    return DAMAGE if found else 0
+
+
+def unreadable(errors: Iterable[JsBackupError]) -> int:
+    """Return the code for what could not be read: `DAMAGE` if any of it is damaged, else that of the first error."""
+    return first_of((error.exit_code for error in errors), DAMAGE)

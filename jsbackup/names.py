@@ -15,7 +15,9 @@ from jsbackup.errors import UsageError
 
 __all__ = [
     "BLANKS",
+    "BUCKET_STREAM",
     "MAX_NAME_BYTES",
+    "OBJECT_STREAM",
     "check_name",
     "check_subject",
     "has_blank",
@@ -25,6 +27,13 @@ __all__ = [
 ]
 
 MAX_NAME_BYTES = 255
+
+BUCKET_STREAM = "KV_"
+"""The beginning of the name of a key-value bucket's stream."""
+
+OBJECT_STREAM = "OBJ_"
+"""The beginning of the name of an object store's stream."""
+
 # Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
 _MAX_SUBJECT_BYTES = 4096
 # All characters that the server treats as white space (`IsValidSubject` in its `sublist.go`).

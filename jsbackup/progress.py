@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["NullProgress", "Progress"]
+__all__ = ["NullProgress", "Progress", "ignored"]
 
 
 class Progress(Protocol):
@@ -44,3 +44,7 @@ class NullProgress:
 
     def finish(self, name: str) -> None:
         pass
+
+
+def ignored(*_values: object) -> None:
+    """Ignore what is reported: for callers that need no progress of a part."""

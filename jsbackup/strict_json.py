@@ -11,6 +11,7 @@ text, which may contain passwords, and has no cause, because a `JSONDecodeError`
 from __future__ import annotations
 
 import json
+import re
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -40,6 +41,7 @@ def _finite(digits: str) -> float:
     return value
 
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -57,7 +59,7 @@ def read_json(
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         value = _DECODER.decode(text)
-        if isinstance(data, str) or "\\u" in text:  # only escapes can contain half a surrogate pair
+        if isinstance(data, str) or _SURROGATE.search(text):  # only escapes can contain half a surrogate pair
             _encode(value)
         if text.count("{") + text.count("[") <= max_depth or not _is_deeper(value, max_depth):
             return value

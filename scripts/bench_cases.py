@@ -62,8 +62,11 @@ open(sys.argv[1], "w").write(f"{seconds} {used.ru_maxrss * 1024} {busy} {os.wait
 """
 
 
-def run(command: Sequence[str | Path], server: NatsServer | None = None) -> Run:
-    """Runs a command to its end, beside a server that works for it. RuntimeError with what it said if it fails."""
+def run(command: Sequence[str | Path], server: NatsServer | None = None, **extra: str) -> Run:
+    """Runs a command to its end, beside a server that works for it; `extra` are environment variables.
+
+    RuntimeError with what it said if it fails.
+    """
     words = [str(word) for word in command]
     before = busy_seconds(server)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as told:
@@ -72,7 +75,7 @@ def run(command: Sequence[str | Path], server: NatsServer | None = None) -> Run:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env=environment(XDG_CONFIG_HOME="/nonexistent"),
+            env=environment(XDG_CONFIG_HOME="/nonexistent", **extra),
             check=True,
         )
         seconds, peak_bytes, busy, code = Path(told.name).read_text().split()

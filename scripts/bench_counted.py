@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from jsbackup.cli.main import run
+from jsbackup.memory import keep_one_heap
 from jsbackup.stores.base import Data, ObjectInfo
 from jsbackup.stores.local import LocalStore
 
@@ -140,6 +141,7 @@ def _body_bytes(body: Any) -> int:
 
 
 def main(file: Path, words: Sequence[str]) -> int:
+    keep_one_heap()  # as the console script does
     counts = Counts()
     if any(word.startswith("s3://") for word in words):
         count_s3(counts)

@@ -42,6 +42,7 @@ KINDS = ("list", "get", "head", "put", "delete", "other")
 HEAD = ("command", "seconds", "processor", *KINDS, "read", "written", "MiB")
 NEW_MESSAGES = 10
 FORGOTTEN = 3
+_NO_COUNTS = {"requests": {}, "read_bytes": 0, "written_bytes": 0}
 _PROVED_SEGMENTS = 1000  # the fabricated backups of smaller repositories are verified
 _HOURS = 240  # of the stream: a restore of one hour is of one part in so many
 
@@ -102,13 +103,19 @@ class Commands:
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def cost(self, name: str, *words: str | Path, fine: Sequence[int] = (0,)) -> tuple[Cost, dict[str, Any]]:
-        """Run a command; return its cost, and its counts and JSON."""
-        launched, counted, printed = (self._folder / part for part in ("launched", "counted", "printed"))
-        for file in (launched, counted):
+    def cost(
+        self, name: str, *words: str | Path, fine: Sequence[int] = (0,), as_json: bool = True, counted: bool = True
+    ) -> tuple[Cost, dict[str, Any]]:
+        """Run a command; return its cost, and its counts and what it prints `as_json`. If it is not `counted`, it runs
+        as users run it, and there are no counts.
+        """
+        launched, counts_file, printed = (self._folder / part for part in ("launched", "counted", "printed"))
+        for file in (launched, counts_file):
             file.unlink(missing_ok=True)
+        typed = [*map(str, words), *["--json"] * as_json]
+        counting = [sys.executable, "-m", "scripts.bench_counted", str(counts_file), *typed]
         command = [sys.executable, "-S", "-c", LAUNCHER, str(launched)]
-        command += [sys.executable, "-m", "scripts.bench_counted", str(counted), *map(str, words), "--json"]
+        command += counting if counted else command_line(*typed)
         with printed.open("wb") as out, (self._folder / "said").open("wb") as said:
             process = subprocess.Popen(
                 [*command, "--no-progress"],
@@ -125,12 +132,12 @@ class Commands:
                 process.wait()
                 return Cost(name, failed=f"more than {self._limit_seconds:.0f} s"), {}
         seconds, peak_bytes, busy, code = launched.read_text().split()
-        if int(code) not in fine or not counted.exists():
+        if int(code) not in fine or (counted and not counts_file.exists()):
             text = printed.read_text(errors="replace") + (self._folder / "said").read_text(errors="replace")
             print(f"{name} ended with {code}: {text[-2000:]}", file=sys.stderr)
             return Cost(name, failed="partial" if code == "3" else f"ended with {code}"), {}
-        counts = json.loads(counted.read_text())
-        document = json.loads(printed.read_text() or "{}")
+        counts = json.loads(counts_file.read_text()) if counted else _NO_COUNTS
+        document = json.loads(printed.read_text() or "{}") if as_json else {}
         cost = Cost(
             name,
             float(seconds),
@@ -186,7 +193,7 @@ def costs(scene: Scene, follow_seconds: float) -> Iterator[Cost]:
     source, target = ("-s", scene.server.url), ("-s", scene.target.url)
     newest, _ = run("list", "list", *repo)
     yield newest
-    yield run("show", "show", "latest", *repo)[0]
+    yield run("show", "show", "latest", *repo, as_json=False)[0]  # in JSON it lists all objects
     yield run("status", "status", *repo, fine=(0, 17))[0]
     yield run("verify --level manifest", "verify", "latest", "--level", "manifest", *repo)[0]
     publish(scene.server.url, names[0], NEW_MESSAGES, scene.text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -66,6 +68,46 @@ def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
     assert [row["goal"] for row in rows.values()] == [2.0, None, None, 0.625, None, 0.625, None, 0.625]
 
 
+@pytest.mark.nats
+def test_a_tree_is_compared_with_another_one_command_by_command() -> None:
+    """Here with the last commit of itself, which stores as much. Times are not looked at."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        missing("this is not a checkout of git")
+    command = [sys.executable, "-m", "scripts.bench_against", "HEAD", "--short", "--pairs", "2", "--json"]
+    done = subprocess.run(
+        [*command, "--stream-bytes", "2000000"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    commit = re.fullmatch(r"HEAD \(([0-9a-f]{12})\)", told["old"][0])
+    assert commit is not None and told["new"][0] == "this tree"
+    rows = {row["case"]: row for row in told["rows"]}
+    assert list(rows) == [
+        "--version",
+        "backup",
+        "backup after 1 % more",
+        "list",
+        "show latest",
+        "verify --level data",
+        "restore, proved",
+    ]
+    for case, row in rows.items():
+        for side in ("old", "new"):
+            assert row[side]["processor_seconds"] > 0 and row[side]["peak_bytes"] > 10 << 20
+        assert row["processor_ratio"] > 0 and row["peak_ratio"] > 0 and row["seconds_ratio"] > 0
+        if case.startswith("backup"):
+            assert 0.9 < row["stored_ratio"] < 1.1
+        else:
+            assert row["stored_ratio"] is None
+    shutil.rmtree(ROOT / ".cache" / "bench" / commit[1])
+
+
+def test_an_unknown_revision_is_an_error() -> None:
+    command = [sys.executable, "-m", "scripts.bench_against", "no-such-revision"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "no-such-revision" in done.stderr
+
+
 def _costs(store: str) -> dict[str, dict[str, Any]]:
     """What each command costs on a small fabricated repository. The bench itself verifies its messages."""
     command = [sys.executable, "-m", "scripts.bench_scale", "--short", "--store", store, "--json"]
@@ -103,3 +145,14 @@ def test_costs_of_commands_on_a_fabricated_repository_are_counted(store: str) ->
     # Of the twenty segments of a stream each is read, and not those of the others.
     assert 20 <= asked["restore of one stream"]["get"] < 60
     assert asked["forget --prune"]["delete"] >= 3 + 3  # manifests, and the last segment of each
+
+
+def test_masks_are_measured_with_both_kernels() -> None:
+    command = [sys.executable, "-m", "scripts.bench_masks", "--short", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["message_bytes"] for row in rows} == {300, 1000}
+    assert {"one value, hash", "a header, redact", "payload, zero", "--subject", "--last-per-subject"} < {
+        row["case"] for row in rows
+    }
+    assert all(row["compiled"] > 0 and row["python"] > 0 and row["of_a_pass"] > 0 for row in rows)

@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from jsbackup.exit_codes import EXIT_CODES, combined, first_of
+from jsbackup.errors import DigestMismatch, KeyUnavailable, StoreError
+from jsbackup.exit_codes import EXIT_CODES, combined, damage, first_of, unreadable
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,10 @@ def test_the_first_one_counts_where_there_is_an_order() -> None:
 def test_no_combination_leaves_the_contract() -> None:
     for codes in permutations(EXIT_CODES, 3):
         assert {combined(codes), combined(codes, first=(14, 17)), first_of(codes, 14)} <= EXIT_CODES.keys()
+
+
+def test_damage_that_was_found_is_one_code_and_comes_before_other_errors() -> None:
+    assert (damage([]), damage(["a flaw"]), damage(0), damage(True)) == (0, 14, 0, 14)
+    assert unreadable([]) == 0
+    assert unreadable([StoreError("away"), KeyUnavailable("no key")]) == StoreError.exit_code
+    assert unreadable([StoreError("away"), DigestMismatch("another")]) == 14

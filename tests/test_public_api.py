@@ -35,6 +35,8 @@ PUBLIC = {
     "Finding",
     "PlannedRestore",
     "PlannedTarget",
+    "PutBackMessage",
+    "PutBackOutcome",
     "RestoreOutcome",
     "Revision",
     "StoredFile",
@@ -50,6 +52,8 @@ PUBLIC = {
     "open",
     "plan",
     "plan_async",
+    "put_back",
+    "put_back_async",
     "restore",
     "restore_async",
 }
@@ -78,4 +82,5 @@ def test_the_version_is_the_projects() -> None:
 
 def test_the_changes_begin_with_this_version() -> None:
     changes = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == jsbackup.__version__
+    versions = [one for one in re.findall(r"^## (\S+)", changes, re.MULTILINE) if one != "Unreleased"]
+    assert versions[0] == jsbackup.__version__

@@ -33,6 +33,7 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIO
 from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
+from tests.engine.identities import Operator, creds_text
 from tests.harness.api import call, connected
 from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
@@ -53,14 +54,14 @@ BLOCKS: list[tuple[Path, str, str]] = [
     for block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 ]
 
-SOURCE, TARGET, NEW, SHARED = (f"nats://127.0.0.1:{port}" for port in (4222, 4223, 4224, 4225))
+SOURCE, TARGET, NEW, SHARED, SYSTEM, NEW_SYSTEM = (f"nats://127.0.0.1:{port}" for port in range(4222, 4228))
 S3_STORE = "http://127.0.0.1:8333"
 RECIPIENT = "age1j04r9l2ccxhnp53yku0fc4m9nk62kzt2s62scve3t3hhnpk73ugsm85926"
 ACCOUNTS = "accounts {\n" + "".join(
     f" {name} {{ jetstream: enabled, users: [ {{ user: {user}, password: {user}-secret }} ] }}\n"
     for name, user in (("SHOP", "shop"), ("PAY", "pay"))
 )
-ACCOUNTS += "}\n"
+ACCOUNTS += " SYS { users: [ { user: system, password: system-secret } ] }\n}\nsystem_account: SYS\n"
 FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the pages have it
 
 
@@ -199,13 +200,29 @@ class Session:
 
 def _profiles(page: str) -> str:
     """The file of profiles that a page shows."""
-    (text,) = (text for text in blocks("toml", MANUAL / f"{page}.md") if "[profiles." in text)
+    return _file_of(page, "[profiles.")
+
+
+def _file_of(page: str, part: str) -> str:
+    """The file that a page shows, with this part."""
+    (text,) = (text for text in blocks("toml", MANUAL / f"{page}.md") if part in text)
     return text
 
 
-async def _fill_account(url: str, stream: str) -> None:
+def _write_credentials(folder: Path, old: Operator, anew: Operator) -> None:
+    """What the page about accounts has of two operators: credentials of the one, seeds of the other."""
+    for name in ("creds", "new-keys"):
+        (folder / name).mkdir()
+    for name, operator in {"system.creds": old, "new-system.creds": anew}.items():
+        (folder / name).write_text(creds_text(*operator.system_user()))
+    for account in old.accounts:
+        (folder / "creds" / f"{account}.creds").write_text(creds_text(*old.user(account=account)))
+        (folder / "new-keys" / f"{account}.nk").write_text(anew.accounts[account].seed)
+
+
+async def _fill_account(url: str, stream: str, creds: Path | None = None) -> None:
     subject = stream.lower()
-    async with connected(url) as nc:
+    async with connected(url, creds) as nc:
         await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{subject}.>"]})
         for number in range(100):
             await nc.publish(f"{subject}.{number}", b"text")
@@ -218,19 +235,27 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_serve
     operator = age.random_identity()
     assert operator.recipient is not None
     (folder / "operator.key").write_text(f"{operator.text}\n")
+    old, anew = (Operator(accounts=("shop", "pay")) for _ in range(2))
+    _write_credentials(folder, old, anew)
     shell = Shell(folder)
     with (
         NatsServer(BUNDLED) as source,
         NatsServer(BUNDLED) as target,
         NatsServer(BUNDLED) as new,
         NatsServer(BUNDLED, config=ACCOUNTS) as shared,
+        NatsServer(BUNDLED, config=old.config, name="old") as system,
+        NatsServer(BUNDLED, config=anew.config, name="new") as new_system,
     ):
         asyncio.run(demo.fill(source.url))
         for account, stream in (("shop", "ORDERS"), ("pay", "INVOICES")):
             asyncio.run(_fill_account(shared.url.replace("://", f"://{account}:{account}-secret@"), stream))
+            creds = folder / "creds" / f"{account}.creds"
+            asyncio.run(_fill_account(system.url, stream, creds))
+        (folder / "logins.toml").write_text(_file_of("accounts", '["*"]'))
         (folder / "config.toml").write_text(_profiles("profiles").replace(SOURCE, source.url))
         (folder / "accounts.toml").write_text(_profiles("accounts").replace(SHARED, shared.url))
         places = {SOURCE: source.url, TARGET: target.url, NEW: new.url, SHARED: shared.url, S3_STORE: s3_server.url}
+        places |= {SYSTEM: system.url, NEW_SYSTEM: new_system.url}
         typed = Session(folder, [], places | {RECIPIENT: operator.recipient.label})
         for step in STEPS:
             typed.results.append(shell.type(typed.told(step.command)))
@@ -318,8 +343,10 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     assert installed("venv/bin/jsbackup", "verify", "-r", "repo") == "there are no backups\n"
     program = "import jsbackup; from importlib.resources import files; [print(p) for p in files(jsbackup).rglob('*')]"
     packed = installed("venv/bin/python", "-c", program)
-    data = ("cli/output.schema.json", "repository/manifest.schema.json", "py.typed")
-    for name in (*data, *(f"manual/{page}" for page in pages)):
+    data = ("cli/output.schema.json", "repository/manifest.schema.json", "py.typed", "html/style.css")
+    templates = [path.name for path in (ROOT / "jsbackup" / "browse" / "templates").iterdir()]
+    packaged = [*(f"manual/{page}" for page in pages), *(f"browse/templates/{name}" for name in templates)]
+    for name in (*data, "browse/page.js", *packaged):
         assert f"jsbackup/{name}" in packed
 
 

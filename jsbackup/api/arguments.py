@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from jsbackup.errors import UsageError
 from jsbackup.times import parse_time
+from jsbackup.transforms.filters.filters import Filters
 
 __all__ = [
     "LOCK_TIMEOUT_SECONDS",
@@ -19,6 +20,7 @@ __all__ = [
     "not_opened",
     "one_of",
     "to_datetime",
+    "typed_filters",
 ]
 
 # As on the command line: longer than the lease of a killed command.
@@ -66,3 +68,8 @@ def not_opened(name: str, given: object) -> TypeError:
 def to_datetime(text: str) -> datetime:
     """Parse an RFC 3339 time, to the microsecond, in UTC."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_time(text) // 1000)
+
+
+def typed_filters(**given: str | Sequence[str]) -> Filters:
+    """Return filters by the names of their options. Raises UsageError."""
+    return Filters.parse({name: as_texts(texts) for name, texts in given.items()})

@@ -26,6 +26,7 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.failure import all_failed
+from jsbackup.readable import in_sentences
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.write.locking import LockRequest
 from jsbackup.stores.base import LockMode
@@ -45,6 +46,7 @@ def _backup(
     consumers: bool = True,
     config_only: bool = False,
     check: bool = False,
+    salvage: bool = False,
     incremental: Literal["auto", "always", "never"] = "auto",
     lock_until: datetime | timedelta | None = None,
     lock_mode: Literal["governance", "compliance"] = "governance",
@@ -81,6 +83,7 @@ def _backup(
         consumers=consumers,
         config_only=config_only,
         check=check,
+        salvage=salvage,
         incremental=one_of("incremental", Incremental, incremental),
         lock=_lock_request(lock_until, one_of("lock_mode", LockMode, lock_mode)),
         jobs=checked_jobs(jobs),
@@ -107,7 +110,7 @@ def _backup(
             raise all_failed([failure.error for failure in report.failures])
         made = Backup(repository, manifest.id, manifest=manifest)
         if manifest.result is not Result.COMPLETE:
-            reasons = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
+            reasons = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             reasons += [
                 f"stream {one.stream.name}: {', '.join(one.stream.warnings) or 'something of it is missing'}"
                 for one in report.streams

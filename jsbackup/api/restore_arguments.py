@@ -41,6 +41,14 @@ class RestoreArguments(TypedDict, total=False):
     since: Moment | None
     until: Moment | None
     subject: str | Sequence[str]
+    exclude_subject: str | Sequence[str]
+    header: str | Sequence[str]
+    exclude_header: str | Sequence[str]
+    payload_match: str | Sequence[str]
+    exclude_payload_match: str | Sequence[str]
+    last_per_subject: int | None
+    kv_compact: bool
+    renumber: bool
     mask: str | Sequence[str]
     unmaskable: Literal["refuse", "drop", "keep"]
     mask_may_miss: bool
@@ -68,6 +76,14 @@ _NOTHING_SAID: RestoreArguments = {
     "since": None,
     "until": None,
     "subject": (),
+    "exclude_subject": (),
+    "header": (),
+    "exclude_header": (),
+    "payload_match": (),
+    "exclude_payload_match": (),
+    "last_per_subject": None,
+    "kv_compact": False,
+    "renumber": False,
     "mask": (),
     "unmaskable": "refuse",
     "mask_may_miss": False,
@@ -90,7 +106,8 @@ def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
     one_of("unmaskable", Unmaskable, said["unmaskable"])
     if said["wire"] not in ("auto", "v1", "v2"):
         raise UsageError(f"wire: {said['wire']!r} is not one of {SendAs.AUTO}, {SendAs.V1}, {SendAs.V2}")
-    lists = ("streams", "exclude", "map_subject", "subject", "mask")
+    filters = ("subject", "exclude_subject", "header", "exclude_header", "payload_match", "exclude_payload_match")
+    lists = ("streams", "exclude", "map_subject", *filters, "mask")
     return {
         **said,
         **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]

@@ -31,7 +31,9 @@ from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.chosen_streams import needed_by
 from jsbackup.planning.typed_options import restore_options
+from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.search import BackupSearch
@@ -124,7 +126,8 @@ class PlannedRestore:
         """Raise what a restore would raise: PlanRefused or TargetConflict, or IncompleteError for missing streams."""
         refuse_if_refused(self._plan)
         if self.missing:
-            raise IncompleteError("; ".join(f"stream {one.stream} {one.reason}" for one in self.missing), result=self)
+            sentences = in_sentences((one.stream, one.reason) for one in self.missing)
+            raise IncompleteError("; ".join(sentences), result=self)
 
 
 def _restore(
@@ -152,6 +155,9 @@ def _restore(
     - `streams`, `exclude`: names or patterns
     - `if_exists`: `fail`, `skip` or `replace`; `replace_with_part`
     - `since`, `until`, `subject`: which messages, as in `Stream.messages`
+    - `exclude_subject`, `header`, `exclude_header` (`NAME` or `NAME:VALUE`), `payload_match`, `exclude_payload_match`
+      (regular expressions of RE2), `last_per_subject`, `kv_compact`: which of them
+    - `renumber`: number the kept messages from 1
     - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
     - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key for hashes
     - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
@@ -265,7 +271,8 @@ def _reading(
 def _search(repository: Repository, source: Backup | BackupRepository, options: RestoreOptions) -> BackupSearch:
     if isinstance(source, Backup):
         return BackupSearch(repository, source.id, known=Choice(source._manifest))
-    return BackupSearch(repository, layout.LATEST, Wanted(options.streams, options.exclude))
+    wanted = Wanted(options.streams, options.exclude)
+    return BackupSearch(repository, layout.LATEST, wanted, needed=needed_by(options))
 
 
 def _repository_of(source: Backup | BackupRepository) -> BackupRepository:
@@ -317,10 +324,10 @@ def _warnings(made: RestorePlan) -> tuple[Finding, ...]:
 
 def _lacking(report: RestoreReport) -> list[str]:
     """Return why a restore is incomplete, in half sentences."""
-    found = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
-    found += [f"stream {one.stream} {one.reason}" for one in (*report.plan.missing, *report.plan.skipped)]
+    found = in_sentences((failure.name, failure.error.message) for failure in report.failures)
+    found += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
     for stream in report.streams:
         lost = sum(problem.messages for problem in stream.lost)
-        found += [f"stream {stream.name} lacks {lost} messages that are lost"] if lost else []
+        found += [f"stream {stream.name}: lacks {format_count(lost, 'message')}"] if lost else []
         found += [f"stream {stream.name}: {', '.join(stream.notes)}"] if stream.incomplete and not lost else []
     return found

@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from jsbackup.api.arguments import Moment, as_texts, moment_text, to_datetime
-from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.api.arguments import Moment, moment_text, to_datetime, typed_filters
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.model import JsonObject
+from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import segments_within
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import Cut, Edge, parse_edge
+from jsbackup.transforms.filters.newest import NewestRule
+from jsbackup.transforms.rename import StreamKind, kinds_of
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 
 if TYPE_CHECKING:
     from jsbackup.api.stored import Backup
     from jsbackup.formats.digest import MessageBatch
-    from jsbackup.look.bucket import KeyValueBucket
-    from jsbackup.look.object_bucket import ObjectBucket
+    from jsbackup.look.buckets.bucket import KeyValueBucket
+    from jsbackup.look.buckets.object_bucket import ObjectBucket
     from jsbackup.repository.objects import Objects
 
 __all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"]
@@ -93,6 +95,13 @@ class Stream:
         *,
         since: Moment | None = None,
         until: Moment | None = None,
+        exclude_subject: str | Sequence[str] = (),
+        header: str | Sequence[str] = (),
+        exclude_header: str | Sequence[str] = (),
+        payload_match: str | Sequence[str] = (),
+        exclude_payload_match: str | Sequence[str] = (),
+        last_per_subject: int | None = None,
+        kv_compact: bool = False,
     ) -> Iterator[MessageBatch]:
         """Yield its messages in rising sequence, as Arrow record batches of some MiB.
 
@@ -101,9 +110,13 @@ class Stream:
         `data` (bytes).
 
         `subject` is a subject with wildcards, or several of them, of which one must match; messages are from `since` to
-        `until`, both included. Only stored objects that may have such messages are read, one after the other: one is in
-        memory at a time, with at most 32 MiB of messages (or a single larger one). Each is checked against its SHA-256
-        first.
+        `until`, both included. `header` is `NAME` or `NAME:VALUE`, `payload_match` a regular expression of RE2; of
+        several one must hold, and none of what is excluded. `last_per_subject` keeps the newest messages of each
+        subject, `kv_compact` the newest revisions of the keys of a bucket that are not deleted; both take a pass before
+        the first batch.
+
+        Only stored objects that may have such messages are read, one after the other: one is in memory at a time, with
+        at most 32 MiB of messages (or a single larger one). Each is checked against its SHA-256 first.
 
         Raises, with the first batch or a later one:
             IntegrityError: messages are missing or damaged; also if the backup was forgotten meanwhile.
@@ -114,15 +127,26 @@ class Stream:
             UsageError: an argument is wrong, or the backup has only the configuration of the stream.
             UnsupportedError: they are in an archive format that this version does not know.
         """
-        entry = self._entry
-        if entry.archive_format is ArchiveFormat.CONFIG:
-            raise UsageError(f"backup {self.backup.id} has only the configuration of stream {self.name}, no messages")
-        if entry.archive_format is ArchiveFormat.OPAQUE:
-            raise UnsupportedError(f"stream {self.name} is of an archive format that is not known here")
+        from jsbackup.look.stream import with_messages
+
+        entry = with_messages(self.backup._manifest, self._entry)
         cut = Cut.parse(moment_text("since", since), moment_text("until", until), time.time_ns())
-        reshape = Reshape(cut=cut, subjects=None if subject is None else SubjectFilter.parse(as_texts(subject)))
-        batches = self._read(segments_within(entry, cut))
-        return reshape.apply(batches, stream=self.name) if reshape else batches
+        filters = typed_filters(
+            subject=subject or (),
+            exclude_subject=exclude_subject,
+            header=header,
+            exclude_header=exclude_header,
+            payload_match=payload_match,
+            exclude_payload_match=exclude_payload_match,
+        )
+        reshape = Reshape(cut, filters, newest=NewestRule.of(last_per_subject, kv_compact))
+        if kv_compact and StreamKind.KEY_VALUE not in kinds_of(self.name, entry.config):
+            raise UsageError(f"kv_compact: stream {self.name} is not a key-value bucket")
+        return self._reshaped(entry, reshape) if reshape else self._read(segments_within(entry, cut))
+
+    def _reshaped(self, entry: StreamBackup, reshape: Reshape) -> Iterator[MessageBatch]:
+        reshape = with_newest(self._objects, entry, reshape)
+        yield from reshape.apply(self._read(segments_within(entry, reshape.cut)), stream=self.name)
 
     def message(self, sequence: int) -> StreamMessage:
         """Return one message. Raises JsBackupError if the backup does not have it, and as `messages`."""
@@ -145,8 +169,15 @@ class Stream:
         return self._bucket.value(key, _edge(at)).value
 
     def keys(self, pattern: str = ">", *, at: Moment | None = None) -> dict[str, int]:
-        """Return the keys of this bucket that had a value, with their revisions. Raises as `value`."""
-        return {state.key: state.revision for state in self._bucket.keys(_edge(at), pattern)}
+        """Return the keys of this bucket that had a value, with their revisions. Raises as `value`; IncompleteError,
+        whose `result` has those that are known, if there may have been others, or it is not known of some.
+        """
+        edge, bucket = _edge(at), self._bucket
+        listed = bucket.keys(edge, pattern)
+        found = {state.key: state.revision for state in listed.keys}
+        if not listed.certain:
+            raise bucket.incomplete(listed, edge, found)
+        return found
 
     def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
         """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
@@ -189,14 +220,16 @@ class Stream:
 
     @property
     def _bucket(self) -> KeyValueBucket:
-        from jsbackup.look.bucket import BUCKET_STREAM, KeyValueBucket
+        from jsbackup.look.buckets.bucket import KeyValueBucket
+        from jsbackup.names import BUCKET_STREAM
 
         self._check_kind(BUCKET_STREAM, "bucket")
         return KeyValueBucket(self._objects, self.backup._manifest, self._entry)
 
     @property
     def _object_store(self) -> ObjectBucket:
-        from jsbackup.look.object_bucket import OBJECT_STREAM, ObjectBucket
+        from jsbackup.look.buckets.object_bucket import ObjectBucket
+        from jsbackup.names import OBJECT_STREAM
 
         self._check_kind(OBJECT_STREAM, "object store")
         return ObjectBucket(self._objects, self.backup._manifest, self._entry)
@@ -272,7 +305,8 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of an object store. `time` is when it was stored; `link` says what it is a link to, "" if it is none."""
+    """A file of an object store. `time` is when it was stored; `link` says what it is a link to, "" if it is not a
+    link."""
 
     name: str
     size: int

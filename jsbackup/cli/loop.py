@@ -20,7 +20,7 @@ from jsbackup.cli.options.context import INTERRUPTED
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.errors import Interrupted, JsBackupError
 
-__all__ = ["run"]
+__all__ = ["run_loop"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class _Threads(ThreadPoolExecutor):
         super().shutdown(wait and not self.left, cancel_futures=cancel_futures or self.left)
 
 
-def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> T:
+def run_loop(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> T:
     """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`.
 
     With `ask` the first signal calls it, for work that can end by itself, and only the second one interrupts.

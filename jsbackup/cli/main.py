@@ -35,7 +35,7 @@ from jsbackup.cli.options.context import (
     write_options,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.usage import no_such_command, usage_error
+from jsbackup.cli.options.usage import usage_error
 from jsbackup.cli.output.output import Output, silence
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
@@ -55,12 +55,19 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Restore": {
         "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
         "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
+        "put-back": (
+            "jsbackup.cli.commands.look.put_back",
+            "Put messages, keys or a file back into a stream that is in use.",
+        ),
         "clone": ("jsbackup.cli.commands.clone", "Copy streams and consumers from one server to another."),
         "export": (
             "jsbackup.cli.commands.exchange",
-            "Export a backup: for the nats CLI, as config files, as tables.",
+            "Export a backup: for the nats CLI, as config files, for NACK or Terraform, as tables.",
         ),
-        "import": ("jsbackup.cli.commands.exchange", "Import directories of the nats CLI, config files, or tables."),
+        "import": (
+            "jsbackup.cli.commands.exchange",
+            "Import directories of the nats CLI, config files, resources of NACK or Terraform, tables.",
+        ),
     },
     "Look": {
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
@@ -73,9 +80,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "consumers": ("jsbackup.cli.commands.look.inside", "List the consumers of a stream in a backup."),
         "history": (
             "jsbackup.cli.commands.look.history",
-            "Show when a stream, subject or key came, changed and went, over all backups.",
+            "Show when a stream, subject, key or file appeared, changed and disappeared, over all backups.",
         ),
         "find": ("jsbackup.cli.commands.look.history", "Find messages in all backups."),
+        "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
+        "serve": (
+            "jsbackup.cli.commands.serve",
+            "Fill a throwaway server from a backup, to look at with any client.",
+        ),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
         "status": (
@@ -107,8 +119,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("jsbackup.cli.options.completion", "Print the completion script of a shell."),
         "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
     },
-    "Analyse, on Spark": {
-        "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject (on Spark)."),
+    "Analyse": {
+        "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject."),
         "query": ("jsbackup.cli.commands.spark.stats", "Run an SQL query over a backup (on Spark)."),
         "transform": (
             "jsbackup.cli.commands.spark.transform",
@@ -116,7 +128,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "compact": (
             "jsbackup.cli.commands.spark.transform",
-            "Rewrite a backup with fewer, larger segments (on Spark).",
+            "Rewrite a backup with fewer, larger segments.",
         ),
     },
 }
@@ -128,7 +140,10 @@ _AT_ONCE = {
     "jsbackup plan latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "what a restore would do; changes nothing",
     "jsbackup restore latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "bring one stream back, and prove it",
 }
-
+_NO_COMMAND = (
+    "See 'jsbackup --help'. In an emergency: 'jsbackup list', then 'jsbackup plan latest', then 'jsbackup restore "
+    "latest'."
+)
 
 _WIDTH = max(map(len, COMMANDS))  # so that all groups have the same columns
 
@@ -150,13 +165,6 @@ class LazyGroup(HelpGroup):
         module = importlib.import_module(COMMANDS[cmd_name][0])
         command: click.Command = module.COMMANDS[cmd_name]
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            raise no_such_command(args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # The help texts are in this module, so that no command is imported to complete their names.
@@ -231,7 +239,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
 def cli(ctx: click.Context, /, **_values: Any) -> None:
     """Verified backup and restore of NATS JetStream streams, between any servers from 2.10 on."""
     if ctx.invoked_subcommand is None:
-        raise UsageError("no command given", hint=f"Commands are {', '.join(COMMANDS)}; see 'jsbackup --help'.")
+        raise UsageError("no command given", hint=_NO_COMMAND)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -252,10 +260,22 @@ def run(arguments: Sequence[str]) -> int:
         silence(sys.stdout)
         return 0
     except Exception as error:  # the last resort: a bug becomes one sentence, not a traceback
+        if _interrupted(error):
+            return _fail(last.output, Interrupted(INTERRUPTED))
         if "JSBACKUP_TRACEBACK" in environment():
             raise
         hint = "This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it."
         return _fail(last.output, JsBackupError(f"internal error: {_bug(error)}", hint=hint))
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether the error came up while KeyboardInterrupt was handled.
+
+    If Ctrl-C comes while a thread waits for a condition of `threading`, leaving its block fails: it holds no lock.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _bug(error: Exception) -> str:

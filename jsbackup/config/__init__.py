@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from jsbackup.config.connection import (
     Connection,
+    IssuedUser,
     Login,
     Nkey,
     Server,
@@ -22,19 +23,27 @@ from jsbackup.config.connection import (
     source_connection,
     target_connection,
 )
-from jsbackup.config.keys import KeySecrets, key_secrets, mask_secret, new_writer_key_file, secret_file
+from jsbackup.config.keys import (
+    KeySecrets,
+    key_secrets,
+    mask_secret,
+    new_writer_key_file,
+    secret_file,
+    server_store_keys,
+)
 from jsbackup.config.options import LOGIN_NAMES, ConnectionOptions, connection_options
 from jsbackup.config.profiles import (
     ConfigFile,
     default_config_path,
     examine_config,
     expand_variables,
-    nearest,
     read_config,
 )
 from jsbackup.config.reference import ConnectionReference, connection_reference, target_reference
 from jsbackup.config.s3 import s3_settings
-from jsbackup.config.secrets import Secret, expand_path, hide_logins, resolve_secret
+from jsbackup.config.secret_references import is_reference, needs_program, resolve_secret
+from jsbackup.config.secrets import Secret, expand_path, hide_logins
+from jsbackup.config.similar import edits, nearest, similar
 from jsbackup.config.toml_file import read_toml
 from jsbackup.config.values import (
     MAY_MISS,
@@ -46,7 +55,7 @@ from jsbackup.config.values import (
     parse_duration,
     parse_glob,
     parse_size,
-    parse_time,
+    parse_typed_time,
 )
 
 __all__ = [
@@ -57,6 +66,7 @@ __all__ = [
     "ConnectionOptions",
     "ConnectionReference",
     "Glob",
+    "IssuedUser",
     "KeySecrets",
     "Login",
     "Nkey",
@@ -68,6 +78,7 @@ __all__ = [
     "connection_options",
     "connection_reference",
     "default_config_path",
+    "edits",
     "environment",
     "environment_with",
     "examine_config",
@@ -78,20 +89,24 @@ __all__ = [
     "has_login",
     "hide_logins",
     "is_chosen",
+    "is_reference",
     "key_secrets",
     "mask_secret",
     "nearest",
+    "needs_program",
     "new_writer_key_file",
     "parse_bool",
     "parse_duration",
     "parse_glob",
     "parse_size",
-    "parse_time",
+    "parse_typed_time",
     "read_config",
     "read_toml",
     "resolve_secret",
     "s3_settings",
     "secret_file",
+    "server_store_keys",
+    "similar",
     "source_connection",
     "target_connection",
     "target_reference",

@@ -15,7 +15,7 @@ named.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,23 +23,15 @@ from urllib.parse import unquote, urlsplit
 
 from jsbackup.config.contexts import read_context, selected_context
 from jsbackup.config.options import ConnectionOptions, environment_options
-from jsbackup.config.secrets import (
-    Secret,
-    check_jwt,
-    check_seed,
-    expand_path,
-    parse_creds,
-    parse_seed,
-    resolve_reference,
-    resolve_secret,
-    shown,
-)
+from jsbackup.config.secret_references import resolve_reference, resolve_secret
+from jsbackup.config.secrets import Secret, check_jwt, check_seed, expand_path, parse_creds, parse_seed, shown
 from jsbackup.config.values import parse_duration
 from jsbackup.errors import UsageError
 from jsbackup.names import BLANKS
 
 __all__ = [
     "Connection",
+    "IssuedUser",
     "Login",
     "Nkey",
     "Server",
@@ -83,7 +75,15 @@ class UserJwt:
     seed: Secret | None
 
 
-Login = UserPassword | Nkey | UserJwt
+@dataclass(frozen=True, slots=True)
+class IssuedUser:
+    """Log in as a user of an account (its public key) that is made anew for each connection, by `issue`."""
+
+    account: str
+    issue: Callable[[], UserJwt]
+
+
+Login = UserPassword | Nkey | UserJwt | IssuedUser
 
 
 @dataclass(frozen=True, slots=True)

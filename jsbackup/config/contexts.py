@@ -3,8 +3,10 @@
 A context is `context/<name>.json` below `$XDG_CONFIG_HOME/nats` (or `~/.config/nats`); `context.txt` beside that folder
 holds the name of the selected one. A name that ends in `.json` and is an existing file is that file, as in the CLI.
 Unknown keys are ignored: the CLI adds some with each release. Keys that change *where* to connect and that jsbackup
-does not support (SOCKS proxy, `nsc`, Windows certificate store) are refused: without them it would connect to something
-else.
+does not support (SOCKS proxy, Windows certificate store) are refused: without them it would connect to something else.
+
+The old key `nsc` (`OPERATOR/ACCOUNT/USER`) stands for what nsc knows about a user: the credentials, unless the context
+has `creds`, and the servers, unless it has `url`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jsbackup.config.options import ConnectionOptions
+from jsbackup.config.secret_references import nsc_profile
 from jsbackup.config.secrets import home, read_file_if_there
 from jsbackup.errors import UsageError
 from jsbackup.strict_json import read_object
@@ -37,9 +40,9 @@ _TEXT_KEYS: Final = {
     "jetstream_api_prefix": "js_api_prefix",
     "inbox_prefix": "inbox_prefix",
 }
+_NSC: Final = "nsc://"
 _UNSUPPORTED_KEYS: Final = {
     "socks_proxy": "a SOCKS proxy",
-    "nsc": "a look-up with nsc",
     "windows_cert_store": "the Windows certificate store",
 }
 
@@ -58,7 +61,9 @@ def selected_context(environ: Mapping[str, str]) -> str | None:
 
 
 def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
-    """Read a context. Raises UsageError if it is missing, is not JSON, or needs something unsupported."""
+    """Read a context. Raises UsageError if it is missing, is not JSON, needs something unsupported, or if nsc cannot
+    be asked.
+    """
     path = context_path(name, environ)
     text = read_file_if_there(path, "nats context")
     if text is None:
@@ -75,6 +80,12 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     tls_first = document.get("tls_first")
     if tls_first is not None and not isinstance(tls_first, bool):
         raise UsageError(f"'tls_first' in nats context {name!r} is neither true nor false")
+    user = _text(document, "nsc", name)
+    if user is not None and not (texts["creds"] and texts["server"]):
+        asked = user[len(_NSC) :] if user.lower().startswith(_NSC) else user
+        creds, servers = nsc_profile(asked, "credentials file", environ)
+        texts["creds"] = texts["creds"] or creds or None
+        texts["server"] = texts["server"] or servers or None
     return ConnectionOptions(tls_first=tls_first or None, **texts)
 
 

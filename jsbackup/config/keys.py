@@ -1,4 +1,5 @@
-"""Keys of a repository and for masks, from a file, a command or the environment; never from the command line.
+"""Keys of a repository, for masks and of a server's store: from a file, a command or the environment, never from the
+command line.
 
 Each secret has an option for a file and one for a command, and three variables: the secret itself, a file, a command
 (`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; two options, or two variables, are an
@@ -18,7 +19,7 @@ from jsbackup.config.programs import output_of
 from jsbackup.config.secrets import expand_path, read_binary_file
 from jsbackup.errors import UsageError
 
-__all__ = ["KeySecrets", "key_secrets", "mask_secret", "new_writer_key_file", "secret_file"]
+__all__ = ["KeySecrets", "key_secrets", "mask_secret", "new_writer_key_file", "secret_file", "server_store_keys"]
 
 _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -46,6 +47,7 @@ class _Way:
 _WRITER_KEY: Final = _Way("writer key", "writer_key", "writer_key_command", "JSBACKUP_WRITER_KEY")
 _IDENTITY: Final = _Way("identity", "identity", "identity_command", "JSBACKUP_IDENTITY")
 _MASK_KEY: Final = _Way("mask key", "mask_key_file", "mask_key_command", "JSBACKUP_MASK_KEY")
+_STORE_KEY: Final = _Way("key of the server's store", "store_key_file", "store_key_command", "JSBACKUP_STORE_KEY")
 _PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command", "JSBACKUP_PASSPHRASE")
 
 
@@ -70,6 +72,23 @@ def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeyS
 def mask_secret(given: Mapping[str, object], environ: Mapping[str, str]) -> bytes:
     """Return the key for hashes of masks, b"" if not given. Line ends after it are ignored. Raises UsageError."""
     return (_secret(_MASK_KEY, given, environ) or b"").rstrip(b"\r\n")
+
+
+def server_store_keys(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return the keys of a nats-server's store, of several files if it had another key before; empty if not given.
+
+    A line end after a key is ignored. Raises UsageError.
+    """
+    files = given.get(_STORE_KEY.file)
+    names = files if isinstance(files, tuple) and files else (None,)
+    secrets = (_secret(_STORE_KEY, {**given, _STORE_KEY.file: name}, environ) for name in names)
+    keys = tuple(key for secret in secrets if secret is not None and (key := secret.rstrip(b"\r\n")))
+    if any(b"\n" in key for key in keys):
+        raise UsageError(
+            f"the {_STORE_KEY.what} has several lines",
+            hint="Put nothing but the key into the file: the value of 'key' in the server's 'jetstream' block.",
+        )
+    return keys
 
 
 def new_writer_key_file(given: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:

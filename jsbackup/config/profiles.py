@@ -21,21 +21,23 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from jsbackup.config.secrets import home
+from jsbackup.config.similar import nearest
 from jsbackup.config.toml_file import read_toml
 from jsbackup.errors import UsageError
 
-__all__ = ["ConfigFile", "default_config_path", "examine_config", "expand_variables", "nearest", "read_config"]
+__all__ = ["ConfigFile", "default_config_path", "examine_config", "expand_variables", "read_config"]
 
 _DEFAULTS, _PROFILES = "defaults", "profiles"
 # Used in names of files and units.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_GLOB: Final = re.compile(r"[*?\[]")
 _DOLLAR: Final = re.compile(r"\$\$|\$\{([^}]*)\}?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -62,6 +64,22 @@ class ConfigFile:
             )
         return self.profiles[name]
 
+    def matching(self, names: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+        """Return the profiles that are meant by names and globs, each once, and whether a glob was among them. A glob
+        takes them in alphabetical order. Raises UsageError for one that matches none; a name need not exist.
+        """
+        found: dict[str, None] = {}
+        for name in names:
+            if not _GLOB.search(name):
+                found[name] = None
+                continue
+            of_it = [one for one in sorted(self.profiles) if fnmatchcase(one, name)]
+            if not of_it:
+                known = f"There are {', '.join(sorted(self.profiles))}." if self.profiles else "It has none."
+                raise UsageError(f"{self.path} has no profile like {name[:100]!r}", hint=known)
+            found |= dict.fromkeys(of_it)
+        return tuple(found), any(map(_GLOB.search, names))
+
 
 def default_config_path(environ: Mapping[str, str]) -> Path:
     """Return the default location of the file; it need not exist."""
@@ -86,7 +104,7 @@ def examine_config(path: Path) -> ConfigFile:
             hint = nearest(key, [_DEFAULTS, _PROFILES]) or "Write [defaults] and [profiles.NAME]."
             problems.append(UsageError(f"{path}: unknown key {key[:100]!r}", hint=hint))
         elif not isinstance(tables[key], dict):
-            problems.append(UsageError(f"{path}: {key} is no table", hint="Write [defaults] and [profiles.NAME]."))
+            problems.append(UsageError(f"{path}: {key} is not a table", hint="Write [defaults] and [profiles.NAME]."))
     defaults, named = (
         found if isinstance(found := tables.get(key, {}), dict) else {} for key in (_DEFAULTS, _PROFILES)
     )
@@ -96,7 +114,7 @@ def examine_config(path: Path) -> ConfigFile:
             hint = "Letters, digits and . _ - make a name, of up to 64 characters."
             problems.append(UsageError(f"{path}: no profile can be named {name[:100]!r}", hint=hint))
         elif not isinstance(table, dict):
-            problems.append(UsageError(f"{path}: profile {name} is no table", hint=f"Write [profiles.{name}]."))
+            problems.append(UsageError(f"{path}: profile {name} is not a table", hint=f"Write [profiles.{name}]."))
         else:
             profiles[name] = table
     try:
@@ -121,14 +139,9 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
         if name not in environ:
             raise UsageError(f"the variable {name} is not set", hint="Write $$ for a dollar that is text.")
         if not environ[name] and match[0] != text:
-            raise UsageError(f"the variable {name} is empty", hint="Write the text without it if that is meant.")
+            raise UsageError(
+                f"the variable {name} is empty", hint="Write the text without the variable if you mean that."
+            )
         return environ[name]
 
     return _DOLLAR.sub(value, text)
-
-
-def nearest(name: str, known: list[str]) -> str | None:
-    """Return a hint with the most similar name, if there is one."""
-    folded = {one.casefold(): one for one in reversed(known)}
-    near = get_close_matches(name[:100].casefold(), folded, n=1)
-    return f"Did you mean {folded[near[0]]}?" if near else None

@@ -1,8 +1,7 @@
-"""Secrets: a type that does not print its value, and the references to secrets in contexts of the nats CLI.
+"""Secrets: a type that does not print its value, files that hold one, and the checks of seeds and JWTs.
 
-A reference is a file name (`~` and `$VAR` expand), `file://PATH`, `env://NAME` or `data:;base64,TEXT`. The nats CLI
-also knows `op://` (1Password) and `nsc://`; both start another program and are refused with a message. A reference may
-*be* the secret (`data:`), and people paste seeds in place of file names, so messages never contain one.
+References to secrets are in `secret_references.py`. People paste seeds in place of file names, so messages never
+contain one.
 """
 
 from __future__ import annotations
@@ -24,31 +23,43 @@ __all__ = [
     "check_jwt",
     "check_seed",
     "expand_path",
+    "expand_variables_of",
     "hide_logins",
+    "hide_secrets",
     "home",
+    "parse_account_seed",
     "parse_creds",
     "parse_seed",
     "read_binary_file",
     "read_file",
     "read_file_if_there",
-    "resolve_reference",
-    "resolve_secret",
     "shown",
 ]
 
 # Credentials have some hundred bytes, certificate bundles some hundred KiB.
 FILE_LIMIT_BYTES: Final = 4 << 20
 
-_SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
 _LOGIN = re.compile(r"://\S*@")
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 _LOOKS_SECRET = re.compile(
     r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:|AGE-SECRET-KEY-|jsbackup-writer-", re.ASCII | re.IGNORECASE
 )
+_SECRET_WORD = re.compile(rf"(?:{_LOOKS_SECRET.pattern})\S*", re.ASCII | re.IGNORECASE)
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
-# The first 16 bits of a user's seed: 18 << 3 means seed, 20 << 3 user (https://github.com/nats-io/nkeys, README).
-_USER_SEED_PREFIX = bytes([(18 << 3) | (20 << 3) >> 5, ((20 << 3) & 31) << 3])
+_ACCOUNT_SEED = re.compile(r"SA[A-Z2-7]{56}", re.ASCII)
+_ANY_SEED = re.compile(r"S[A-Z2-7]{57}", re.ASCII)
+
+
+def _seed_prefix(role: int) -> bytes:
+    """Return the first 16 bits of a seed: 18 << 3 means seed, and the role (https://github.com/nats-io/nkeys,
+    README).
+    """
+    return bytes([(18 << 3) | role >> 5, (role & 31) << 3])
+
+
+_USER_SEED_PREFIX = _seed_prefix(20 << 3)
+_ACCOUNT_SEED_PREFIX = _seed_prefix(0)
 
 
 class Secret:
@@ -90,8 +101,8 @@ class Secret:
         raise TypeError("a secret cannot be pickled")
 
 
-def expand_path(text: str, environ: Mapping[str, str]) -> Path:
-    """Expand `$VAR`, `${VAR}` and a leading `~`. Raises UsageError for a variable that is not set.
+def expand_variables_of(text: str, environ: Mapping[str, str], what: str = "file name") -> str:
+    """Expand `$VAR` and `${VAR}`. Raises UsageError for a variable that is not set.
 
     The nats CLI replaces an unset variable by nothing, and so `$HOEM/x.creds` by `/x.creds`.
     """
@@ -99,10 +110,15 @@ def expand_path(text: str, environ: Mapping[str, str]) -> Path:
     def value(match: re.Match[str]) -> str:
         name = match[1] if match[1] is not None else match[2]
         if name not in environ:
-            raise UsageError(f"the file name {shown(text)} names the variable {name}, which is not set")
+            raise UsageError(f"the {what} {shown(text)} names the variable {name}, which is not set")
         return environ[name]
 
-    path = _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(value, text)
+
+
+def expand_path(text: str, environ: Mapping[str, str]) -> Path:
+    """Expand `$VAR`, `${VAR}` and a leading `~`. Raises UsageError for a variable that is not set."""
+    path = expand_variables_of(text, environ)
     if "\0" in path:
         raise UsageError("a file name with a zero byte in it")
     if path == "~" or path.startswith("~/"):
@@ -123,6 +139,11 @@ def home(environ: Mapping[str, str]) -> Path:
 def shown(text: str) -> str:
     """Return a file name for a message, or a phrase instead if it looks like a secret given by mistake."""
     return "(hidden: it looks like a secret, not like a file name)" if _LOOKS_SECRET.match(text.strip()) else text
+
+
+def hide_secrets(text: str) -> str:
+    """Return `text` without what looks like a seed, a JWT or a key: for words of other programs."""
+    return _SECRET_WORD.sub("…", text)
 
 
 def hide_logins(text: str) -> str:
@@ -174,52 +195,6 @@ def _read(path: Path, what: str) -> bytes | None:
     return content
 
 
-def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> str:
-    """Return the content of a referenced file (`creds`, `nkey`); without a scheme it is a file name. Raises
-    UsageError.
-    """
-    found = _by_scheme(reference, what, environ)
-    return read_file(expand_path(reference, environ), what) if found is None else found
-
-
-def resolve_secret(reference: str, what: str, environ: Mapping[str, str]) -> Secret:
-    """Return a referenced password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
-    found = _by_scheme(reference, what, environ)
-    return Secret(reference if found is None else found.rstrip("\r\n"))
-
-
-def _by_scheme(reference: str, what: str, environ: Mapping[str, str]) -> str | None:
-    match = _SCHEME.match(reference)
-    scheme = (match[1] or match[2]).lower() if match else ""
-    rest = reference[match.end() :] if match else ""
-    match scheme:
-        case "file":
-            return read_file(expand_path(rest, environ), what if what.endswith(" file") else f"{what} file")
-        case "env":
-            if not environ.get(rest):
-                raise UsageError(f"the {what} names the environment variable {rest!r}, which is not set")
-            return environ[rest]
-        case "data":
-            return _inline(rest, what)
-        case "op" | "nsc":
-            raise UsageError(
-                f"the {what} is an {scheme}:// reference, which jsbackup cannot look up",
-                hint="Give a file, or put the secret into an environment variable and write env://NAME.",
-            )
-        case _:
-            return None
-
-
-def _inline(rest: str, what: str) -> str:
-    header, comma, payload = rest.partition(",")
-    if not comma or "base64" not in (part.strip() for part in header.split(";")):
-        raise UsageError(f"the {what} is a data: reference without ;base64", hint="Write it as data:;base64,TEXT.")
-    try:
-        return base64.b64decode(payload, validate=True).decode()
-    except ValueError:  # not chained: a UnicodeDecodeError contains the bytes
-        raise UsageError(f"the {what} is a data: reference that does not hold base64 text") from None
-
-
 def parse_creds(text: str, what: str) -> tuple[Secret, Secret]:
     """Parse a credentials file (a user JWT and a seed between BEGIN and END lines) to JWT and seed. Raises
     UsageError.
@@ -263,8 +238,24 @@ def check_seed(seed: str, what: str) -> Secret:
     """Check form, role and CRC-16 of a user's seed. Raises UsageError."""
     if not _SEED.fullmatch(seed):
         raise UsageError(f"the {what} does not hold a user's seed", hint="It has 58 characters and starts with SU.")
+    return _checked(seed, _USER_SEED_PREFIX, what)
+
+
+def parse_account_seed(text: str, what: str) -> Secret | None:
+    """Parse a file to the seed of an account, on a separate line; None if it has the seed of something else. Raises
+    UsageError.
+    """
+    for word in text.split():
+        if _ACCOUNT_SEED.fullmatch(word):
+            return _checked(word, _ACCOUNT_SEED_PREFIX, what)
+        if _ANY_SEED.fullmatch(word):
+            return None
+    raise UsageError(f"the {what} does not hold a seed", hint="The seed of an account starts with SA.")
+
+
+def _checked(seed: str, prefix: bytes, what: str) -> Secret:
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     # 290 bits of text hold 288 of content: 2 of prefix, 32 of key, 2 of CRC-16/XMODEM, little endian.
-    if raw[:2] != _USER_SEED_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+    if raw[:2] != prefix or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise UsageError(f"the {what} holds a damaged seed")
     return Secret(seed)

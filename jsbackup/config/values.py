@@ -28,7 +28,7 @@ __all__ = [
     "parse_duration",
     "parse_glob",
     "parse_size",
-    "parse_time",
+    "parse_typed_time",
 ]
 
 # Added to hints about a pattern that matches nothing.
@@ -56,7 +56,7 @@ _DURATION_SECONDS = {
 _DURATION_MAX_SECONDS = 100 * 365 * 86400
 
 _TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
 )
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -93,8 +93,11 @@ def format_bytes(count: int) -> str:
     raise AssertionError
 
 
-def parse_duration(text: str) -> float:
-    """Parse `"90s"`, `"1h30m"`, `"7d"` to seconds. Raises UsageError, also for a number without a unit, except 0."""
+def parse_duration(text: str, wanted: str = "a duration") -> float:
+    """Parse `"90s"`, `"1h30m"`, `"7d"` to seconds. Raises UsageError, also for a number without a unit, except 0.
+
+    `wanted` is what the text could have been.
+    """
     stripped = text.strip()
     if stripped == "0":
         return 0.0
@@ -103,21 +106,21 @@ def parse_duration(text: str) -> float:
         seconds += Fraction(part[1]) * _DURATION_SECONDS[part[2]]
         position = part.end()
     if position == 0 or position != len(stripped):
-        raise UsageError(f"not a duration: {text!r}", hint="Write a number with a unit: 500ms, 90s, 15m, 24h, 7d, 2w.")
+        raise UsageError(f"not {wanted}: {text!r}", hint="Write a number with a unit: 500ms, 90s, 15m, 24h, 7d, 2w.")
     if seconds > _DURATION_MAX_SECONDS:
         raise UsageError(f"duration is too long: {text!r}")
     return float(seconds)
 
 
-def parse_time(text: str) -> int:
-    """Parse RFC 3339 (`"2026-11-21T01:45:00.5Z"`, `"…+02:00"`) to nanoseconds since the Unix epoch. Raises
-    UsageError.
+def parse_typed_time(text: str) -> int:
+    """Parse RFC 3339 (`"2026-11-21T01:45:00.5Z"`, `"…+02:00"`) to nanoseconds since the Unix epoch; seconds may be
+    left out. Raises UsageError.
     """
     match = _TIME.fullmatch(text.strip())
     hint = "Write it as 2026-11-21T01:45:00Z, or with an offset such as +02:00 in place of the Z."
     if match is None:
         raise UsageError(f"not an RFC 3339 time: {text!r}", hint=hint)
-    year, month, day, hour, minute, second = (int(group) for group in match.groups()[:6])
+    year, month, day, hour, minute, second = (int(group or 0) for group in match.groups()[:6])
     try:
         local = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
     except ValueError as error:

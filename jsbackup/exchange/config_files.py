@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.folder import Folder, FolderEntry, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
@@ -26,9 +26,9 @@ from jsbackup.repository.names import encode_name
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [
-    "CONSUMERS",
+    "CONSUMERS_FOLDER",
     "MAX_CONFIG_BYTES",
-    "STREAMS",
+    "STREAMS_FOLDER",
     "StreamConfigs",
     "encode_config",
     "read_config_files",
@@ -36,8 +36,8 @@ __all__ = [
     "write_config_files",
 ]
 
-STREAMS = "streams"
-CONSUMERS = "consumers"
+STREAMS_FOLDER = "streams"
+CONSUMERS_FOLDER = "consumers"
 
 _SUFFIX = ".json"
 _SERVER_METADATA = "_nats."
@@ -76,16 +76,16 @@ def encode_config(config: JsonObject) -> bytes:
 
 def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None:
     """Write the files. Raises `FormatError`, and the errors of `NewFolder`."""
-    new.folder(STREAMS)
+    new.folder(STREAMS_FOLDER)
     with_consumers = False
     for stream in streams:
-        new.write(f"{STREAMS}/{encode_name(stream.name)}{_SUFFIX}", encode_config(stream.config))
+        new.write(f"{STREAMS_FOLDER}/{encode_name(stream.name)}{_SUFFIX}", encode_config(stream.config))
         if not stream.consumers:
             continue
         if not with_consumers:
-            new.folder(CONSUMERS)
+            new.folder(CONSUMERS_FOLDER)
             with_consumers = True
-        folder = f"{CONSUMERS}/{encode_name(stream.name)}"
+        folder = f"{CONSUMERS_FOLDER}/{encode_name(stream.name)}"
         new.folder(folder)
         for name, config in stream.consumers.items():
             new.write(f"{folder}/{encode_name(name)}{_SUFFIX}", encode_config({**config, "name": name}))
@@ -99,15 +99,17 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
         StoreError: a file cannot be read.
     """
     entries = root.entries()
-    with root.folder(STREAMS) as folder:
+    with root.folder(STREAMS_FOLDER) as folder:
         streams = {name: _config(folder, name, "name") for name in _files(folder)}
     consumers: dict[str, dict[str, JsonObject]] = {}
-    if CONSUMERS in entries:
-        with root.folder(CONSUMERS) as folder:
+    if CONSUMERS_FOLDER in entries:
+        with root.folder(CONSUMERS_FOLDER) as folder:
             for name in _shown(folder.entries()):
                 with folder.folder(name) as files:
                     if f"{name}{_SUFFIX}" not in streams:
-                        raise UsageError(f"{files.where} has consumers of no stream: {STREAMS}/{name}.json is missing")
+                        raise UsageError(
+                            f"{files.where} has consumers of no stream: {STREAMS_FOLDER}/{name}.json is missing"
+                        )
                     found = [_config(files, file, "name", "durable_name") for file in _files(files)]
                     consumers[name] = {_name(config): config for config in found}
     return sorted(
@@ -152,7 +154,7 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
         raise UsageError(f"{where} has a name that NATS does not allow")
     if file != f"{encode_name(name)}{_SUFFIX}":
         raise UsageError(
-            f"{where} is the config of {printable(name)}",
+            f"{where} is the config of {printable_name(name)}",
             hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",
         )
     return config

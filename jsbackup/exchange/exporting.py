@@ -1,16 +1,16 @@
-"""Export streams of a backup as folders that the nats CLI restores, or as config files.
+"""Export streams of a backup as folders that the nats CLI restores, or as files of configurations.
 
-Archives are written from the stored messages, as v1, which every server accepts, under the names that CLI 0.5 expects
-(`nats_cli.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
-before it is used, and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is
-written unchanged.
+Archives are written from the stored messages, or from what transforms make of them (`changed.py`), as v1, which every
+server accepts, under the names that CLI 0.5 expects (`nats_cli.py`). Streams in memory are the exception: servers only
+restore these from v2. Each segment is verified before it is used, and nothing gets its final name before everything is
+written (`NewFolder`). An opaque stream is written unchanged.
 
 `backup.json` describes the content of the archive: the captured messages, and all consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -18,21 +18,47 @@ from functools import partial
 from jsbackup.errors import UnsupportedError
 from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
+from jsbackup.exchange.declared.nack import write_nack_files
+from jsbackup.exchange.declared.terraform import write_terraform_files
 from jsbackup.exchange.import_stream import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.archiving import archive_stream, state_to_restore
+from jsbackup.repository.read.archiving import archive_batches, archive_stream, state_to_restore
 from jsbackup.repository.write.pending_acks import load_consumer
 from jsbackup.repository.write.raw_snapshot import read_opaque
 
-__all__ = ["Archive", "ExportedStream", "export_account", "export_configs", "export_stream"]
+__all__ = [
+    "CONFIG_FORMATS",
+    "Archive",
+    "ChangedStream",
+    "ExportedStream",
+    "export_account",
+    "export_configs",
+    "export_stream",
+]
+
+CONFIG_FORMATS = ("config", "nack", "terraform")
 
 _FILE_NAMES = {"v1": nats_cli.ARCHIVE_V1, "v2": nats_cli.ARCHIVE_V2}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedStream:
+    """A stream that differs from the stored one: its description, as if it had been backed up so, and its `batches`.
+
+    `notes` say what a user should know of the change. `created` is the time of creation to write.
+    """
+
+    entry: StreamBackup
+    batches: Callable[[], Iterable[MessageBatch]]
+    created: str
+    notes: tuple[str, ...] = ()
 
 
 class Archive(StrEnum):
@@ -54,18 +80,30 @@ class ExportedStream:
 
 
 def export_account(
-    new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, *, progress: Progress
+    new: NewFolder,
+    objects: Objects,
+    streams: Iterable[StreamBackup | ChangedStream],
+    archive: Archive | None,
+    *,
+    progress: Progress,
 ) -> list[ExportedStream]:
     """Write a folder for each stream, for `nats backup restore account`. Arguments and errors as in `export_stream`."""
     exported = []
     for stream in streams:
-        new.folder(stream.name)
-        exported.append(export_stream(new, f"{stream.name}/", objects, stream, archive=archive, progress=progress))
+        name = stream.entry.name if isinstance(stream, ChangedStream) else stream.name
+        new.folder(name)
+        exported.append(export_stream(new, f"{name}/", objects, stream, archive=archive, progress=progress))
     return exported
 
 
 def export_stream(
-    new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, *, archive: Archive | None, progress: Progress
+    new: NewFolder,
+    folder: str,
+    objects: Objects,
+    exported: StreamBackup | ChangedStream,
+    *,
+    archive: Archive | None,
+    progress: Progress,
 ) -> ExportedStream:
     """Write a stream, for `nats backup restore stream`, to `folder` (a path that ends in `/`, or "").
 
@@ -76,6 +114,8 @@ def export_stream(
         IntegrityError: the repository is damaged.
         StoreError: something cannot be read or written.
     """
+    changed = exported if isinstance(exported, ChangedStream) else None
+    stream = exported.entry if isinstance(exported, ChangedStream) else exported
     chosen = _choose(stream, archive)
     consumers, left_out = _consumers(objects, stream, chosen)
     state = replace(state_to_restore(stream), consumers=len(consumers))
@@ -83,30 +123,33 @@ def export_stream(
     progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
     try:
         with new.create(folder + _FILE_NAMES.get(chosen, nats_cli.ARCHIVE_V1)) as file:
-            for piece in _archive(
-                objects, stream, config, state, consumers=consumers, chosen=chosen, progress=progress
-            ):
+            source = changed or objects
+            for piece in _made(source, stream, config, state, consumers=consumers, chosen=chosen, progress=progress):
                 file.write(piece)
-        new.write(folder + nats_cli.META, nats_cli.encode_meta(config, state))
+        new.write(folder + nats_cli.META_FILE, nats_cli.encode_meta(config, state))
     finally:
         progress.finish(stream.name)
     notes = [f"consumer {name} is left out: it has no state, and archives v2 hold none without" for name in left_out]
-    notes += _notes(stream, chosen)
+    notes += [*_notes(stream, chosen), *(changed.notes if changed is not None else ())]
     return ExportedStream(stream.name, chosen, stream.captured.messages, tuple(notes), bool(left_out))
 
 
-def export_configs(new: NewFolder, streams: Sequence[StreamBackup]) -> list[ExportedStream]:
-    """Write only configurations, see `config_files.py`. Raises `StoreError`, or `FormatError` if one cannot be
-    encoded.
+def export_configs(new: NewFolder, streams: Sequence[StreamBackup], kind: str) -> list[ExportedStream]:
+    """Write only configurations, in one of `CONFIG_FORMATS`: see `config_files.py`, or `declared/`.
+
+    Raises `StoreError`, or `FormatError` if one cannot be encoded.
     """
-    configs = (
+    configs = [
         StreamConfigs(
             {**stream.config, "name": stream.name},
             {consumer.name: consumer.config for consumer in stream.consumers},
         )
         for stream in streams
-    )
-    write_config_files(new, configs)
+    ]
+    if kind != "config":
+        written = (write_nack_files if kind == "nack" else write_terraform_files)(new, configs)
+        return [ExportedStream(one.name, one.kind, 0, one.notes, bool(one.notes)) for one in written]
+    write_config_files(new, iter(configs))
     return [ExportedStream(stream.name, ArchiveFormat.CONFIG, 0) for stream in streams]
 
 
@@ -117,11 +160,10 @@ def _choose(stream: StreamBackup, archive: Archive | None) -> str:
             f"stream {stream.name} was backed up without its messages, and the nats CLI cannot restore such a stream",
             hint="Use --format config.",
         )
-    if stream.archive_format is ArchiveFormat.OPAQUE:
+    if unknown := stream.unknown_format:
         if archive is not None:
             raise UnsupportedError(
-                f"stream {stream.name} is of an archive format that is not known here, so it cannot be written as "
-                f"{archive}",
+                f"{unknown}, so it cannot be written as {archive}",
                 hint="Without --archive it is written unchanged.",
             )
         return ArchiveFormat.OPAQUE
@@ -175,8 +217,8 @@ def _consumers(objects: Objects, stream: StreamBackup, chosen: str) -> tuple[lis
     return found, left_out
 
 
-def _archive(
-    objects: Objects,
+def _made(
+    source: Objects | ChangedStream,
     stream: StreamBackup,
     config: dict[str, object],
     state: StreamState,
@@ -186,12 +228,18 @@ def _archive(
     progress: Progress,
 ) -> Iterator[bytes]:
     """Yield the archive in S2 frames."""
+    advance = partial(progress.advance, stream.name)
     if chosen == ArchiveFormat.OPAQUE:
-        yield from read_opaque(objects, stream.opaque)
+        assert isinstance(source, Objects), "what is not decoded does not change"
+        yield from read_opaque(source, stream.opaque)
         return
     writer: ArchiveV1Writer | ArchiveV2Writer
+    created = stream.created if isinstance(source, Objects) else source.created
     if chosen == Archive.V1:
-        writer = ArchiveV1Writer(config, stream.created, state, consumers)
+        writer = ArchiveV1Writer(config, created, state, consumers)
     else:
         writer = ArchiveV2Writer(state, consumers)
-    yield from archive_stream(objects, stream, writer, partial(progress.advance, stream.name))
+    if isinstance(source, Objects):
+        yield from archive_stream(source, stream, writer, advance)
+    else:
+        yield from archive_batches(source.batches(), writer, advance)

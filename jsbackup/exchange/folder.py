@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 
-__all__ = ["Folder", "FolderEntry", "printable"]
+__all__ = ["FileStamp", "Folder", "FolderEntry", "PartlyRead", "printable_name"]
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -28,6 +28,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 # No account has as many streams; limits the memory of a listing.
 _MAX_ENTRIES = 1 << 18
 _CHUNK_BYTES = 1 << 20
+_SECTOR_BYTES = 4096
 
 
 class FolderEntry(Enum):
@@ -35,6 +36,21 @@ class FolderEntry(Enum):
     FOLDER = "a folder"
     LINK = "a symbolic link, which is not followed"
     OTHER = "neither a file nor a folder"
+
+
+class FileStamp(NamedTuple):
+    """Tells a file from what it was before something was written to it."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
+class PartlyRead(NamedTuple):
+    """The content of a file, with zeros where it cannot be read: from each `start` to before its `stop`."""
+
+    content: bytes
+    unread: tuple[tuple[int, int], ...] = ()
 
 
 class Folder:
@@ -47,8 +63,8 @@ class Folder:
     @classmethod
     def open(cls, path: Path) -> Folder:
         """Open the root. Raises `UsageError` if it is not a folder, `StoreError` if it cannot be read."""
-        shown = printable(str(path))
-        with explained(f"folder {shown} cannot be read"):
+        shown = printable_name(str(path))
+        with folder_errors(f"folder {shown} cannot be read"):
             try:
                 return cls(os.open(path, _FOLDER_FLAGS), "")
             except FileNotFoundError:
@@ -67,13 +83,13 @@ class Folder:
 
     def path_of(self, name: str) -> str:
         """Return the shown path of a name in this folder, relative to the root."""
-        return f"{self.where}/{printable(name)}" if self.where else printable(name)
+        return f"{self.where}/{printable_name(name)}" if self.where else printable_name(name)
 
     def entries(self) -> dict[str, FolderEntry]:
         """Return the content of the folder, in order of names. Raises `UsageError` if there are more entries than any
         backup has.
         """
-        with explained(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
+        with folder_errors(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
             kinds = {entry.name: _kind(entry) for entry in islice(found, _MAX_ENTRIES + 1)}
         if len(kinds) > _MAX_ENTRIES:
             raise UsageError(f"folder {self.where or '.'} has more than {_MAX_ENTRIES} entries")
@@ -82,7 +98,7 @@ class Folder:
     def folder(self, name: str) -> Folder:
         """Open a folder in this one. Raises `UsageError` if it is something else by now."""
         where = self.path_of(name)
-        with explained(f"folder {where} cannot be read"):
+        with folder_errors(f"folder {where} cannot be read"):
             try:
                 return Folder(os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=self._descriptor), where)
             except NotADirectoryError:
@@ -99,7 +115,7 @@ class Folder:
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """Read a whole file. Raises `FormatError` if it has more than `most_bytes`."""
-        with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
+        with self._file(name) as file, folder_errors(f"{self.path_of(name)} cannot be read"):
             content = b""
             while len(content) <= most_bytes and (part := os.read(file, most_bytes + 1 - len(content))):
                 content += part
@@ -107,16 +123,32 @@ class Folder:
             raise FormatError(f"{self.path_of(name)} has more than {most_bytes} bytes")
         return content
 
+    def read_around(self, name: str, most_bytes: int) -> PartlyRead:
+        """Read what can be read of a file on a damaged disk. Raises `FormatError` if it has more than `most_bytes`,
+        `StoreError` if it cannot even be opened.
+        """
+        with self._file(name) as file:
+            size = os.fstat(file).st_size
+            if size > most_bytes:
+                raise FormatError(f"{self.path_of(name)} has more than {most_bytes} bytes")
+            return _read_around(lambda at, count: os.pread(file, count, at), size)
+
+    def stamp(self, name: str) -> FileStamp:
+        """Return what changes if a file is written to. Raises `StoreError` if that cannot be read."""
+        with folder_errors(f"{self.path_of(name)} cannot be read"):
+            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield a file's content, a mebibyte at a time."""
-        with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
+        with self._file(name) as file, folder_errors(f"{self.path_of(name)} cannot be read"):
             while chunk := os.read(file, _CHUNK_BYTES):
                 yield chunk
 
     @contextmanager
     def _file(self, name: str) -> Iterator[int]:
         where = self.path_of(name)
-        with explained(f"{where} cannot be read"):
+        with folder_errors(f"{where} cannot be read"):
             kind = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode
             if not stat.S_ISREG(kind):
                 raise UsageError(f"{where} is {_kind_of_mode(kind).value}")
@@ -129,14 +161,46 @@ class Folder:
             os.close(file)
 
 
-def printable(name: str) -> str:
+def _read_around(read: Callable[[int, int], bytes], size: int) -> PartlyRead:
+    """Read a file by parts; a part that fails again by sectors, so that each costs as little as possible.
+
+    `read` gets a position and a number of bytes.
+    """
+    parts: list[bytes] = []
+    unread: list[tuple[int, int]] = []
+
+    def part(start: int, stop: int, step: int) -> None:
+        at = start
+        while at < stop:
+            count = min(step, stop - at)
+            try:
+                found = read(at, count)
+            except OSError:
+                if count > _SECTOR_BYTES:
+                    part(at, at + count, _SECTOR_BYTES)
+                else:
+                    parts.append(bytes(count))
+                    follows = unread and unread[-1][1] == at
+                    unread.append((unread.pop()[0] if follows else at, at + count))
+                at += count
+                continue
+            if not found:  # it was cut short meanwhile
+                return
+            parts.append(found)
+            at += len(found)
+
+    part(0, size, _CHUNK_BYTES)
+    return PartlyRead(b"".join(parts), tuple(unread))
+
+
+def printable_name(name: str) -> str:
     """Return a file's name for an error: no control characters, only valid Unicode."""
     text = name.encode("utf-8", "backslashreplace").decode()
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def folder_errors(what: str) -> Iterator[None]:
     """Convert an `OSError` to a `StoreError` with a sentence."""
     try:
         yield

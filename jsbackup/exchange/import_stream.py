@@ -26,7 +26,7 @@ from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.exchange.archive_file import ArchiveFile
 from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.nats_cli import META, StreamMetaFile
+from jsbackup.exchange.nats_cli import META_FILE, StreamMetaFile
 from jsbackup.exchange.source import FoundStream
 from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
 from jsbackup.formats.archive.consumer_state import clamp
@@ -54,11 +54,11 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["UNKNOWN_TIME", "ImportRun", "import_stream"]
+__all__ = ["UNKNOWN_TIME", "ImportRun", "consumer_as_imported", "import_stream"]
 
 UNKNOWN_TIME = format_time(0)
 
-_ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages delivered above it are redelivered"
+_ROLLED_BACK = "an archive of a cluster contains only the ack floor; messages delivered above it are redelivered"
 _NO_START = "servers before 2.11 keep where a consumer starts with its first delivery only; messages may be redelivered"
 
 
@@ -135,7 +135,7 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
     reached = max(before.last_seq, before.index.last_seq if before.index else 0)
     if reached < found.meta.state.last_seq:
         raise FormatError(
-            f"{archive.where} ends at sequence {reached}, {META} reports {found.meta.state.last_seq}",
+            f"{archive.where} ends at sequence {reached}, {META_FILE} reports {found.meta.state.last_seq}",
             hint="The two files are not of the same backup, or the server lost messages.",
         )
     deleted = late_deletions(before).certain
@@ -196,7 +196,7 @@ class _Intake:
         if meta.config is None:
             return
         if meta.config.get("name") != self._meta.name:
-            raise FormatError(f"the archive is of stream {meta.config.get('name')}, {META} of {self._meta.name}")
+            raise FormatError(f"the archive is of stream {meta.config.get('name')}, {META_FILE} of {self._meta.name}")
         self.config, differences = _merged(meta.config, self._meta.config)
         self.differences += differences
         if meta.created is not None:
@@ -216,7 +216,7 @@ class _Intake:
     def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
         clustered = end.format == "v2" and _is_of_a_cluster(self.config)
         for name in sorted(self.consumers):
-            backup = _consumer_backup(self.consumers[name], last_seq, clustered)
+            backup = consumer_as_imported(self.consumers[name], last_seq, clustered=clustered)
             yield store_consumer(self._objects, self._folder, backup)
 
 
@@ -225,7 +225,10 @@ def _is_of_a_cluster(config: JsonObject) -> bool:
     return (isinstance(replicas, int) and replicas > 1) or bool(config.get("placement"))
 
 
-def _consumer_backup(consumer: ArchivedConsumer, last_seq: int, clustered: bool) -> ConsumerBackup:
+def consumer_as_imported(consumer: ArchivedConsumer, last_seq: int, *, clustered: bool = False) -> ConsumerBackup:
+    """Return a consumer of a stream that ends at `last_seq`, with the fidelity of its state; `clustered` if it is of an
+    archive v2 of a cluster.
+    """
     if consumer.state is None:
         fidelity, state, reason = Fidelity.CONFIG_ONLY, None, "the archive has no state for it"
     else:
@@ -255,16 +258,16 @@ def _merged(archived: JsonObject, described: JsonObject) -> tuple[JsonObject, li
     differing += sorted(key for key, value in now.items() if key not in before and _means_something(value))
     said: list[str] = []
     if lacking:
-        said.append(f"{META} lacks {', '.join(lacking)} of the config, taken from the archive")
+        said.append(f"{META_FILE} lacks {', '.join(lacking)}, which was taken from the archive")
     if differing:
-        said.append(f"{META} and the archive differ about {', '.join(differing)}; {META} was taken")
+        said.append(f"{META_FILE} and the archive differ in {', '.join(differing)}; the value of {META_FILE} was used")
     return {**described, **{key: archived[key] for key in lacking}}, said
 
 
 def _state_differences(archived: StreamState, described: StreamState) -> Iterator[str]:
     if (archived.first_seq, archived.last_seq) != (described.first_seq, described.last_seq):
         yield (
-            f"{META} reports sequences {described.first_seq} to {described.last_seq}, "
+            f"{META_FILE} reports sequences {described.first_seq} to {described.last_seq}, "
             f"its archive {archived.first_seq} to {archived.last_seq}; the archive's are used"
         )
 
@@ -274,11 +277,11 @@ def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveE
     reason.
     """
     if messages != reported.messages:
-        yield f"the archive has {messages} messages, {META} reports {reported.messages}"
+        yield f"messages in the archive: {messages}, in {META_FILE}: {reported.messages}"
     if consumers < reported.consumers:
         why = "those held in memory, or on other servers of a cluster, " if end.format == "v1" else ""
         yield (
-            f"the archive has {consumers} consumers, {META} reports {reported.consumers}: "
+            f"consumers in the archive: {consumers}, in {META_FILE}: {reported.consumers}; "
             f"{why}{'or ' if why else ''}they were not asked for"
         )
 

@@ -16,7 +16,7 @@ from jsbackup.errors import JsBackupError
 from jsbackup.exchange.config_files import StreamConfigs
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportRun, import_stream
-from jsbackup.exchange.source import FoundStream, ImportSource, SourceKind
+from jsbackup.exchange.source import FoundStream, ImportSource
 from jsbackup.failure import Failure
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
@@ -24,7 +24,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Source, StreamBackup
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import StoredStream, new_manifest
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.repository.write.previous import imported_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
@@ -83,16 +83,15 @@ def run_import(
     if not streams:
         return ImportReport(None, (), tuple(failures))
     streams.sort(key=lambda imported: imported.stream.name)
-    manifest = new_manifest(
+    made = NewBackup(
         repository,
-        streams,
-        failures,
         source=Source(extra={"imported": _origin(source)}),
         begun_ns=begun_ns,
         clock_ns=clock_ns,
         random=random,
         tags=tags,
     )
+    manifest = made.manifest(streams, failures)
     leases.commit(repository, manifest, lease)
     receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in manifest.streams})
     return ImportReport(manifest, tuple(streams), tuple(failures))
@@ -110,7 +109,7 @@ def _import(run: ImportRun, root: Folder, found: FoundStream, progress: Progress
 
 def _origin(source: ImportSource) -> JsonObject:
     origin: JsonObject = {"from": str(source.kind)}
-    if source.kind is not SourceKind.CONFIGS:
+    if source.streams:
         origin["written"] = format_time(source.written_seconds * 1_000_000_000)
     return origin
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
-from jsbackup.exchange.folder import Folder, FolderEntry, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.formats.archive.archive_items import (
     MAX_SEQUENCE,
     asset_name_is_sound,
@@ -39,7 +39,7 @@ from jsbackup.strict_json import read_object, write_json
 __all__ = [
     "ARCHIVE_V1",
     "ARCHIVE_V2",
-    "META",
+    "META_FILE",
     "StreamMetaFile",
     "archive_in",
     "decode_meta",
@@ -47,7 +47,7 @@ __all__ = [
     "read_meta",
 ]
 
-META = "backup.json"
+META_FILE = "backup.json"
 ARCHIVE_V1 = "stream.tar.s2"
 ARCHIVE_V2 = "stream.arc.s2"
 
@@ -76,7 +76,7 @@ def read_meta(folder: Folder) -> StreamMetaFile:
         FormatError: it is damaged.
         UnsupportedError: it is of a kind of backup that is not supported.
     """
-    return decode_meta(folder.read(META, _MAX_META_BYTES), folder.path_of(META))
+    return decode_meta(folder.read(META_FILE, _MAX_META_BYTES), folder.path_of(META_FILE))
 
 
 def decode_meta(data: bytes, where: str) -> StreamMetaFile:
@@ -104,7 +104,7 @@ def _made(value: JsonObject) -> Iterator[str]:
         options = edit.get("options")
         words = ", ".join(map(str, options)) if isinstance(options, list) else ""
         what = ": names, subjects, headers and payloads are not those of the stream" if edit.get("obfuscated") else ""
-        yield f"it was edited with 'nats backup edit' ({printable(words) or 'no options'}){what}"
+        yield f"it was edited with 'nats backup edit' ({printable_name(words) or 'no options'}){what}"
     if isinstance(source, dict):
         dropped = source.get("dropped")
         lost = f", which missed {dropped} messages" if isinstance(dropped, int) and dropped else ""
@@ -138,5 +138,5 @@ def archive_in(folder: Folder, entries: dict[str, FolderEntry]) -> str:
             hint="Only one of them belongs to its backup.json: remove the other.",
         )
     if not found:
-        raise FormatError(f"{folder.path_of(META)} has no {ARCHIVE_V1} or {ARCHIVE_V2} beside it")
+        raise FormatError(f"{folder.path_of(META_FILE)} has no {ARCHIVE_V1} or {ARCHIVE_V2} beside it")
     return found[0]

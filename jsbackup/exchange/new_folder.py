@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from jsbackup.errors import StoreError, UsageError
-from jsbackup.exchange.folder import explained, printable
+from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.stores import posix
 
 __all__ = ["NewFolder"]
@@ -46,8 +46,8 @@ class NewFolder:
 
     def _check(self) -> bool:
         """Return whether the folder exists. Raises `UsageError` if it cannot be used."""
-        shown = printable(str(self._target))
-        with explained(f"{shown} cannot be read"):
+        shown = printable_name(str(self._target))
+        with folder_errors(f"{shown} cannot be read"):
             if self._target.is_dir():
                 if any(self._target.iterdir()):
                     raise UsageError(f"{shown} is not empty", hint="Name a folder that is empty or does not exist yet.")
@@ -55,7 +55,7 @@ class NewFolder:
             if os.path.lexists(self._target):
                 raise UsageError(f"{shown} is not a folder", hint="Name a folder that is empty or does not exist yet.")
             if not self._target.parent.is_dir():
-                raise UsageError(f"there is no folder {printable(str(self._target.parent))} to make it in")
+                raise UsageError(f"there is no folder {printable_name(str(self._target.parent))} to make it in")
         return False
 
     @property
@@ -66,7 +66,7 @@ class NewFolder:
         return self._staging
 
     def __enter__(self) -> Self:
-        with explained("the output folder cannot be made"):
+        with folder_errors("the output folder cannot be made"):
             self._staging.mkdir(mode=self._mode)
         return self
 
@@ -76,7 +76,7 @@ class NewFolder:
 
     def folder(self, path: str) -> None:
         """Create a folder. Raises `UsageError` if there is one whose name is the same for this file system."""
-        with explained(f"folder {printable(path)} cannot be made"):
+        with folder_errors(f"folder {printable_name(path)} cannot be made"):
             self._order.setdefault(path.partition("/")[0], len(self._order))
             try:
                 (self._staging / path).mkdir(mode=self._mode)
@@ -86,7 +86,7 @@ class NewFolder:
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         """Create a file; it is flushed to the disk at the end."""
-        with explained(f"{printable(path)} cannot be written"):
+        with folder_errors(f"{printable_name(path)} cannot be written"):
             self._order.setdefault(path.partition("/")[0], len(self._order))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
@@ -107,7 +107,7 @@ class NewFolder:
 
     def commit(self) -> None:
         """Give everything its final name. Raises `UsageError` if something is there by now."""
-        with explained("the output folder cannot get its name"):
+        with folder_errors("the output folder cannot get its name"):
             for folder, _, _ in os.walk(self._staging):
                 _fsync_folder(Path(folder))
             try:
@@ -150,10 +150,10 @@ def _fsync_folder(path: Path) -> None:
 
 def _same_name(path: str) -> UsageError:
     return UsageError(
-        f"this file system takes {printable(path)} for the same name as another one's",
+        f"this file system takes {printable_name(path)} for the same name as another one's",
         hint="It ignores case or the composition of letters; write to another file system.",
     )
 
 
 def _in_the_way(path: Path) -> StoreError:
-    return StoreError(f"something was put into {printable(str(path))} meanwhile, so nothing was written there")
+    return StoreError(f"something was put into {printable_name(str(path))} meanwhile, so nothing was written there")

@@ -3,6 +3,7 @@
     a stream      `backup.json` and an archive, of `nats backup stream`
     an account    a folder of such folders, of `nats backup account`
     configs       `streams/*.json`, see `config_files.py`
+    resources     `*.yaml` of NACK or `*.tf.json` of Terraform, see `declared/`
 
 Descriptions are read at once (they are small, and name the streams), archives are not opened. In an account a folder
 that is not a backup, or a damaged one, is reported separately and does not affect the others.
@@ -18,15 +19,17 @@ from typing import Self
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.exchange import nats_cli
-from jsbackup.exchange.config_files import STREAMS, StreamConfigs, read_config_files
-from jsbackup.exchange.folder import Folder, FolderEntry, printable
+from jsbackup.exchange.config_files import STREAMS_FOLDER, StreamConfigs, read_config_files
+from jsbackup.exchange.declared.nack import NACK_SUFFIXES, read_nack_files
+from jsbackup.exchange.declared.terraform import TERRAFORM_SUFFIX, read_terraform_files, refuse_other_syntax
+from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.nats_cli import StreamMetaFile
 from jsbackup.failure import Failure
 from jsbackup.repository.layout import DESCRIPTOR
 
 __all__ = ["FoundStream", "ImportSource", "SourceKind"]
 
-_BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
+_BACKUP_FILES = {nats_cli.META_FILE, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
 
 class SourceKind(StrEnum):
@@ -35,6 +38,8 @@ class SourceKind(StrEnum):
     STREAM = "nats stream backup"
     ACCOUNT = "nats account backup"
     CONFIGS = "config files"
+    NACK = "NACK files"
+    TERRAFORM = "Terraform files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class ImportSource:
         """Look into a folder.
 
         Raises:
-            UsageError: it has nothing to import, or invalid config files.
+            UsageError: it has nothing to import, or invalid config files or resources.
             FormatError: the description of the only stream is damaged.
             UnsupportedError: a kind of backup that is not supported.
             StoreError: it cannot be read.
@@ -71,7 +76,7 @@ class ImportSource:
         root = Folder.open(path)
         try:
             source = cls(root)
-            source._look(printable(str(path)))
+            source._look(printable_name(str(path)))
         except BaseException:
             root.close()
             raise
@@ -92,16 +97,16 @@ class ImportSource:
             raise UsageError(
                 f"{shown} is a repository of jsbackup already", hint="Name it with --repo; nothing needs importing."
             )
-        elif entries.get(STREAMS) is FolderEntry.FOLDER and not self._is_stream_folder(STREAMS):
+        elif entries.get(STREAMS_FOLDER) is FolderEntry.FOLDER and not self._is_stream_folder(STREAMS_FOLDER):
             self.kind = SourceKind.CONFIGS
             self.configs = tuple(read_config_files(self.root))
             if not self.configs:
-                raise UsageError(f"there is no config file in {shown}/{STREAMS}")
+                raise UsageError(f"there is no config file in {shown}/{STREAMS_FOLDER}")
         else:
             self.kind = SourceKind.ACCOUNT
             self._look_at_account(entries)
             if not self.streams and not any(isinstance(f.error, IntegrityError) for f in self.failures):
-                raise _foreign(shown, entries)
+                self._look_at_declarations(shown, entries)
 
     def _is_stream_folder(self, name: str) -> bool:
         """Return whether a folder is a backup of a stream, not one of configs (a config may be called
@@ -111,7 +116,7 @@ class ImportSource:
             entries = folder.entries()
             if entries.keys() & {nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}:
                 return True
-            if nats_cli.META not in entries:
+            if nats_cli.META_FILE not in entries:
                 return False
             try:
                 nats_cli.read_meta(folder)
@@ -127,30 +132,49 @@ class ImportSource:
                 continue
             try:
                 if kind is not FolderEntry.FOLDER:
-                    raise UsageError(f"{printable(name)} is {kind.value}")
+                    raise UsageError(f"{printable_name(name)} is {kind.value}")
                 with self.root.folder(name) as folder:
                     stream = self._stream(folder, name)
                 other = found.setdefault(stream.meta.name, stream)
                 if other is not stream:
-                    twin = printable(other.folder)
-                    raise FormatError(f"{printable(name)} is a backup of stream {stream.meta.name}, and so is {twin}")
+                    twin = printable_name(other.folder)
+                    raise FormatError(
+                        f"{printable_name(name)} is a backup of stream {stream.meta.name}, and so is {twin}"
+                    )
             except JsBackupError as error:
-                failures.append(Failure(printable(name), error))
+                failures.append(Failure(printable_name(name), error))
         self.streams = tuple(found.values())
         self.failures = tuple(failures)
+
+    def _look_at_declarations(self, shown: str, entries: dict[str, FolderEntry]) -> None:
+        files = [name for name, kind in entries.items() if kind is FolderEntry.FILE and not name.startswith(".")]
+        terraform = [name for name in files if name.endswith(TERRAFORM_SUFFIX)]
+        nack = [name for name in files if name.endswith(NACK_SUFFIXES)]
+        refuse_other_syntax(self.root, [name for name in files if name.endswith(".tf")])
+        if not terraform and not nack:
+            raise _foreign(shown, entries)
+        if terraform and nack:
+            raise UsageError(
+                f"{shown} has files of Terraform and of Kubernetes", hint="Import one kind after the other."
+            )
+        self.kind = SourceKind.TERRAFORM if terraform else SourceKind.NACK
+        found = read_terraform_files(self.root, terraform) if terraform else read_nack_files(self.root, nack)
+        self.configs, self.failures = tuple(found.streams()), tuple(found.failures)
+        if not self.configs and not self.failures:
+            raise UsageError(f"the files in {shown} declare no stream of JetStream")
 
     def _stream(self, folder: Folder, name: str) -> FoundStream:
         entries = folder.entries()
         if not entries.keys() & _BACKUP_FILES:
             raise UsageError(f"{folder.where} holds no backup of the nats CLI")
-        if nats_cli.META not in entries:
+        if nats_cli.META_FILE not in entries:
             raise FormatError(
-                f"{folder.where or 'the folder'} has an archive, but no {nats_cli.META}",
+                f"{folder.where or 'the folder'} has an archive, but no {nats_cli.META_FILE}",
                 hint="Without it the stream's configuration is not known; the backup was interrupted or moved in part.",
             )
         meta = nats_cli.read_meta(folder)
         archive = nats_cli.archive_in(folder, entries)
-        self.written_seconds = max(self.written_seconds, folder.modified_seconds(nats_cli.META))
+        self.written_seconds = max(self.written_seconds, folder.modified_seconds(nats_cli.META_FILE))
         return FoundStream(name, meta, archive, folder.size(archive))
 
 
@@ -163,5 +187,6 @@ def _foreign(shown: str, entries: dict[str, FolderEntry]) -> JsBackupError:
         )
     return UsageError(
         f"{shown} holds no backup of the nats CLI and no config files",
-        hint="Name the folder that 'nats backup stream' or 'nats backup account' wrote, or one with streams/*.json.",
+        hint="Name the folder that 'nats backup stream' or 'nats backup account' wrote, or one with streams/*.json, "
+        "*.yaml of NACK or *.tf.json of Terraform.",
     )

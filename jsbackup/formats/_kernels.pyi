@@ -6,9 +6,12 @@ format. `ValueError` is a mistake of the caller: an offset outside the buffer, a
 little endian. Bulk work is done without the GIL. The twin's docstrings say the rest.
 """
 
+from collections.abc import Sequence
+
 from typing_extensions import Buffer
 
 from jsbackup.formats.batch import Columns
+from jsbackup.formats.mask_rules import MaskedRows, MaskRule, ShapedColumn
 
 def s2_decode_block(block: Buffer, max_size: int) -> bytes:
     """The content of an S2 or Snappy block, of at most `max_size` bytes, which is checked before they are allocated."""
@@ -46,6 +49,14 @@ def extremes(values: Buffer) -> tuple[int, int]:
 def first_fall(values: Buffer, after: int) -> int:
     """The index of the first of packed int64 that is not above the one before it, or `after`; -1 if all rise."""
 
+def use_sha256_instructions(wanted: bool) -> bool:
+    """Whether the processor's instructions compute SHA-256 from now on, as they do where it has them. For the tests."""
+
+def replace_strays(offsets: Buffer, data: Buffer) -> tuple[bytes, bytes]:
+    """Rows of text with U+FFFD for each byte that is no part of a character in UTF-8: offsets (packed int32) and
+    bytes.
+    """
+
 def use_lanes(wanted: bool) -> bool:
     """Whether AVX2 computes HighwayHash from now on, as it does where the processor has it. Both ways for the tests."""
 
@@ -59,3 +70,32 @@ class HighwayHash:
 
     def digest256(self) -> bytes:
         """32 bytes: four lanes, little endian."""
+
+class Masker:
+    """Rules for what to mask, and the secret for hashes. `max_values` and `max_bytes` limit a message."""
+
+    def __init__(
+        self, rules: Sequence[MaskRule], secret: bytes, max_values: int = ..., max_bytes: int = ...
+    ) -> None: ...
+    def mask(self, columns: Columns, sets: Sequence[Sequence[int]], rows: Buffer, apart: bool) -> MaskedRows:
+        """Mask headers and payloads of a batch: row n by the rules `sets[rows[n]]` (packed int32; -1: by none)."""
+
+    def reason(self, numbers: Sequence[int], headers: bytes | None, data: bytes) -> str:
+        """Why a message cannot be masked by these rules; "" if it can."""
+
+class SubjectMatcher:
+    """Patterns of subjects."""
+
+    def __init__(self, patterns: Sequence[bytes]) -> None: ...
+    def first(self, columns: Columns) -> bytes:
+        """For each row the first pattern that matches its subject, or -1 (packed int32)."""
+
+    def sets(self, columns: Columns) -> tuple[bytes, tuple[tuple[int, ...], ...]]:
+        """For each row the number of its set (packed int32), and the sets: numbers of the patterns that match."""
+
+class SubjectMapper:
+    """Stages of maps: patterns, and what they are mapped to (tokens, and numbers of wildcards from 1)."""
+
+    def __init__(self, stages: Sequence[Sequence[tuple[bytes, Sequence[bytes | int]]]]) -> None: ...
+    def map(self, columns: Columns) -> ShapedColumn | None:
+        """The subjects after all stages; None if none changes."""

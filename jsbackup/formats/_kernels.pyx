@@ -7,10 +7,11 @@ Rules of this file:
   are explicit, which is why Cython's own checks are off.
 - Output is allocated once, at its final size: a first walk counts, a second one fills. Both are the same function, and
   the second checks against the sizes of the first, so that a buffer which another thread changes meanwhile is an error
-  and never a write past an end.
+  and never a write past an end. Where only the result shows its size (masks), output grows (`_growing.pxi`).
 - What is wrong is noted in a `Fault` and raised where the GIL is held, in the twin's words.
 
-One file, however long: what it inlines (hash, numbers, rows) has to be in the same C file.
+One C file, however long: what it inlines (hash, numbers, rows) has to be there. Subjects and masks are in files that
+are included at the end.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -35,6 +36,7 @@ cdef int64_t MAX_TAKE_BYTES = _twin.MAX_TAKE_BYTES
 cdef int64_t MAX_NAME = 0xFFFF
 cdef uint64_t ERASED = <uint64_t>1 << 63
 cdef uint64_t TOMBSTONE = <uint64_t>1 << 62
+cdef int64_t MOST_TEXT = _twin.MAX_TEXT_BYTES
 cdef int64_t RECORD_HEAD = 22
 cdef int64_t RECORD_EMPTY = 30
 # Hashing less than this takes less time than giving the GIL away and getting it back.
@@ -70,6 +72,11 @@ cdef enum:
     BLOCK_HEADERS
     INDEX_NUMBER
     INDEX_SUBJECT
+    BATCH_MASKED
+    BATCH_MAPPED
+    NO_ROOM
+    TEXT_OFFSETS
+    TEXT_LARGE
     CHANGED
 
 cdef struct Fault:
@@ -104,6 +111,10 @@ _WORDS = {
     BLOCK_HEADERS: "message block: bad header length of the record at byte {at}",
     INDEX_NUMBER: "stream index: a number of more than 64 bits at byte {at}",
     INDEX_SUBJECT: "stream index: a subject of {a} bytes at byte {at}",
+    BATCH_MASKED: "message batch: more than 2 GiB once masked, in row {at}",
+    BATCH_MAPPED: "message batch: more than 2 GiB once mapped, in row {at}",
+    TEXT_OFFSETS: "text: bad offsets in row {at}",
+    TEXT_LARGE: "text: more than {a} bytes",
     CHANGED: "a buffer changed while it was read",
 }
 
@@ -1253,3 +1264,13 @@ def first_fall(values, int64_t after):
                 break
             after = value
     return found
+
+
+# --- subjects, masks and text -------------------------------------------------------------------------------------
+
+include "_growing.pxi"
+include "_sha256.pxi"
+include "_json.pxi"
+include "_masks.pxi"
+include "_subjects.pxi"
+include "_text.pxi"

@@ -32,32 +32,39 @@ HighwayHash (github.com/google/highwayhash, `highwayhash/hh_portable.h`): 64 and
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
+from itertools import pairwise
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
+from jsbackup.formats._shaping_py import Masker, SubjectMapper, SubjectMatcher
 from jsbackup.formats.batch import Columns
+from jsbackup.formats.column_reader import ColumnReader, bytes_of
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     from typing_extensions import Buffer
 
 __all__ = [
     "MAX_ENTRY_BYTES",
     "MAX_RECORD_BYTES",
     "MAX_TAKE_BYTES",
+    "MAX_TEXT_BYTES",
     "STREAM_DIGEST_KEY",
     "HighwayHash",
+    "Masker",
+    "SubjectMapper",
+    "SubjectMatcher",
     "decode_entries",
     "decode_records",
     "encode_entries",
     "encode_records",
     "extremes",
     "first_fall",
+    "replace_strays",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",
@@ -69,10 +76,13 @@ MAX_RECORD_BYTES = 32 << 20
 MAX_ENTRY_BYTES = 96 << 20
 # One call takes no more than this plus one entry, so that int32 offsets are always enough.
 MAX_TAKE_BYTES = 1 << 30
+# What int32 offsets can say.
+MAX_TEXT_BYTES = (1 << 31) - 1
 
 STREAM_DIGEST_KEY = b"jsbackup stream digest, version1"
 
 _MAX_NAME = 0xFFFF
+_STRAY = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes them
 _ERASED = 1 << 63
 _TOMBSTONE = 1 << 62
 _RECORD_HEAD = Struct("<IQqH")
@@ -82,16 +92,12 @@ _U64 = (1 << 64) - 1
 _U256 = (1 << 256) - 1
 
 
-def _bytes_of(buffer: Buffer) -> memoryview:
-    return memoryview(buffer).cast("B")
-
-
 # --- S2 -----------------------------------------------------------------------------------------------------------
 
 
 def s2_decode_block(block: Buffer, max_size: int) -> bytes:
     """Decode one S2 (or Snappy) block of at most `max_size` decoded bytes; raise `FormatError` for any other."""
-    source = _bytes_of(block)
+    source = bytes_of(block)
     end = len(source)
     size, at = _uvarint(source, 0, "s2 block")
     if at == 0 or at > 5 or size > 0xFFFFFFFF:
@@ -257,7 +263,7 @@ class HighwayHash:
         self._rest = b""
 
     def update(self, data: Buffer) -> None:
-        view = _bytes_of(data)
+        view = bytes_of(data)
         if self._rest:
             need = 32 - len(self._rest)
             if len(view) < need:
@@ -350,52 +356,6 @@ class _Rows:
         )
 
 
-class _ColumnReader:
-    """Reads rows of `Columns`, checking every offset: a batch may come from a hostile file."""
-
-    __slots__ = ("_offsets", "_values", "sequences", "timestamps", "validity")
-
-    def __init__(self, columns: Columns) -> None:
-        count = columns.count
-        if count < 0:
-            raise FormatError("message batch: a buffer is too short")
-        self.sequences = _typed(columns.sequences, "q", count)
-        self.timestamps = _typed(columns.timestamps, "q", count)
-        self._offsets = [
-            _typed(offsets, "i", count + 1)
-            for offsets in (columns.subject_offsets, columns.header_offsets, columns.data_offsets)
-        ]
-        self._values = [_bytes_of(values) for values in (columns.subjects, columns.headers, columns.data)]
-        bitmap = columns.header_validity
-        self.validity = None if bitmap is None else _typed(bitmap, "B", (count + 7) // 8)
-
-    def content(self, row: int) -> tuple[memoryview, memoryview, memoryview]:
-        """Return subject, header block (empty if there is none) and payload of a row."""
-        subject, headers, data = (
-            self._slice(values, offsets[row], offsets[row + 1], row)
-            for values, offsets in zip(self._values, self._offsets, strict=True)
-        )
-        if self.validity is not None and not self.validity[row >> 3] >> (row & 7) & 1:
-            headers = headers[:0]
-        if len(subject) > _MAX_NAME:
-            raise FormatError(f"message batch: the subject in row {row} has {len(subject)} bytes")
-        return subject, headers, data
-
-    @staticmethod
-    def _slice(values: memoryview, start: int, stop: int, row: int) -> memoryview:
-        if not 0 <= start <= stop <= len(values):
-            raise FormatError(f"message batch: bad offsets in row {row}")
-        return values[start:stop]
-
-
-def _typed(buffer: Buffer, kind: Literal["B", "i", "q"], count: int) -> memoryview:
-    view = _bytes_of(buffer)
-    size = count * {"B": 1, "i": 4, "q": 8}[kind]
-    if len(view) < size:
-        raise FormatError("message batch: a buffer is too short")
-    return view[:size].cast(kind)
-
-
 # --- varints ------------------------------------------------------------------------------------------------------
 
 
@@ -437,7 +397,7 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
     once the entries taken reach `max_bytes` or `MAX_TAKE_BYTES`; the first complete one is always taken. Sequences must
     rise within a call. A header size of 0 means a message without headers.
     """
-    view = _bytes_of(buffer)
+    view = bytes_of(buffer)
     end = len(view)
     if not 0 <= offset <= end:
         raise ValueError("offset is outside the buffer")
@@ -471,7 +431,7 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
 
 def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
     """Return the canonical archive-v2 encoding of all messages, concatenated, and the end of each as packed int64."""
-    reader = _ColumnReader(columns)
+    reader = ColumnReader(columns)
     out = bytearray()
     ends = array("q")
     last = 0
@@ -499,10 +459,10 @@ def sum_digest(encoded: Buffer, ends: Buffer, total: bytes) -> bytes:
     """
     if len(total) != 32:
         raise ValueError("a digest has 32 bytes")
-    view = _bytes_of(encoded)
+    view = bytes_of(encoded)
     value = int.from_bytes(total, "little")
     start = 0
-    packed = _bytes_of(ends)
+    packed = bytes_of(ends)
     if len(packed) % 8:
         raise FormatError("stream digest: bad entry ends")
     for stop in packed.cast("q"):
@@ -529,11 +489,11 @@ def decode_records(
     (sorted, packed uint64). Stops once the records of live messages reach `max_bytes` or `MAX_TAKE_BYTES`. Every
     checksum is verified, also those of dead records and tombstones, as the server does.
     """
-    view = _bytes_of(block)
+    view = bytes_of(block)
     end = len(view)
     if not 0 <= offset <= end:
         raise ValueError("offset is outside the block")
-    packed = _bytes_of(deleted)
+    packed = bytes_of(deleted)
     if len(packed) % 8:
         raise ValueError("deleted sequences have 8 bytes each")
     hidden = packed.cast("Q")
@@ -598,7 +558,7 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
 
     Raises `FormatError` for records that no server would read back: over 32 MiB, or sequences of 62 bits or more.
     """
-    reader = _ColumnReader(columns)
+    reader = ColumnReader(columns)
     if not 0 <= row <= columns.count:
         raise ValueError("row is outside the batch")
     if len(key) != 32:
@@ -645,7 +605,7 @@ def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -
 
     Stops before an incomplete entry. Raises `FormatError` for a subject of more than 65535 bytes.
     """
-    view = _bytes_of(buffer)
+    view = bytes_of(buffer)
     end = len(view)
     if not 0 <= offset <= end:
         raise ValueError("offset is outside the buffer")
@@ -673,7 +633,7 @@ def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -
 
 def extremes(values: Buffer) -> tuple[int, int]:
     """Return the least and the greatest of packed int64 (at least one)."""
-    view = _bytes_of(values)
+    view = bytes_of(values)
     if not view or len(view) % 8:
         raise ValueError("values have 8 bytes each, and there is one at least")
     numbers = view.cast("q")
@@ -682,7 +642,7 @@ def extremes(values: Buffer) -> tuple[int, int]:
 
 def first_fall(values: Buffer, after: int) -> int:
     """Return the index of the first packed int64 that is not greater than the one before it, or than `after`; or -1."""
-    view = _bytes_of(values)
+    view = bytes_of(values)
     if len(view) % 8:
         raise ValueError("values have 8 bytes each")
     for index, value in enumerate(view.cast("q")):
@@ -690,3 +650,27 @@ def first_fall(values: Buffer, after: int) -> int:
             return index
         after = value
     return -1
+
+
+# --- text ---------------------------------------------------------------------------------------------------------
+
+
+def replace_strays(offsets: Buffer, data: Buffer) -> tuple[bytes, bytes]:
+    """Replace each byte of rows of text that is no part of a character in UTF-8 by U+FFFD; return offsets and text.
+
+    `offsets` (packed int32) are where the rows begin, and where the last one ends. Raises `FormatError` if they are not
+    within `data`, or if the text is larger than offsets can say.
+    """
+    where, view = bytes_of(offsets), bytes_of(data)
+    if not where or len(where) % 4:
+        raise ValueError("offsets have 4 bytes each, and there is one at least")
+    text, ends = bytearray(), array("i", [0])
+    numbers = where.cast("i")
+    for row, (start, stop) in enumerate(pairwise(numbers)):
+        if not 0 <= start <= stop <= len(view):
+            raise FormatError(f"text: bad offsets in row {row}")
+        text += _STRAY.sub("\ufffd", bytes(view[start:stop]).decode("utf-8", "surrogateescape")).encode()
+        if len(text) > MAX_TEXT_BYTES:
+            raise FormatError(f"text: more than {MAX_TEXT_BYTES} bytes")
+        ends.append(len(text))
+    return ends.tobytes(), bytes(text)

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["BATCH_SCHEMA", "BINARY_SUBJECT_SCHEMA", "Columns", "batch_from_columns", "columns_from_batch"]
+__all__ = [
+    "BATCH_SCHEMA",
+    "BINARY_SUBJECT_SCHEMA",
+    "Columns",
+    "batch_from_columns",
+    "columns_from_batch",
+    "columns_of_subjects",
+]
 
 
 def _schema(subject: pa.DataType) -> pa.Schema:
@@ -40,7 +47,7 @@ class Columns(NamedTuple):
     0 for row 0, or None if every row has headers; a row without its bit has no header block.
     """
 
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     sequences: bytes | memoryview
     timestamps: bytes | memoryview
     subject_offsets: bytes | memoryview
@@ -90,13 +97,6 @@ def columns_from_batch(batch: pa.RecordBatch) -> Columns:
     def fixed(array: pa.Array) -> memoryview:
         return memoryview(array.buffers()[1])[array.offset * 8 : (array.offset + count) * 8]
 
-    def var(array: pa.Array) -> tuple[memoryview, memoryview]:
-        _, offsets, values = array.buffers()
-        if count == 0:
-            return memoryview(bytes(4)), memoryview(b"")
-        view = memoryview(offsets)[array.offset * 4 : (array.offset + count + 1) * 4]
-        return view, memoryview(values) if values is not None else memoryview(b"")
-
     validity: bytes | memoryview | None = None
     if headers.null_count:
         bitmap = headers.buffers()[0]
@@ -105,9 +105,9 @@ def columns_from_batch(batch: pa.RecordBatch) -> Columns:
         else:
             whole = int.from_bytes(memoryview(bitmap), "little") >> headers.offset
             validity = (whole & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
-    subject_offsets, subjects = var(subject)
-    header_offsets, header_bytes = var(headers)
-    data_offsets, data_bytes = var(data)
+    subject_offsets, subjects = _buffers(subject)
+    header_offsets, header_bytes = _buffers(headers)
+    data_offsets, data_bytes = _buffers(data)
     return Columns(
         count,
         fixed(sequence),
@@ -120,3 +120,19 @@ def columns_from_batch(batch: pa.RecordBatch) -> Columns:
         data_offsets,
         data_bytes,
     )
+
+
+def columns_of_subjects(subjects: pa.Array) -> Columns:
+    """Return a column of subjects as a batch, for a kernel that looks at nothing else."""
+    offsets, values = _buffers(subjects)
+    blank = bytes(8 * len(subjects))
+    return Columns(len(subjects), blank, blank, offsets, values, None, offsets, values, offsets, values)
+
+
+def _buffers(array: pa.Array) -> tuple[memoryview, memoryview]:
+    """Return offsets and values of an array of strings or bytes."""
+    _, offsets, values = array.buffers()
+    if not len(array):
+        return memoryview(bytes(4)), memoryview(b"")
+    view = memoryview(offsets)[array.offset * 4 : (array.offset + len(array) + 1) * 4]
+    return view, memoryview(values) if values is not None else memoryview(b"")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import JsonObject
+from jsbackup.strict_json import read_json
 from jsbackup.times import format_time, parse_time
 
 __all__ = ["JsonLine", "decode_line", "encode_lines", "message_json", "parse_headers"]
@@ -66,13 +67,10 @@ def decode_line(line: bytes) -> JsonLine:
     """Decode the message in a line.
 
     Raises:
-        FormatError: it is not JSON.
+        FormatError: it is not JSON, or something in it cannot be written as JSON again.
         UsageError: something is missing or not valid.
     """
-    try:
-        found = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise FormatError("not JSON") from error
+    found = read_json(line, "it", max_bytes=len(line))
     if not isinstance(found, dict):
         raise UsageError("not a JSON object")
     stream, sequence = found.get("stream"), found.get("sequence")
@@ -123,7 +121,7 @@ def _headers(found: JsonObject) -> bytes | None:
         for values in headers.values()
     ):
         raise UsageError("headers are not lists of texts by name")
-    block = _text_bytes(_block_of(headers), "headers")
+    block = _block_of(headers).encode()
     if parse_headers(block) != headers:
         raise UsageError("headers have line breaks, or names that no header has")
     return block
@@ -135,7 +133,7 @@ def _bytes(found: JsonObject, name: str) -> bytes | None:
         return _base64(found, name)
     if not isinstance(value, str):
         raise UsageError(f"{name} is not text")
-    return _text_bytes(value, name)
+    return value.encode()
 
 
 def _base64(found: JsonObject, name: str) -> bytes | None:
@@ -146,13 +144,6 @@ def _base64(found: JsonObject, name: str) -> bytes | None:
         return b64decode(value, validate=True)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name}_base64 is not base64") from error
-
-
-def _text_bytes(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair
-        raise UsageError(f"{name} is not Unicode") from error
 
 
 def _put_text(line: JsonObject, name: str, value: str | bytes) -> None:

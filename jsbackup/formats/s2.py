@@ -29,7 +29,7 @@ from jsbackup.formats import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BLOCK_BYTES", "MAX_BLOCK_BYTES", "S2Decoder", "S2Encoder", "first_block_end"]
+__all__ = ["BLOCK_BYTES", "MAX_BLOCK_BYTES", "S2Decoder", "S2Encoder", "checksum_of", "first_block_end"]
 
 MAX_BLOCK_BYTES = 4 << 20
 # The size that nats-server writes and preallocates for reading; for larger blocks it must allocate again. Snappy looks
@@ -57,7 +57,8 @@ def _is_skipped(kind: int) -> bool:
     return _FIRST_SKIPPABLE <= kind < _IDENTIFIER
 
 
-def _checksum(data: bytes) -> bytes:
+def checksum_of(data: bytes) -> bytes:
+    """Return the checksum of a frame with this content, as it is stored."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(_CHECKSUM_BYTES, "little")
 
@@ -159,7 +160,7 @@ class S2Decoder:
                 block = kernels.s2_decode_block(content, self._max_block)
             except FormatError as error:
                 raise self._refused(error.message) from error
-        if _checksum(block) != stored:
+        if checksum_of(block) != stored:
             raise self._refused("wrong checksum")
         return block
 
@@ -227,4 +228,4 @@ def _frame(block: bytes, hurried: bool) -> tuple[bytes, bytes]:
         if len(compressed) < len(block):
             kind, content = _COMPRESSED, compressed
     size = _CHECKSUM_BYTES + len(content)
-    return bytes((kind, *size.to_bytes(3, "little"))) + _checksum(block), content
+    return bytes((kind, *size.to_bytes(3, "little"))) + checksum_of(block), content

@@ -32,6 +32,7 @@ from jsbackup.formats import kernels
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.paged import PagedFile
+from jsbackup.strict_json import read_json
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -347,7 +348,7 @@ def _checked_schema(file: pq.ParquetFile) -> pa.Schema:
     declared = (footer.metadata or {}).get(_METADATA_KEY)
     if declared is None:
         raise FormatError("segment: a Parquet file, but not of jsbackup")
-    about = json.loads(declared)
+    about = read_json(declared, "segment: its metadata")
     version = about.get("version") if isinstance(about, dict) else None
     if not isinstance(version, int) or version < 1:
         raise FormatError("segment: no version in the footer")

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-__all__ = ["SequenceSet"]
+__all__ = ["SequenceSet", "ranges_of"]
 
 
 class SequenceSet:
@@ -47,3 +47,14 @@ class SequenceSet:
     def within(self, first: int, last: int) -> array[int]:
         """The members from `first` to `last`, both included."""
         return self._items[bisect_left(self._items, first) : bisect_right(self._items, last)]
+
+
+def ranges_of(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return rising sequences as ranges, each with both ends."""
+    found: list[tuple[int, int]] = []
+    for one in sequences:
+        if found and found[-1][1] == one - 1:
+            found[-1] = found[-1][0], one
+        else:
+            found.append((one, one))
+    return found

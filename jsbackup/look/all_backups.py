@@ -1,6 +1,9 @@
 """The same streams in many backups of a repository: which backup has which segments, and which messages.
 
-Backups share segments, so each segment is searched once, however many backups name it. A message is the same in several
+Backups share segments, so each segment is searched once, however many backups name it. Those with messages that no
+earlier backup has are searched first; of the others, only those that may have what was found (`new_segments.py`).
+
+A message is the same in several
 backups if stream, incarnation, sequence and content are. It is gone with the next backup of the same origin that has
 the stream without it, or that should have the stream and does not.
 """
@@ -8,28 +11,32 @@ the stream without it, or that should have the stream and does not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from threading import Lock
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.look.message import LookedUp, messages_in
 from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.new_segments import Reach, folder_of, with_sequences
 from jsbackup.look.segments import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import Manifest, Result, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
 
-__all__ = ["FoundMessage", "Series", "Sighting", "UnreadBackup", "read_series", "search_series"]
+__all__ = ["PREVIEW_BYTES", "FoundMessage", "Series", "Sighting", "UnreadBackup", "read_series", "search_series"]
 
 _THREADS = 6
 # Of a payload that is only shown in part.
-_PREVIEW_BYTES = 1024
-_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
+PREVIEW_BYTES = 1024
+# Backups that were not read from a server.
+_MADE = ("imported", "transformed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class UnreadBackup:
-    """A backup that could not be read, and why."""
+    """A backup that could not be read, or of which some streams could not be listed, and why."""
 
     backup: str
     error: IntegrityError | StoreError | UnsupportedError
@@ -80,9 +87,13 @@ class FoundMessage:
 
 
 def read_series(
-    repository: Repository, counts: Callable[[Manifest], bool], chooses: Callable[[str], bool]
+    repository: Repository,
+    counts: Callable[[Manifest], bool],
+    chooses: Callable[[str], bool],
+    names: Collection[str] | None = None,
 ) -> tuple[list[Series], list[UnreadBackup]]:
-    """Read all manifests, and return the chosen streams of the backups that count, and the backups that cannot be read.
+    """Read all manifests, and return the chosen streams of the backups that count, and the backups that cannot be read,
+    or listed whole. With `names`, no streams of other names are chosen.
 
     Raises:
         KeyUnavailable: nothing can be read without a key that was not given.
@@ -90,18 +101,19 @@ def read_series(
     """
     found: dict[tuple[str, str], Series] = {}
     unread: list[UnreadBackup] = []
-    tasks = [partial(_read, repository, backup) for backup in repository.backups()]
+    tasks = [partial(_read, repository, backup, names) for backup in repository.backups()]
     for one in in_order(tasks, _THREADS):
         if isinstance(one, UnreadBackup):
             unread.append(one)
         elif one is not None and counts(one):
             _add(found, one, chooses)
+            unread += [UnreadBackup(one.id, IntegrityError(f"{lost.words}: {lost.reason}")) for lost in one.unlisted]
     return list(found.values()), unread
 
 
-def _read(repository: Repository, backup: str) -> Manifest | UnreadBackup | None:
+def _read(repository: Repository, backup: str, names: Collection[str] | None) -> Manifest | UnreadBackup | None:
     try:
-        return repository.manifest(backup)
+        return repository.manifest(backup, in_part=True, names=names)
     except UsageError:  # forgotten meanwhile
         return None
     except (IntegrityError, StoreError, UnsupportedError) as error:
@@ -110,7 +122,7 @@ def _read(repository: Repository, backup: str) -> Manifest | UnreadBackup | None
 
 def _add(found: dict[tuple[str, str], Series], manifest: Manifest, chooses: Callable[[str], bool]) -> None:
     extra = manifest.source.extra
-    made = next((kind for kind in ("imported", "transformed") if kind in extra), None)
+    made = next((kind for kind in _MADE if kind in extra), None)
     origin = made or str(origin_of(manifest.source))
     entries = {stream.name: stream for stream in manifest.streams if chooses(stream.name)}
     for name, entry in entries.items():
@@ -129,28 +141,69 @@ def _should_have(manifest: Manifest, stream: str) -> bool:
 
 
 def search_series(
-    repository: Repository, all_series: Sequence[Series], wanted: MessageFilter, *, most: int
+    repository: Repository,
+    all_series: Sequence[Series],
+    wanted: MessageFilter,
+    *,
+    most: int,
+    start_bytes: int = PREVIEW_BYTES,
+    damaged: list[UnreadBackup] | None = None,
 ) -> tuple[list[FoundMessage], bool]:
-    """Return the newest `most` messages that are wanted, each once, in the order of streams and times; and whether
-    there may be more. Raises as `matching`.
+    """Return the newest `most` messages that are wanted, each once, in the order of streams and times, with the first
+    `start_bytes` of their payloads; and whether there may be more.
+
+    With a list `damaged`, each damaged segment is added to it, as its newest backup, and nothing is said of what the
+    backups with it have of the stream. Raises as `matching`.
     """
     refs: dict[str, SegmentRef] = {}
-    held = [[_keys(sighting, wanted, refs) for sighting in series.sightings] for series in all_series]
+    new: set[str] = set()
+    held = [_held(series, wanted, refs, new) for series in all_series]
     found: dict[str, list[LookedUp]] = {}
     newest = _Newest(most)
-    newest_first = sorted(refs.values(), key=lambda ref: ref.max_ns, reverse=True)
+    newest_first = sorted(map(refs.__getitem__, new), key=lambda ref: ref.max_ns, reverse=True)
     more = False
-    with closing(in_parallel(partial(_search, repository, wanted, most), newest_first)) as results:
+    broken: dict[str, IntegrityError] = {}
+    read = partial(_search, repository.objects, wanted, most=most, start_bytes=start_bytes, turn=Lock())
+
+    def search(ref: SegmentRef) -> list[LookedUp]:
+        try:
+            return read(ref)
+        except IntegrityError as error:
+            if damaged is None:
+                raise
+            broken[ref.key] = error
+            return []
+
+    with closing(in_parallel(search, newest_first)) as results:
         for ref in newest_first:
             if more := newest.are_after(ref.max_ns):
                 break
             if messages := next(results):
                 found[ref.key] = messages
                 newest.add(messages)
+    again = with_sequences((ref for key, ref in refs.items() if key not in new), newest.sequences(found))
+    for ref, messages in zip(again, in_parallel(search, again), strict=True):
+        found[ref.key] = messages
+    if damaged is not None:
+        damaged += _without_broken(all_series, held, broken)
     merged = [one for series, keys in zip(all_series, held, strict=True) for one in _merged(series, keys, found)]
     kept = sorted(merged, key=lambda one: (one.timestamp_ns, one.sequence))[-most:]
     more = more or len(merged) > most
     return sorted(kept, key=lambda one: (one.origin, one.stream, one.timestamp_ns, one.sequence)), more
+
+
+def _without_broken(
+    all_series: Sequence[Series], held: Sequence[list[list[str] | None]], broken: Mapping[str, IntegrityError]
+) -> Iterable[UnreadBackup]:
+    """Forget what backups hold of a stream of which they have a broken segment. Return the newest one of each."""
+    newest: dict[str, UnreadBackup] = {}
+    for series, lists in zip(all_series, held, strict=True):
+        for number, keys in enumerate(lists):
+            hit = next((key for key in keys or () if key in broken), None)
+            if hit is not None:
+                newest[hit] = UnreadBackup(series.sightings[number].backup, broken[hit])
+                lists[number] = None
+    return newest.values()
 
 
 class _Newest:
@@ -170,34 +223,55 @@ class _Newest:
                 if len(self._times) > self._most:
                     heappop(self._times)
 
+    def sequences(self, found: Mapping[str, Sequence[LookedUp]]) -> dict[str, list[int]]:
+        """Return the sequences of those of the found messages that may be among the newest, by folder, rising."""
+        least_ns = self._times[0] if len(self._times) == self._most else 0
+        kept: dict[str, set[int]] = {}
+        for key, messages in found.items():
+            kept.setdefault(folder_of(key), set()).update(m.sequence for m in messages if m.timestamp_ns >= least_ns)
+        return {folder: sorted(sequences) for folder, sequences in kept.items()}
+
     def are_after(self, time_ns: int) -> bool:
         """Return whether there are enough, and all of them are later than this."""
         return len(self._times) == self._most and self._times[0] > time_ns
 
 
-def _keys(sighting: Sighting, wanted: MessageFilter, refs: dict[str, SegmentRef]) -> list[str] | None:
-    """Return the keys of the segments that may have wanted messages; None if it is not known which messages it has."""
-    entry = sighting.entry
-    if entry is None:
-        return []
-    if entry.archive_format in _WITHOUT_MESSAGES:
-        return None
-    return [refs.setdefault(ref.key, ref).key for ref in refs_within(entry.segments, wanted)]
+def _held(series: Series, wanted: MessageFilter, refs: dict[str, SegmentRef], new: set[str]) -> list[list[str] | None]:
+    """Return for each sighting the keys of the segments that may have wanted messages, None if it is not known which
+    messages it has. Add the segments to `refs`, and to `new` the keys of those that earlier backups do not have.
+    """
+    held: list[list[str] | None] = []
+    reach = Reach()
+    for sighting in series.sightings:
+        entry = sighting.entry
+        if entry is None:
+            held.append([])
+        elif not entry.archive_format.has_messages:
+            held.append(None)
+        else:
+            within = [refs.setdefault(ref.key, ref) for ref in refs_within(entry.segments, wanted)]
+            new |= {ref.key for ref in within if not reach.covers(entry, ref)}
+            held.append([ref.key for ref in within])
+            reach = Reach.of(entry) if series.origin not in _MADE else Reach()
+    return held
 
 
-def _search(repository: Repository, wanted: MessageFilter, most: int, ref: SegmentRef) -> list[LookedUp]:
+def _search(
+    objects: Objects, wanted: MessageFilter, ref: SegmentRef, *, most: int, start_bytes: int, turn: Lock
+) -> list[LookedUp]:
     """Return the last `most` wanted messages of a segment; of large payloads only the digest and the start."""
+    shortened = partial(_shortened, start_bytes=start_bytes)
     found: list[LookedUp] = []
-    for batch in heads(repository.objects, ref, wanted, BATCH_SCHEMA.names):
-        found += map(_shortened, messages_in(batch.slice(max(batch.num_rows - most - 1, 0))))
+    for batch in heads(objects, ref, wanted, BATCH_SCHEMA.names, turn=turn):
+        found += map(shortened, messages_in(batch.slice(max(batch.num_rows - most - 1, 0))))
         del found[: -most - 1]
     return found
 
 
-def _shortened(message: LookedUp) -> LookedUp:
+def _shortened(message: LookedUp, start_bytes: int) -> LookedUp:
     # The digest and the size go before the start of the payload, so that equal payloads stay equal.
     data = message.data
-    return message._replace(data=hashlib.sha256(data).digest() + len(data).to_bytes(8) + data[:_PREVIEW_BYTES])
+    return message._replace(data=hashlib.sha256(data).digest() + len(data).to_bytes(8) + data[:start_bytes])
 
 
 def _merged(

@@ -44,7 +44,7 @@ def subject_text(subject: Any) -> str:
 
 
 def headers_of(block: bytes | None) -> list[Header]:
-    """Return the headers of a block, in order. Lines that are no headers are left out: clients may send anything."""
+    """Return the headers of a block, in order. Lines that are not headers are left out: clients may send anything."""
     if not block or not block.startswith(_VERSION):
         return []
     found = []

@@ -11,8 +11,9 @@ could neither trust it nor survive it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
+from itertools import chain, islice
 from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
@@ -29,8 +30,10 @@ from jsbackup.repository.refs import PageRef
 
 __all__ = ["heads", "in_parallel", "matching", "refs_within"]
 
-# They wait for the store, or compute SHA-256. What they hold is within the budget of `Objects.room`.
-_THREADS = 3
+# They wait for the store, or compute SHA-256. What they hold is within the budget of `Objects.room`, but not what they
+# decode, so few work on large segments at once. Small ones cost little but the wait for the store.
+_THREADS, _FOR_SMALL = 3, 8
+_SMALL_BYTES = 1 << 20
 
 T = TypeVar("T")
 
@@ -81,17 +84,28 @@ def _holding(objects: Objects, refs: Iterable[SegmentRef], wanted: MessageFilter
     def look(ref: SegmentRef) -> SegmentRef | None:
         return ref if any(True for _ in heads(objects, ref, wanted, wanted.columns)) else None
 
-    with closing(in_parallel(look, refs)) as found:
+    # The search often ends with the first ones: few are read ahead.
+    with closing(in_order((partial(look, ref) for ref in refs), _THREADS)) as found:
         yield from (ref for ref in found if ref is not None)
 
 
-def heads(objects: Objects, ref: SegmentRef, wanted: MessageFilter, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def heads(
+    objects: Objects,
+    ref: SegmentRef,
+    wanted: MessageFilter,
+    columns: Sequence[str],
+    *,
+    turn: AbstractContextManager[object] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield some columns of the wanted messages of a segment. `columns` have those that the filter judges by. The
-    segment is held within the memory budget until the iterator ends. Raises as `matching`.
+    segment is held within the memory budget until the iterator ends. A large one is decoded within `turn`, if there is
+    one: what is decoded is not in the budget. Raises as `matching`.
     """
     with objects.room.share() as share:
         share.hold(ref.size)
-        yield from _scan(objects.fetch(ref), wanted, columns)
+        data = objects.fetch(ref)
+        with turn if turn is not None and ref.bytes > _SMALL_BYTES else nullcontext():
+            yield from _scan(data, wanted, columns)
 
 
 def _scan(
@@ -108,5 +122,10 @@ def _scan(
 
 
 def in_parallel(task: Callable[[SegmentRef], T], refs: Iterable[SegmentRef]) -> Generator[T, None, None]:
-    """Yield the result of the task for each segment, in order. A few are worked on ahead. Raises as the task."""
-    return in_order((partial(task, ref) for ref in refs), _THREADS)
+    """Yield the result of the task for each segment, in order. A few are worked on ahead, more of them if the first
+    ones are small. Raises as the task.
+    """
+    iterator = iter(refs)
+    first = list(islice(iterator, _FOR_SMALL))
+    threads = _FOR_SMALL if all(ref.bytes <= _SMALL_BYTES for ref in first) else _THREADS
+    return in_order((partial(task, ref) for ref in chain(first, iterator)), threads)

@@ -11,16 +11,23 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import matching
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.broken_lists import refuse_unlisted
 from jsbackup.transforms.cut import AtSequence, Cut
 
 __all__ = ["find_stream", "first_of_last", "last_messages", "message_at", "messages_of", "with_messages"]
 
 
 def find_stream(manifest: Manifest, name: str) -> StreamBackup:
-    """Return the stream with this name. Raises UsageError if the backup has none."""
+    """Return the stream with this name.
+
+    Raises:
+        UsageError: the backup has none.
+        IntegrityError: it is perhaps one of those that cannot be listed.
+    """
     for stream in manifest.streams:
         if stream.name == name:
             return stream
+    refuse_unlisted(manifest, name)
     reason = next((one.reason for one in manifest.skipped if one.name == name), "")
     raise UsageError(
         f"backup {manifest.id} has no stream {name}" + (f": {reason}" if reason else ""),
@@ -38,8 +45,8 @@ def with_messages(manifest: Manifest, stream: StreamBackup) -> StreamBackup:
     """
     if stream.archive_format is ArchiveFormat.CONFIG:
         raise UsageError(f"backup {manifest.id} has only the configuration of stream {stream.name}, no messages")
-    if stream.archive_format is ArchiveFormat.OPAQUE:
-        raise UnsupportedError(f"stream {stream.name} is of an archive format that is not known here")
+    if unknown := stream.unknown_format:
+        raise UnsupportedError(unknown)
     return stream
 
 

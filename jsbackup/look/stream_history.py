@@ -1,4 +1,4 @@
-"""When a stream came, changed and went, by the manifests alone."""
+"""When a stream appeared, changed and disappeared, by the manifests alone."""
 
 from __future__ import annotations
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 
 from jsbackup.model import JsonObject
-from jsbackup.planning.configs.features import Version, version_text
+from jsbackup.planning.configs.features import V2_SINCE, version_text
 from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup
 
 __all__ = ["choose_wire", "is_kept_in_memory", "release_of"]
-
-V2_SINCE: Version = (2, 15)
 
 
 def choose_wire(

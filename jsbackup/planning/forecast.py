@@ -13,8 +13,10 @@ from jsbackup.planning.model import Action, PlannedConsumer, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import window_for
+from jsbackup.readable import count_are, format_count
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.pages.segment_list import Part, either, parts_of, parts_where
+from jsbackup.repository.read.losses import about_losses
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]
 
@@ -51,12 +53,15 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
     if entry.emptied:
         hint = "Restore it from that backup if you need these messages."
         yield Finding(entry.name, Rule.EMPTIED, f"in this backup {entry.emptied}", hint)
+    if lost := about_losses(entry.lost):
+        hint = "Another backup may have them: see 'jsbackup show' and 'jsbackup history'."
+        yield Finding(entry.name, Rule.SALVAGED, f"was read from a damaged store, and lacks {lost}", hint)
     if max_age_ns := config.get("max_age"):
         rule, reason = _expiring(entry, max_age_ns, target.now_ns)
         hint = "Restore a newer backup if you need these messages." if rule is Rule.EXPIRES else ""
         yield Finding(entry.name, rule, reason, hint)
     if config.get("allow_msg_ttl") and entry.captured.messages:
-        reason = "messages whose own TTL has passed meanwhile are removed by the target"
+        reason = "the target removes messages whose TTL has expired"
         yield Finding(entry.name, Rule.MESSAGE_TTL, reason)
     largest = max((part.bytes // part.messages for part in parts_of(entry.segments) if part.messages), default=0)
     most = target.max_payload_bytes
@@ -84,7 +89,7 @@ def _expiring(entry: StreamBackup, max_age_ns: int, now_ns: int) -> tuple[Rule, 
     count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     return (
         Rule.EXPIRES,
-        f"{count} of its {entry.captured.messages:,} messages are older than its max_age and expire at once",
+        f"older than its max_age, and expire at once: {count} of {format_count(entry.captured.messages, 'message')}",
     )
 
 
@@ -95,21 +100,21 @@ def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
     if another:
         reason = f"replaces a stream that was made at {there.created}, not the one that was backed up"
         if count := there.state.messages:
-            reason += f": its {count:,} {'message is' if count == 1 else 'messages are'} destroyed"
+            reason += f": its {count_are(count, 'message')} deleted"
         yield Finding(name, Rule.DESTROYS_ANOTHER, reason, "Compare them with 'jsbackup diff'.")
     elif there.state.last_seq > last:
         yield Finding(
             name,
             Rule.DESTROYS_NEWER,
-            f"up to {there.state.last_seq - last} messages stored after sequence {last} are destroyed",
+            f"loses up to {format_count(there.state.last_seq - last, 'message')} stored after sequence {last:,}",
             "Back up the stream first if you need them.",
         )
     if there.state.consumers > len(action.consumers):
         yield Finding(
             name,
             Rule.DESTROYS_CONSUMERS,
-            f"of {there.state.consumers} consumers of the stream that is replaced "
-            f"{len(action.consumers)} at most come back",
+            f"brings back at most {format_count(len(action.consumers), 'consumer')}; the replaced stream has "
+            f"{there.state.consumers:,}",
             "Create the others again after the restore.",
         )
 
@@ -128,6 +133,7 @@ def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
         above = parts_where(entry.segments, lambda part: either(part.first_seq > floor, part.last_seq > floor, part))
         try:
             stored = sum(min(part.messages, part.last_seq - floor) for part in above)
+            stored = min(stored, max(0, entry.captured.last_seq - floor))  # segments may have had other sequences
         except IntegrityError:  # of a page, which is reported when objects are checked
             return planned.above_floor
         return stored if planned.above_floor is None else min(stored, planned.above_floor)

@@ -184,6 +184,8 @@ class Action:
     seconds: float = 0.0  # the estimate of `forecast.py`
     starts: tuple[Start, ...] = ()  # where its sources continue, if known
     may_miss: bool = False  # whether a mask may match nothing in it
+    filters_may_miss: bool = True  # whether a filter may match nothing in it
+    had: int = 0  # messages of the backup, before any is left out
     may_be_empty: bool = True  # whether a selection may keep none of its messages
     left_out: LeftOut | None = None  # of the stream that it replaces, because of the selection
     copies: tuple[StagedCopy, ...] = ()  # copies left by interrupted replacements

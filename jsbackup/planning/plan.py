@@ -46,14 +46,18 @@ from jsbackup.planning.model import (
 )
 from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.chosen_streams import choose_streams, left_out, staged_copies
+from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
 from jsbackup.planning.selection.masking import about_unseen, unseen
+from jsbackup.planning.selection.missed import about_missed
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
+from jsbackup.planning.selection.renumbering import about_renumbered, against_renumbering
 from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
 from jsbackup.planning.subjects import SubjectIndex
 from jsbackup.protocol.info import state_to_json, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 from jsbackup.strict_json import write_json
+from jsbackup.transforms.renumber import renumbered_consumer
+from jsbackup.transforms.subjects import contains
 
 __all__ = ["plan_restore"]
 
@@ -82,7 +86,7 @@ def plan_restore(
     for entry in restored.streams:
         name = restored.reshape.renames.name(entry.name)
         if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn | target.silent):
-            skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target)))
+            skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target, entry.name)))
         else:
             going.append(entry)
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
@@ -97,10 +101,14 @@ def plan_restore(
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=options, exists=exists)
+        if action.reshape.renumber:
+            action = replace(action, warnings=(*action.warnings, *about_renumbered(entry, action.entry)))
         # A cut that cannot be met always keeps nothing.
         refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)
     refusals += _unseen(kept, actions, options)
+    refusals += about_missed(kept, actions, options)
+    refusals += _renumbering(actions)
     actions, ahead = fit_copies(actions, manifest, target, options, facts=copies, cuts=ends)
     refusals += ahead
     refusals += _overlaps(actions, target)
@@ -116,10 +124,12 @@ def plan_restore(
         )
         for action in actions
     ]
+    if len(actions) == 1 and not options.pattern_may_miss:  # of several it may be meant for others
+        actions = [replace(action, filters_may_miss=False) for action in actions]
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
-    lacking = tuple(left_out(manifest, options, staged))
+    lacking = tuple(about_missing(manifest, options, staged))
     return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), lacking, copies)
 
 
@@ -131,6 +141,18 @@ def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: 
     if not any(one.entry.captured.messages for one in counted):
         return ()
     return about_unseen(unseen(options.reshape.masks.masks, [one.masked for one in counted]), may_miss=False)
+
+
+def _renumbering(actions: Sequence[Action]) -> Iterable[Finding]:
+    """Refuse new sequences that mirrors and sources cannot follow."""
+    renumbered = {action.name for action in actions if action.reshape.renumber}
+    for action in actions if renumbered else ():
+        yield from against_renumbering(action.entry, action.name, action.config, renumbered)
+
+
+def _renumbered(config: JsonObject, kept: KeptStream) -> JsonObject:
+    """Return a consumer's configuration for the new sequences of its stream, if it gets some."""
+    return config if kept.numbers is None else renumbered_consumer(config, kept.numbers)
 
 
 def _exists(name: str, target: Target) -> bool:
@@ -149,12 +171,14 @@ def _rule_of(name: str, target: Target) -> Rule:
     return Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
 
 
-def _there(name: str, target: Target) -> str:
+def _there(name: str, target: Target, old_name: str) -> str:
+    """Say that the stream is there; under which name, if that is not the one it had."""
+    there = "exists at the target" if name == old_name else f"{name} exists at the target"
     if name in target.silent:
-        return "exists at the target and does not answer"
+        return f"{there} and does not answer"
     if not _is_grown(name, target):
-        return "exists at the target"
-    return "exists at the target: a leftover of an interrupted restore, with newer messages or consumers"
+        return there
+    return f"{there}: a leftover of an interrupted restore, with newer messages or consumers"
 
 
 def _plan_stream(
@@ -169,7 +193,13 @@ def _plan_stream(
     consumers: list[PlannedConsumer] = []
     if options.consumers is not Consumers.NONE:
         consumers = [
-            _plan_consumer(replace(one, config=reshaped.consumers[one.name]), config, wire, target, options=options)
+            _plan_consumer(
+                replace(one, config=_renumbered(reshaped.consumers[one.name], kept)),
+                config,
+                wire,
+                target,
+                options=options,
+            )
             for one in entry.consumers
         ]
     action = Action(
@@ -183,11 +213,12 @@ def _plan_stream(
         forced=options.if_exists is IfExists.REPLACE,
         changes=tuple(config_changes(entry.config, wanted, overrides)),
         consumers=tuple(consumers),
-        reshape=reshaped.messages,
+        reshape=reshaped.with_chosen(kept),
         counted=kept.exact,
         first_dropped=kept.first_dropped,
         times=kept.times,
         may_miss=options.mask_may_miss,
+        had=kept.had,
         may_be_empty=options.allow_empty or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
     )
@@ -214,12 +245,12 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
     name = action.entry.name
     if action.name in target.silent:
         hint = "Wait until it has a leader, or leave it out with --exclude; --if-exists skip leaves it as it is."
-        yield Finding(name, Rule.SILENT, _there(action.name, target), hint)
+        yield Finding(name, Rule.SILENT, _there(action.name, target, name), hint)
     if options.if_exists is not IfExists.FAIL:
         return
     if exists:
         hint = "Choose --if-exists skip or replace, or restore beside it with --rename."
-        yield Finding(name, Rule.EXISTS, _there(action.name, target), hint)
+        yield Finding(name, Rule.EXISTS, _there(action.name, target, name), hint)
     if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."
         yield Finding(name, Rule.NAME_TAKEN, "has a name that another restore uses", hint)
@@ -286,7 +317,7 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
             name = names[number]
             if name != action.name:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
-                hint = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
+                hint = f"{_how_to_map(action, pair[0])}, leave it out with --exclude, or change that one."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
         for number, pair in planned.overlaps(ours):
             other = actions[number].name
@@ -294,6 +325,14 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
             hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
             yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
         planned.add(ours)
+
+
+def _how_to_map(action: Action, subject: str) -> str:
+    """Return what maps this subject of the stream. A map of a part of it leaves it as it is."""
+    for one in action.reshape.maps.maps:
+        if one.source != subject and contains(subject, one.source):
+            return f"--map-subject {one} leaves the rest of {subject} as it is: map {subject} as a whole"
+    return "Map its subjects with --map-subject"
 
 
 def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
 from jsbackup.failure import Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within
+from jsbackup.readable import alike, format_count, of_streams, without_name
 from jsbackup.repository.checks.presence import find_absent
 from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
@@ -51,7 +51,6 @@ LEFT = (
 """What to do about lost objects."""
 
 _MOST_REASONS = 4  # reasons in one message
-_NAMED = 5  # streams of a reason
 
 
 def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = "jsbackup plan") -> None:
@@ -61,25 +60,36 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     """
     if not plan.refusals:
         return
-    groups: dict[str, list[Finding]] = {}
-    for found in plan.refusals:
-        groups.setdefault(found.reason, []).append(found)
-    reasons = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _MOST_REASONS)]
-    more = len(groups) - _MOST_REASONS
-    reasons += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
+    groups = alike(
+        (one, one.stream, _of_any(one), (one.rule, without_name(one.stream, one.hint))) for one in plan.refusals
+    )
+    shown, hidden = groups[:_MOST_REASONS], groups[_MOST_REASONS:]
+    more = sum(len({_of_any(one) for one in group}) for group in hidden)
+    reasons = [*map(_sentence, shown), *([f"and {format_count(more, 'more reason')}"] if more > 0 else [])]
     message = f"nothing was {done}: {'; '.join(reasons)}"
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _MOST_REASONS) if group[0].hint)
+    hints = dict.fromkeys(hint for group in shown if (hint := _hint(group)))
     raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
 
 
-def _streams(group: Sequence[Finding]) -> str:
-    """Return the streams of a finding as the beginning of a sentence; "" for all."""
+def _of_any(found: Finding) -> tuple[str, str]:
+    """Return reason and hint without the stream's name."""
+    return without_name(found.stream, found.reason), without_name(found.stream, found.hint)
+
+
+def _sentence(group: Sequence[Finding]) -> str:
+    """Return a reason after its streams; of several reasons the first one, as an example."""
+    first = group[0]
     names = [name for name in dict.fromkeys(found.stream for found in group) if name]
-    if len(names) < 2:
-        return f"stream {names[0]} " if names else ""
-    last = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [names.pop()]
-    return f"each of {', '.join(names[:_NAMED])} and {last[0]} "
+    if all(found.reason == first.reason for found in group):
+        return of_streams(names, first.reason)
+    if len(names) > 1:
+        return of_streams(names, f"for example {first.sentence}")
+    return f"{first.sentence} (and {format_count(len(group) - 1, 'more reason')})"
+
+
+def _hint(group: Sequence[Finding]) -> str:
+    return group[0].hint if len({found.hint for found in group}) == 1 else without_name(group[0].stream, group[0].hint)
 
 
 def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, checker: Checker | None = None) -> None:

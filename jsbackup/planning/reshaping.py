@@ -14,17 +14,18 @@ from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, Consumers, RestoreOptions, Target
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
+from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, against_payload_masks
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import arriving_unmapped, held_by, may_hold, subjects_of
-from jsbackup.transforms.rename import Renames, StreamKind, bucket_of, subjects_of_bucket
+from jsbackup.transforms.rename import Renames, StreamKind, bucket_of, kinds_of, subjects_of_bucket
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import SubjectMaps
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stream"]
+__all__ = ["Reshaped", "Restored", "about_kept", "about_markers", "about_part", "rename_streams", "reshape_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ class Reshaped:
     refusals: Sequence[Finding] = ()
     warnings: Sequence[Finding] = ()
 
+    def with_chosen(self, kept: KeptStream) -> Reshape:
+        """Return the reshaping of its messages with what was found out about them."""
+        return replace(self.messages, chosen=kept.chosen)
+
 
 def rename_streams(
     entries: Sequence[StreamBackup], options: RestoreOptions, backup: str
@@ -73,21 +78,21 @@ def rename_streams(
             refusals.append(Finding(entry.name, Rule.RENAME, error.message, error.hint or "Choose another name."))
     for old, new in names.items():
         if others := sorted(other for other, its in names.items() if its == new and other != old):
-            reason = f"would be called {new}, and so would {', '.join(others)}"
+            reason = f"would get the name {new}, as would {', '.join(others)}"
             refusals.append(Finding(old, Rule.RENAME_COLLISION, reason, "Choose names that differ."))
     refused = {refusal.stream for refusal in refusals}
     sound = [entry for entry in entries if entry.name not in refused]
     renames = options.renames.over({entry.name: entry.config for entry in sound}) if sound else Renames()
     reshape, names_there = options.reshape, [one.name for one in sound]
     patterns: list[str] = []
-    if reshape.masks or reshape.maps or reshape.subjects:
+    if reshape.masks or reshape.maps or reshape.filters.by_subject:
         patterns = [pattern for entry in sound for pattern in may_hold(entry.config, names_there)]
     refusals += _against_masks(patterns, options)
     # Already done by the names: applied twice, a bucket that takes the old name of another would lose its keys to it.
     maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
     refusals += _against_bucket_maps(sound, maps)
     if not options.pattern_may_miss:
-        refusals += _against_aimless(patterns, maps, None if options.allow_empty else reshape.subjects)
+        refusals += _against_aimless(patterns, maps, reshape.filters, may_be_empty=options.allow_empty)
     return Restored(sound, replace(options.reshape, renames=renames, maps=maps)), refusals
 
 
@@ -99,7 +104,7 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
     if entry.archive_format is ArchiveFormat.OPAQUE:
         reshaped = Reshaped(new, entry.config, consumers, Reshape())
         return replace(reshaped, refusals=list(_against_opaque(old, whole, renamed=new != old)))
-    refusals: list[Finding] = []
+    refusals = list(_against_newest(entry, whole))
     config, messages = entry.config, Reshape()
     try:
         config = whole.stream_config(entry.config, names)
@@ -112,8 +117,9 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
             consumers[consumer.name] = whole.consumer_config(consumer.config, entry.config, names)
         except PlanRefused as error:
             reason = f"consumer {consumer.name} cannot follow the subjects: {error.message}"
-            hint = error.hint or "Restore it with --consumers none, and make the consumer anew."
+            hint = error.hint or "Restore it with --consumers none, and create the consumer again."
             refusals.append(Finding(old, Rule.MAP_CONSUMER, reason, hint))
+    refusals += against_payload_masks(old, entry.config, whole.masks.masks)
     warnings = list(_about_maps(entry, whole, names))
     refusals += [warning for warning in warnings if warning.rule.code]
     warnings = [warning for warning in warnings if not warning.rule.code]
@@ -132,29 +138,46 @@ def _against_opaque(name: str, reshape: Reshape, *, renamed: bool) -> Iterator[F
         yield Finding(name, Rule.OPAQUE_RESHAPED, reason, "Leave it out with --exclude, or use a newer jsbackup.")
 
 
+def _against_newest(entry: StreamBackup, reshape: Reshape) -> Iterator[Finding]:
+    """Refuse a choice of newest messages for a stream that would be damaged by it."""
+    if reshape.newest is None or entry.archive_format is ArchiveFormat.CONFIG:
+        return
+    kinds = kinds_of(entry.name, entry.config)
+    if reshape.newest.compact and StreamKind.KEY_VALUE not in kinds:
+        reason = "is not a key-value bucket, and --kv-compact is for the keys of buckets"
+        yield Finding(entry.name, Rule.COMPACTS_NO_BUCKET, reason, "Name the buckets, such as 'KV_*'.")
+    elif StreamKind.OBJECT in kinds:
+        reason = f"is an object bucket: {reshape.newest} damages objects, which are many messages of one subject"
+        yield Finding(entry.name, Rule.NEWEST_OF_OBJECTS, reason, "Leave it out, or name the other streams.")
+
+
 def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator[Finding]:
     """Refuse masks for subjects that no stream has; `patterns` match the subjects of all streams."""
     for mask in options.reshape.masks.aimless(patterns) if patterns else ():
         yield Finding(
             "",
             Rule.MASK_AIMLESS,
-            f"--mask {mask}: no stream of the restore takes such subjects, so it would mask nothing",
+            f"--mask {mask}: no stream of the restore has such subjects, so it would mask nothing",
             nearest(mask.subjects, list(patterns)) or "Correct its subjects, or leave it out.",
         )
 
 
-def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, subjects: SubjectFilter | None) -> Iterator[Finding]:
+def _against_aimless(
+    patterns: Sequence[str], maps: SubjectMaps, filters: Filters, *, may_be_empty: bool
+) -> Iterator[Finding]:
     """Refuse maps and subject filters that match nothing. A map of `>` and similar always applies."""
     if not patterns:
         return
     for one in maps.maps:
         if not one.is_wide and not any(overlaps(one.source, pattern) for pattern in patterns):
-            reason = f"--map-subject {one}: no stream of the restore takes such subjects, so it would map nothing"
+            reason = f"--map-subject {one}: no stream of the restore has such subjects, so it would map nothing"
             hint = nearest(one.source, list(patterns)) or "Correct its subjects, or leave it out."
             yield Finding("", Rule.MAP_AIMLESS, reason, f"{hint} {MAY_MISS}")
-    for wanted in subjects.patterns if subjects is not None else ():
+    named = [] if may_be_empty else [("--subject", one, "keep nothing") for one in filters.subject]
+    named += [("--exclude-subject", one, "leave nothing out") for one in filters.exclude_subject]
+    for option, wanted, what in named:
         if not any(overlaps(wanted, pattern) for pattern in patterns):
-            reason = f"--subject {wanted}: no stream of the restore takes such subjects, so it would keep nothing"
+            reason = f"{option} {wanted}: no stream of the restore has such subjects, so it would {what}"
             hint = nearest(wanted, list(patterns)) or "Correct it, or leave it out."
             yield Finding("", Rule.SUBJECT_AIMLESS, reason, f"{hint} {MAY_MISS}")
 
@@ -192,20 +215,35 @@ def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]
         reason = f"limits messages per subject, and {merged}: it would delete some"
         yield Finding(name, Rule.MAP_MERGES, reason, "Map subjects so that they stay apart.")
     else:
-        yield Finding(name, Rule.SUBJECTS_MERGE, f"messages may come to share a subject: {merged}")
+        yield Finding(name, Rule.SUBJECTS_MERGE, f"messages may get the same subject: {merged}")
 
 
-def _about_part(action: Action) -> Iterator[Finding]:
-    """Yield warnings about streams of which messages are left out."""
-    name, until = action.entry.name, action.reshape.cut.until
-    kept_of_each = action.entry.config.get("max_msgs_per_subject") or 0
-    if until is not None and kept_of_each > 0:
+def about_part(entry: StreamBackup, cut: Cut) -> Iterator[Finding]:
+    """Yield warnings about a stream of which messages are left out, maybe by a cut."""
+    kept_of_each = entry.config.get("max_msgs_per_subject") or 0
+    if cut.until is not None and kept_of_each > 0:
         keeps = f"keeps the last {kept_of_each:,} messages" if kept_of_each > 1 else "keeps one message"
         reason = f"{keeps} of each subject: messages that were overwritten before the backup are missing"
-        yield Finding(name, Rule.OVERWRITTEN_SINCE, reason, "For all as it was then, restore a backup made before it.")
-    if bucket_of(name)[0] is StreamKind.OBJECT:
+        yield Finding(
+            entry.name,
+            Rule.OVERWRITTEN_SINCE,
+            reason,
+            "For the whole stream as it was then, restore a backup made before it.",
+        )
+    if bucket_of(entry.name)[0] is StreamKind.OBJECT:
         reason = "an object whose entry or chunks are left out cannot be opened"
-        yield Finding(name, Rule.OBJECTS_IN_PART, reason, "Restore all of the bucket, from a backup of that time.")
+        yield Finding(
+            entry.name, Rule.OBJECTS_IN_PART, reason, "Restore all of the bucket, from a backup of that time."
+        )
+
+
+def about_markers(stream: str, count: int) -> Finding:
+    """Return the warning that so many markers of deleted keys are left out because of their content."""
+    reason = (
+        f"{count:,} messages that say that a key is gone are left out by their content: older revisions of these keys "
+        "may count again"
+    )
+    return Finding(stream, Rule.KEYS_RETURN, reason, "Choose keys by --subject, if those are to stay gone.")
 
 
 def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Finding]:
@@ -216,14 +254,16 @@ def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Fin
     name, reshape = action.entry.name, action.reshape
     if kept.had and not action.entry.captured.messages:
         yield about_nothing_kept(name, kept.had, may_be_empty=action.may_be_empty)
+    elif kept.markers:
+        yield about_markers(name, kept.markers)
     if kept.counted and kept.had:
         yield from about_masks(name, action.entry.config, reshape.masks.masks, kept.masked, may_miss=action.may_miss)
     if reshape.drops and (kept.had > action.entry.captured.messages or not kept.exact):
-        yield from _about_part(action)
+        yield from about_part(action.entry, reshape.cut)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
     if action.name != name and name in target.streams and pushed:
         for consumer in pushed:
             reason = (
                 f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"
             )
-            yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it is not to.")
+            yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it should not.")

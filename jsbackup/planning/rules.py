@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, NatsError, PlanRefused, TargetConflict
+from jsbackup.errors import KeyUnavailable, NatsError, PlanRefused, TargetConflict
+from jsbackup.exit_codes import DAMAGE
 
 __all__ = ["Finding", "Rule"]
 
@@ -71,12 +72,18 @@ class Rule(StrEnum):
     MAP_BUCKET = "map-bucket", _REFUSED
     MAP_AIMLESS = "map-aimless", _REFUSED
     SUBJECT_AIMLESS = "subject-aimless", _REFUSED
+    FILTER_MISSED = "filter-missed", _REFUSED
+    COMPACTS_NO_BUCKET = "compacts-no-bucket", _REFUSED
+    NEWEST_OF_OBJECTS = "newest-of-objects", _REFUSED
+    RENUMBERS_MIRROR = "renumbers-mirror", _REFUSED
+    RENUMBERS_ORIGIN = "renumbers-origin", _REFUSED
     UNTIL_AFTER_BACKUP = "until-after-backup", _REFUSED
     UNTIL_BEFORE_FIRST = "until-before-first", _REFUSED
     OPAQUE_RESHAPED = "opaque-reshaped", _REFUSED
     MASK_AIMLESS = "mask-aimless", _REFUSED
     MASK_MISSED = "mask-missed", _REFUSED
     MASK_UNREADABLE = "mask-unreadable", _REFUSED
+    MASK_STATE = "mask-state", _REFUSED
     KEEPS_NOTHING = "keeps-nothing", _REFUSED
     # The backup.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
@@ -85,7 +92,7 @@ class Rule(StrEnum):
     OPAQUE_CONSUMERS = "opaque-consumers", _REFUSED
     OPAQUE_NEWER = "opaque-newer", _REFUSED
     PART_REPLACES = "part-replaces", _REFUSED
-    OBJECT_LOST = "object-lost", IntegrityError.exit_code
+    OBJECT_LOST = "object-lost", DAMAGE
     KEY_MISSING = "key-missing", KeyUnavailable.exit_code
     # Mirrors and sources.
     CYCLE = "cycle", _REFUSED
@@ -101,6 +108,7 @@ class Rule(StrEnum):
     IN_ANOTHER_BACKUP = "in-another-backup"
     WITHOUT_MESSAGES = "without-messages", 0, True
     EMPTIED = "emptied", 0, True
+    SALVAGED = "salvaged", 0, True
     MAX_AGE = "max-age", 0, True
     EXPIRES = "expires", 0, True
     MESSAGE_TTL = "message-ttl"
@@ -130,6 +138,8 @@ class Rule(StrEnum):
     NOTHING_KEPT = "nothing-kept", 0, True
     OVERWRITTEN_SINCE = "overwritten-since", 0, True
     OBJECTS_IN_PART = "objects-in-part", 0, True
+    KEYS_RETURN = "keys-return", 0, True
+    RENUMBERED = "renumbered", 0, True
     SUBJECTS_MERGE = "subjects-merge", 0, True
     COPIES_UNMAPPED = "copies-unmapped", 0, True
     DELIVERS_TWICE = "delivers-twice"
@@ -137,6 +147,7 @@ class Rule(StrEnum):
     MASKED_NOTHING = "masked-nothing", 0, True
     UNMASKED = "unmasked", 0, True
     UNMASKABLE = "unmaskable", 0, True
+    MASK_SPARED = "mask-spared", 0, True
     SAMPLED = "sampled"
     STAGED_BEFORE = "staged-before"
     STAGED_COPY = "staged-copy"
@@ -155,3 +166,8 @@ class Finding:
     @property
     def code(self) -> int:
         return self.rule.code
+
+    @property
+    def sentence(self) -> str:
+        """The reason, after the stream that it is about."""
+        return f"stream {self.stream}: {self.reason}" if self.stream else self.reason

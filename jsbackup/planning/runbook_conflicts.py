@@ -17,34 +17,42 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.planning.subjects import SubjectIndex
 
-__all__ = ["Part", "against_each_other"]
+__all__ = ["PlannedPart", "against_each_other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One of the restores: its plan, and the target as it was before all of them, with its place."""
+class PlannedPart:
+    """One of the restores: its plan, and the target as it was before all of them, with its place.
+
+    `name` is how messages call it; without one they count the restores.
+    """
 
     plan: RestorePlan
     target: Target
     place: JetStreamPlace
+    name: str = ""
 
 
-def against_each_other(parts: Sequence[Part]) -> list[tuple[Finding, ...]]:
+def against_each_other(parts: Sequence[PlannedPart]) -> list[tuple[Finding, ...]]:
     """Return for each restore the conflicts with those before it. Messages count them from 1."""
     found: list[tuple[Finding, ...]] = []
     for at, part in enumerate(parts):
-        before = {number: one.plan for number, one in enumerate(parts[:at], start=1) if one.place.same(part.place)}
+        before = {
+            one.name or f"restore {number}": one.plan
+            for number, one in enumerate(parts[:at], start=1)
+            if one.place.same(part.place)
+        }
         found.append(tuple(_against(part, before)) if before else ())
     return found
 
 
-def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
+def _against(part: PlannedPart, before: dict[str, RestorePlan]) -> Iterator[Finding]:
     unknown = (
-        " Which accounts these are cannot be known: allow the users $SYS.REQ.USER.INFO if they differ."
+        " It is not known whether the accounts differ; allow the users to publish to $SYS.REQ.USER.INFO to find out."
         if part.place.account is None
         else ""
     )
-    others = [(number, one) for number, plan in before.items() for one in plan.actions]
+    others = [(restore, one) for restore, plan in before.items() for one in plan.actions]
     subjects = SubjectIndex()
     named: dict[str, set[int]] = {}
     for at, (_, other) in enumerate(others):
@@ -54,14 +62,14 @@ def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
         name = action.entry.name
         pairs = dict(subjects.overlaps(action.config.get("subjects") or []))
         for at in sorted(pairs.keys() | named.get(action.name, set())):
-            number, other = others[at]
+            restore, other = others[at]
             if other.name == action.name:
-                reason = f"would become stream {action.name}, which restore {number} restores too"
+                reason = f"would become stream {action.name}, which {restore} restores too"
                 hint = f"Leave one of them out with --exclude, or rename it with --rename.{unknown}"
                 yield Finding(name, Rule.SAME_STREAM, reason, hint)
             else:
                 ours, theirs = pairs[at]
-                reason = f"its subject {ours} overlaps with {theirs} of stream {other.name} of restore {number}"
+                reason = f"its subject {ours} overlaps with {theirs} of stream {other.name} of {restore}"
                 hint = f"Leave one of them out with --exclude, or map its subjects with --map-subject.{unknown}"
                 yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
     names = {action.name for action in part.plan.actions}

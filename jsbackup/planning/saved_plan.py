@@ -56,7 +56,7 @@ class SavedPlan:
     def refuse_other(self, manifest: Manifest) -> None:
         """Raise PlanRefused if this is not the backup of the plan."""
         if manifest.id != self.backup or _sha256_of(manifest) != self.manifest_sha256:
-            raise PlanRefused(f"backup {self.backup} is not the one that was planned with", hint=_AGAIN)
+            raise PlanRefused(f"backup {self.backup} is not the one that the plan was made for", hint=_AGAIN)
 
 
 def encode_plan(
@@ -252,7 +252,7 @@ def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
         elif now is None:
             yield f"{path} is gone"
         else:
-            yield f"{path} is now {_shown(now)}, and was {_shown(before)}"
+            yield f"{path} changed from {_shown(before)} to {_shown(now)}"
 
 
 def _shown(value: Any) -> str:

@@ -10,13 +10,13 @@ from jsbackup.planning.copies.copy_positions import look_at_copies
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.count_subset import estimate, messages_of, survey
+from jsbackup.planning.selection.count_subset import estimate, reshaped_messages, survey
+from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.transforms.cut import Cut
-from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["Planning"]
 
@@ -44,6 +44,14 @@ class Planning:
             plan = replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
         return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
 
+    def counted(self, manifest: Manifest, plan: RestorePlan) -> RestorePlan:
+        """Return the plan with exact numbers of what filters keep, which takes a pass over these streams; `plan` itself
+        if there are none. What masks do is not looked at. Raises StoreError.
+        """
+        if not any(action.reshape.drops_by_filters or action.reshape.renumber for action in plan.actions):
+            return plan
+        return self._knowing(manifest, plan, self._count)
+
     def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
         """Return the plan after all kept messages were transformed; `plan` itself if it has only exact cuts.
 
@@ -64,9 +72,10 @@ class Planning:
             asked = action.reshape
             if not asked.unwanted:
                 continue
-            look = Reshape(cut=asked.cut, subjects=asked.subjects, unwanted=asked.unwanted)
+            objects, entry = self.repository.objects, entries[action.entry.name]
             try:
-                for _ in messages_of(self.repository.objects, entries[action.entry.name], look, b""):
+                look = replace(with_newest(objects, entry, asked.keeping), unwanted=asked.unwanted)
+                for _ in reshaped_messages(objects, entry, look, b""):
                     pass
             except PlanRefused as found:
                 yield Finding(action.entry.name, Rule.STREAM_FEATURE, found.message, found.hint or "")
@@ -89,6 +98,16 @@ class Planning:
             return estimate(self.repository.objects, entry, action.reshape)
         except (IntegrityError, KeyUnavailable):
             return None  # lost objects and missing keys are reported when objects are checked
+
+    def _count(self, entry: StreamBackup, action: Action) -> KeptStream | None:
+        asked = action.reshape
+        if not (asked.drops_by_filters or asked.renumber):
+            return self._estimate(entry, action)
+        try:
+            kept = survey(self.repository.objects, entry, replace(asked.keeping, renumber=asked.renumber), b"")
+        except (IntegrityError, KeyUnavailable):
+            return None  # as in `_estimate`
+        return replace(kept, exact=not asked.masks_drop, counted=not asked.masks)
 
     def _named(self, manifest: Manifest, finding: Finding) -> Finding:
         if finding.rule not in _NAMING:

@@ -11,10 +11,11 @@ from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
 from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import SubjectMaps
 
 __all__ = ["rename_options", "reshape_options", "restore_options"]
@@ -53,9 +54,11 @@ def reshape_options(typed: Mapping[str, Any]) -> Reshape:
     """Return how messages are reshaped. Raises UsageError."""
     return Reshape(
         cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
-        subjects=SubjectFilter.parse(typed["subject"]) if typed["subject"] else None,
+        filters=Filters.parse(typed),
         maps=SubjectMaps.parse(typed["map_subject"]),
         masks=Masks.parse(typed["mask"], typed["unmaskable"]),
+        newest=NewestRule.of(typed["last_per_subject"], typed["kv_compact"]),
+        renumber=typed["renumber"],
     )
 
 

@@ -2,7 +2,7 @@
 
 Up to 2.14 a snapshot is announced as complete after an abort too, and only 2.15 says with which error; a restore is
 announced as complete when it failed, and not at all when it stalled. So these lines say "ended", not "done".
-Anything else is None: everybody who may publish on their subjects can send advisories.
+Anything else is None: anyone who may publish on their subjects can send advisories.
 """
 
 from __future__ import annotations

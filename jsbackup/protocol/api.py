@@ -27,12 +27,14 @@ __all__ = [
     "leader_step_down",
     "message_delete",
     "message_get",
+    "message_get_last",
     "message_get_next",
     "stream_create",
     "stream_delete",
     "stream_info",
     "stream_list",
     "stream_names",
+    "stream_purge",
     "stream_restore",
     "stream_snapshot",
     "stream_update",
@@ -151,6 +153,12 @@ def stream_restore(prefix: ApiPrefix, config: JsonObject, state: StreamState) ->
     return _request(prefix, "stream_restore_response", ("STREAM", "RESTORE", _name_in(config)), body)
 
 
+def stream_purge(prefix: ApiPrefix, stream: str, subject: str) -> Request:
+    """Remove all messages with this subject."""
+    tokens = ("STREAM", "PURGE", check_name("stream", stream))
+    return _request(prefix, "stream_purge_response", tokens, {"filter": subject})
+
+
 def leader_step_down(prefix: ApiPrefix, stream: str) -> Request:
     """Make the leader of a stream step down; error 10010 without a cluster."""
     tokens = ("STREAM", "LEADER", "STEPDOWN", check_name("stream", stream))
@@ -165,6 +173,11 @@ def message_get(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
 def message_get_next(prefix: ApiPrefix, stream: str, sequence: int, subject: str = ">") -> Request:
     """Request the first message at or after `sequence` whose subject matches."""
     return _message_get(prefix, stream, {"seq": sequence, "next_by_subj": subject})
+
+
+def message_get_last(prefix: ApiPrefix, stream: str, subject: str) -> Request:
+    """Request the last message with this subject; error 10037 if there is none."""
+    return _message_get(prefix, stream, {"last_by_subj": subject})
 
 
 def message_delete(prefix: ApiPrefix, stream: str, sequence: int) -> Request:

@@ -1,7 +1,7 @@
 """Parse the status line of a NATS header block, and make a server's text fit for one line of output.
 
 A block is `NATS/1.0[ <three digits>[ <description>]]\\r\\n`, then `Name: value` lines, then an empty line. Servers put
-a status there instead of a payload: 204 at the end of a snapshot, 408 and 500 when it failed, 503 when nobody listens.
+a status there instead of a payload: 204 at the end of a snapshot, 408 and 500 when it failed, 503 when no one listens.
 Only the first line is parsed here.
 """
 

@@ -87,7 +87,8 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream. `lost` counts damaged messages, `now_ns` is the server's clock when it answered.
+    """A stream. `lost` counts damaged messages; these are the `lost_sequences`, which count as deleted. `now_ns` is the
+    server's clock when it answered.
 
     `deleted` are the deleted sequences in rising order, None if there are some and they were not requested. `subjects`
     counts the messages by subject, None unless a filter requested them and found some; `subject_count` is the number of
@@ -107,6 +108,7 @@ class StreamInfo:
     sources: tuple[SourceInfo, ...]
     now_ns: int
     subject_count: int = 0
+    lost_sequences: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
         deleted=state.numbers("deleted") if "deleted" in state.value or not state.value.get("num_deleted") else None,
         subjects=_subjects(state),
         lost=0 if lost is None else len(lost.array("msgs")),
+        lost_sequences=() if lost is None else tuple(lost.numbers("msgs")),
         cluster=_cluster(value),
         mirror=None if mirror is None else _source(mirror),
         sources=tuple(_source(Fields(source, f"{where}: sources")) for source in value.array("sources")),

@@ -61,6 +61,12 @@ class Listing(Generic[T]):
     missing: tuple[str, ...]
     offline: Mapping[str, str]
 
+    @property
+    def silent(self) -> dict[str, str]:
+        """Those that are not known, with the reasons."""
+        offline = {name: f"it is offline: {reason}" for name, reason in self.offline.items()}
+        return {**dict.fromkeys(self.missing, "it did not answer"), **offline}
+
 
 class Pager(Generic[T]):
     """Collects pages. Request `offset` until it is None, pass each answer to `receive`, then take `result`."""

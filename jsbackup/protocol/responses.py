@@ -16,7 +16,7 @@ from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
 from jsbackup.strict_json import read_object
 
-__all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field", "lacks_peers"]
+__all__ = ["ErrCode", "as_target_error", "decode_response", "is_unknown_field", "lacks_peers", "may_pass"]
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 
@@ -54,8 +54,10 @@ class ErrCode(IntEnum):
     CONSUMER_OFFLINE = 10119
     NO_LIMITS = 10120
     MAX_STREAM_BYTES = 10122
+    WRONG_LAST_SEQUENCE = 10071
     RESTORE_NAME_IN_USE = 10130
     CONSUMER_EXISTS = 10148
+    WRONG_LAST_SEQUENCE_IN_FLIGHT = 10164
     STREAM_OFFLINE_REASON = 10194
     CONSUMER_OFFLINE_REASON = 10195
     API_LEVEL_REQUIRED = 10185
@@ -150,7 +152,7 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
     return answer.value
 
 
-def is_temporary(error: ApiError) -> bool:
+def may_pass(error: ApiError) -> bool:
     """Return whether the same request may succeed a moment later."""
     return error.err_code in _TEMPORARY
 

@@ -54,10 +54,10 @@ from jsbackup.protocol.headers import HeaderStatus, one_line, parse_status
 from jsbackup.protocol.info import state_from_json
 from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
 
-__all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "SnapshotState"]
+__all__ = ["DEFAULT_WINDOW_BYTES", "SNAPSHOT_CHUNK_BYTES", "SnapshotReceiver", "SnapshotState"]
 
 # The server's own defaults and limits. Servers up to 2.12.4 do not apply them, so it is done here for all.
-DEFAULT_CHUNK_BYTES = 128 * 1024
+SNAPSHOT_CHUNK_BYTES = 128 * 1024
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 MIN_BYTES = 1024
 MAX_CHUNK_BYTES = 1024 * 1024
@@ -121,7 +121,7 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         stream: str,
         deliver_subject: str,
         *,
-        chunk_size: int = DEFAULT_CHUNK_BYTES,
+        chunk_size: int = SNAPSHOT_CHUNK_BYTES,
         window_size: int | None = DEFAULT_WINDOW_BYTES,
         include_consumers: bool = True,
         check: bool = False,
@@ -271,6 +271,8 @@ def _refusal(what: str, error: ApiError) -> JsBackupError:
         )
     if "snapshot check detected" in error.message:
         return IntegrityError(
-            error.message, hint="The server's own store is damaged; without --check what is there can still be saved."
+            error.message,
+            hint="The server's own store is damaged; what is there can still be saved without --check. Servers before "
+            "2.14 refuse snapshots of this stream, and deletions in it, after this, until they are restarted.",
         )
     return error

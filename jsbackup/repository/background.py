@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
+from threading import get_ident
 from typing import TypeVar
 
 __all__ = ["Aftermath", "in_order"]
@@ -17,9 +18,11 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
     """Run the tasks in this many threads, a few ahead of what was asked for, and yield their results in order.
 
     An exception of a task is raised in its place. Tasks that have not begun are then dropped; those that are running
-    are waited for, except on Ctrl-C, where a store that hangs would keep the process alive.
+    are waited for, except on Ctrl-C, where a store that hangs would keep the process alive. One that is given up, and
+    that the garbage collector finds in a thread of its own, cannot wait for that thread.
     """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="tasks")
+    own: set[int] = set()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="tasks", initializer=lambda: own.add(get_ident()))
     ahead: deque[Future[T]] = deque()
     wait = True
     try:
@@ -33,7 +36,7 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
         wait = False
         raise
     finally:
-        pool.shutdown(wait, cancel_futures=True)
+        pool.shutdown(wait and get_ident() not in own, cancel_futures=True)
 
 
 class Aftermath:

@@ -4,7 +4,7 @@ Callers name a document by the key of its plain form, such as `backups/<id>.json
 knows its envelope, and the suffix that the envelope adds to the stored key. In a repository that neither signs nor
 encrypts, the stored bytes are the document's own.
 
-Documents are create-only, like everything else. Leases are not documents: they contain no secrets, and everybody has to
+Documents are create-only, like everything else. Leases are not documents: they contain no secrets, and everyone has to
 be able to read them.
 """
 

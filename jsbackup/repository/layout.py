@@ -47,6 +47,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
+from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.times import parse_time
@@ -78,8 +79,6 @@ __all__ = [
     "backup_id_of",
     "catalog_generation_of",
     "catalog_key",
-    "check_key",
-    "check_prefix",
     "held_backup_of",
     "hold_key",
     "identity_key",
@@ -93,6 +92,8 @@ __all__ = [
     "manifest_key",
     "mark_key",
     "opaque_key",
+    "outcome_key",
+    "outcome_prefix",
     "page_key",
     "parse_lease_key",
     "parse_receipt_key",
@@ -116,6 +117,8 @@ __all__ = [
 
 SEALED_SUFFIX = ".age"  # ends the keys of what is encrypted
 LATEST = "latest"  # accepted in place of a backup's id
+_NEWEST = ("last", "newest", "current", "recent", "now", "head")  # typed in its place
+_HOW_TO_NAME = "A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`."
 DESCRIPTOR = "jsbackup.json"
 UPGRADED = "jsbackup-2.json"
 SEGMENTS = "segments/"
@@ -428,17 +431,17 @@ def parse_receipt_key(key: str) -> ReceiptKey | None:
     return None if match is None else ReceiptKey(match[1], int(match[2]))
 
 
-def check_prefix(kind: str) -> str:
+def outcome_prefix(kind: str) -> str:
     """Return the prefix of the keys of outcomes of this kind: `drill`, `verify`."""
     return f"{RECEIPTS}{kind}-"
 
 
-def check_key(kind: str, begun_ns: int, random: bytes) -> str:
+def outcome_key(kind: str, begun_ns: int, random: bytes) -> str:
     """Build an outcome's key; within a kind they sort by start. `random` is three bytes.
 
     Raises `FormatError` for another kind.
     """
-    key = f"{check_prefix(kind)}{backup_id(begun_ns, random)}.json"
+    key = f"{outcome_prefix(kind)}{backup_id(begun_ns, random)}.json"
     if _CHECK.fullmatch(key) is None:
         raise FormatError(f"not the key of an outcome: {key[:300]!r}")
     return key
@@ -520,9 +523,7 @@ def resolve_backup(text: str, backups: Iterable[str]) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(
-            f"no backup starts with {text[:80]!r}",
-            hint="A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`.",
-        )
+        near = f"Did you mean {LATEST}?" if text.casefold() in _NEWEST else nearest(text, [LATEST, *reversed(ids)])
+        raise UsageError(f"no backup starts with {text[:80]!r}", hint=near or _HOW_TO_NAME)
     shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
     raise UsageError(f"{len(found)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")

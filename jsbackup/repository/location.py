@@ -37,7 +37,7 @@ def holds_anything(store: Store) -> bool:
 
 
 def is_vacant(store: Store) -> bool:
-    """Return whether it is empty, except for probes: somebody may be making a repository at this moment."""
+    """Return whether it is empty, except for probes: someone may be making a repository at this moment."""
     seen = glance_of(store)
     return seen.complete and all(layout.kind_of(key) is layout.ObjectKind.PROBE for key in seen.keys)
 
@@ -67,6 +67,6 @@ def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
         )
     if not seen.complete or {layout.kind_of(key) for key in seen.keys} - _TRACES:
         return RepositoryNotFound(
-            f"no repository at {store.location}, which holds something else", hint="Check the location."
+            f"no repository at {store.location}, which holds other files", hint="Check the location."
         )
     return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jsbackup.config import Glob, is_chosen
+from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
@@ -28,6 +29,8 @@ __all__ = [
     "Captured",
     "ConsumerBackup",
     "CopiedFrom",
+    "Losses",
+    "LostSpan",
     "Manifest",
     "ObjectRef",
     "OpaqueRef",
@@ -42,6 +45,7 @@ __all__ = [
     "StreamBackup",
     "StreamPageRef",
     "Totals",
+    "UnlistedStreams",
     "objects_named",
     "total_of",
 ]
@@ -62,6 +66,11 @@ class ArchiveFormat(StrEnum):
     MESSAGES = "messages"  # message by message: the new ones, or all if the server cannot take a snapshot
     CONFIG = "config"  # no messages were asked for
     OPAQUE = "opaque"  # a format that this tool does not know, kept verbatim
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether the messages are stored, and can be read."""
+        return self not in (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 
 class ReadAs(StrEnum):
@@ -139,12 +148,43 @@ class CopiedFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class LostSpan:
+    """Messages that the stream had and that could not be read, with sequences from `first_seq` to `last_seq`.
+
+    They are `messages` in number, None if unknown. If it is not `certain`, there are at most as many: some or all may
+    have been deleted before. `last_seq` is None if nothing tells where they ended. `cause` says why they are lost.
+    `subjects` are those that they seem to have had.
+    """
+
+    first_seq: int
+    last_seq: int | None
+    messages: int | None
+    certain: bool
+    cause: str
+    subjects: tuple[str, ...] = ()
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What is lost of a stream. `subjects` has the number of lost messages by subject, as far as that is known."""
+
+    spans: tuple[LostSpan, ...] = ()
+    subjects: Mapping[str, int] = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.spans)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts may differ
     from the reported state, because messages arrive and expire meanwhile. An opaque stream has pieces instead of
-    segments. `read` is None if no server was read. `copied` has the sources whose position the server reported.
+    segments. `read` is None if no server was read. `copied` has the sources whose position the server reported. `lost`
+    is what could not be read of a stream that was salvaged.
     """
 
     name: str
@@ -161,6 +201,7 @@ class StreamBackup:
     warnings: tuple[str, ...] = ()
     read: Reading | None = None
     copied: tuple[CopiedFrom, ...] = ()
+    lost: Losses = field(default_factory=Losses)
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
@@ -184,6 +225,12 @@ class StreamBackup:
         return self.segments.pages() if isinstance(self.segments, SegmentList) else iter(())
 
     @property
+    def unknown_format(self) -> str:
+        """A sentence about a stream that is stored undecoded; "" if its format is known."""
+        opaque = self.archive_format is ArchiveFormat.OPAQUE
+        return f"stream {self.name} is of an archive format that is not known here" if opaque else ""
+
+    @property
     def emptied(self) -> str:
         """The warning that its messages are gone, with the backup that had them; "" if there is none."""
         return next((warning for warning in self.warnings if warning.startswith(EMPTIED)), "")
@@ -194,6 +241,30 @@ class SkippedStream:
     name: str
     reason: str
     extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UnlistedStreams:
+    """Streams of a backup that are not known, because the `page` that lists them cannot be read."""
+
+    page: StreamPageRef
+    error: IntegrityError = field(compare=False)
+
+    @property
+    def first(self) -> str:
+        return self.page.first
+
+    @property
+    def count(self) -> int:
+        return self.page.streams
+
+    @property
+    def reason(self) -> str:
+        return self.error.message
+
+    @property
+    def words(self) -> str:
+        return f"stream {self.first}" + (f" and {self.count - 1} others" if self.count > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +313,8 @@ class Manifest:
 
     `selection` is None for an import, which takes everything. `ended` is RFC 3339, `stored_bytes` the bytes that it
     added to the repository; None if not recorded. `stream_pages` are the pages that list the streams, if a stored
-    manifest has any.
+    manifest has any; `unlisted` are the streams of those that could not be read, if it was read without them. `unread`
+    are those that were not asked for, if it was read only for some streams: such a manifest is not written.
     """
 
     id: str
@@ -260,6 +332,8 @@ class Manifest:
     stored_bytes: int | None = None
     extra: Extra = field(default_factory=dict)
     stream_pages: tuple[StreamPageRef, ...] = ()
+    unlisted: tuple[UnlistedStreams, ...] = ()
+    unread: tuple[StreamPageRef, ...] = ()
 
     @property
     def refs(self) -> Iterator[AnyRef]:

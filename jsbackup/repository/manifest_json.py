@@ -4,16 +4,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from jsbackup.errors import FormatError
+from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.manifest import (
+    Manifest,
+    Result,
+    Selection,
+    SkippedStream,
+    Source,
+    StreamBackup,
+    StreamPageRef,
+    UnlistedStreams,
+)
+from jsbackup.repository.origin import OriginFields
 from jsbackup.repository.pages.captures import captured_as, captures_to_json
+from jsbackup.repository.pages.named_streams import is_sorted, read_named
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json, time_from_json
 from jsbackup.repository.pages.stream_pages import StreamPages, stream_pages_from_json, stream_pages_to_json
@@ -36,6 +48,7 @@ FEATURES: frozenset[str] = frozenset()
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode as canonical JSON. Raises `FormatError` if a config or name in it cannot be JSON."""
+    assert not manifest.unread, "it was read for some of its streams"
     in_pages = manifest.stream_pages or any(isinstance(stream.segments, SegmentList) for stream in manifest.streams)
     document: JsonObject = {
         **manifest.extra,
@@ -56,6 +69,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if manifest.stream_pages:
         document["paged_streams"] = {
             **stream_pages_to_json(manifest.stream_pages),
+            **({"sorted": True} if is_sorted(manifest.streams) else {}),
             **captures_to_json(manifest.streams),
         }
     if manifest.selection is not None:
@@ -64,9 +78,20 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return encode_document(document, f"manifest {manifest.id}")
 
 
-def decode_manifest(data: Data, key: str, pages: StreamPages | None = None) -> Manifest:
+def decode_manifest(
+    data: Data,
+    key: str,
+    pages: StreamPages | None = None,
+    *,
+    in_part: bool = False,
+    names: Collection[str] | None = None,
+) -> Manifest:
     """The manifest stored under `key`. Its pages are read from `pages`: those of streams now, those of segments when
     they are needed. Without it a manifest whose streams are in pages has none, and lists of segments cannot be read.
+
+    If `in_part`, damaged pages of streams are left out, unless all are: such a backup is partial, and `unlisted` names
+    them. If there are `names`, only the pages are read that can have streams of these names, and those they copy from;
+    `unread` are the others.
 
     Raises:
         FormatError: damaged, hostile, or that of another backup.
@@ -105,7 +130,20 @@ def decode_manifest(data: Data, key: str, pages: StreamPages | None = None) -> M
             fields.wrong("paged_streams", "the list of all streams")
         if pages is None:
             return manifest
-        manifest = replace(manifest, streams=tuple(captured_as(pages.read(stream_pages), paged)))
+        broken: dict[StreamPageRef, IntegrityError] = {}
+        reader = partial(pages.read, broken=broken if in_part else None)
+        ordered = paged.get("sorted") is not None and paged.boolean("sorted")
+        read: Iterable[StreamBackup] = reader(stream_pages)
+        unread: tuple[StreamPageRef, ...] = ()
+        if names is not None and ordered:
+            read, unread = read_named(stream_pages, names, reader)
+        streams = tuple(captured_as(read, paged, all_listed=lambda: not (broken or unread)))
+        if not streams and not unread:
+            raise next(iter(broken.values()))
+        if ordered and not is_sorted(streams):
+            paged.wrong("sorted", "true of its streams")
+        left_out = _left_out(stream_pages, broken) if broken else {}
+        manifest = replace(manifest, streams=streams, unread=unread, **left_out)
         pages.note(stream_pages, manifest.id)
     names = [stream.name for stream in manifest.streams]
     if len(set(names)) != len(names):
@@ -113,18 +151,17 @@ def decode_manifest(data: Data, key: str, pages: StreamPages | None = None) -> M
     return manifest
 
 
+def _left_out(pages: Sequence[StreamPageRef], broken: Mapping[StreamPageRef, IntegrityError]) -> dict[str, Any]:
+    lists = [UnlistedStreams(page, broken[page]) for page in pages if page in broken]
+    return {"result": Result.PARTIAL, "unlisted": tuple(lists)}
+
+
 # --- the backup ---
 
 
-class _Sourced(Protocol):
+class _Sourced(OriginFields, Protocol):
     """A `Source`, or a `BackupSummary`."""
 
-    @property
-    def account_name(self) -> str | None: ...
-    @property
-    def api_prefix(self) -> str | None: ...
-    @property
-    def login(self) -> str | None: ...
     @property
     def profile(self) -> str | None: ...
 

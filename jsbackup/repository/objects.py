@@ -9,14 +9,14 @@ Sizes and SHA-256 are always those of the stored bytes, so that they can be chec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
 from jsbackup.repository.memory_budget import Room
-from jsbackup.repository.refs import AnyRef, id_of
+from jsbackup.repository.refs import AnyRef, folder_of, id_of
 from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes
 from jsbackup.stores.base import Data, LateStore, Store
 
@@ -47,8 +47,8 @@ class Objects:
     same content store different bytes if it is encrypted, or written by two versions of a library; so in such a store
     each object has a key of its own from the beginning.
 
-    `damaged` returns the ids of objects known to be damaged (`damaged.py`); it is called once, when needed, and by
-    `look_for_damage`. `found_damaged` has the ids of objects that were found damaged here.
+    `damaged` returns the ids of objects known to be damaged, with their folders (`damaged.py`); it is called once, when
+    needed, and by `look_for_damage`. `found_damaged` has the same of objects that were found damaged here.
 
     `segment_bytes` is the size of new segments, raw (`segment_size.py`).
     """
@@ -59,17 +59,17 @@ class Objects:
         sealing: Sealing = PLAIN,
         *,
         replaces: bool = False,
-        damaged: Callable[[], Collection[bytes]] = frozenset,
+        damaged: Callable[[], Mapping[bytes, str]] = dict,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self.store = store
         self.sealing = sealing
         self.room = Room()
         self.segment_bytes = fitting_bytes(segment_bytes)
-        self.found_damaged: set[bytes] = set()
+        self.found_damaged: dict[bytes, str] = {}
         self._replaces = replaces
         self._read_damaged = damaged
-        self._damaged: Collection[bytes] | None = None
+        self._damaged: Mapping[str, frozenset[bytes]] | None = None  # by folder; those of "" are in each
 
     def get_ready(self) -> None:
         """Prepare a location that is not ready yet, before much data waits to be stored. Raises as a put."""
@@ -86,18 +86,28 @@ class Objects:
 
     def is_damaged(self, ref: AnyRef) -> bool:
         """Return whether the object was found damaged. Then it is neither kept nor named again."""
-        return self.knows_damage and id_of(ref) in (self._damaged or ())
+        damaged = self.damaged_in(folder_of(ref))
+        return bool(damaged) and id_of(ref) in damaged
 
-    @property
-    def knows_damage(self) -> bool:
-        """Whether any object was found damaged."""
+    def damaged_in(self, folder: str) -> frozenset[bytes]:
+        """Return the ids of the objects in this folder that were found damaged, and of those whose folder is not
+        recorded.
+        """
         if self._damaged is None:
-            self._damaged = self._read_damaged()
-        return bool(self._damaged)
+            self.look_for_damage()
+        assert self._damaged is not None
+        return self._damaged.get(folder, self._damaged[""])
 
     def look_for_damage(self) -> None:
         """Read again which objects were found damaged. For commands that store for days."""
-        self._damaged = self._read_damaged()
+        found: dict[str, set[bytes]] = {"": set()}
+        for name, folder in self._read_damaged().items():
+            found.setdefault(folder, set()).add(name)
+        self._damaged = {folder: frozenset(names | found[""]) for folder, names in found.items()}
+
+    def note_damaged(self, ref: AnyRef) -> None:
+        """Note that an object was found damaged, for those who record it."""
+        self.found_damaged[id_of(ref)] = folder_of(ref)
 
     def put_once(self, key: str, data: Data) -> StoredObject:
         """Store `data` under a key that names it. An existing object is used if it holds the data; otherwise the data
@@ -162,7 +172,7 @@ class Objects:
         try:
             return self.fetch_stored(ref.key, ref.size, ref.sha256)
         except DigestMismatch:
-            self.found_damaged.add(id_of(ref))
+            self.note_damaged(ref)
             raise
 
     def fetch(self, ref: AnyRef) -> bytes:

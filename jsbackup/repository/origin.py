@@ -1,6 +1,6 @@
 """Where a backup comes from, as far as it is known. This distinguishes the accounts that share a repository.
 
-    cluster      the name of the cluster, or of a single server; "" for a server that nobody has named
+    cluster      the name of the cluster, or of a single server; "" for a server without a name
     account      as the server says it: a name, or in operator mode the account's public key
     domain       the JetStream domain
     api_prefix   of a JetStream API that another account exports: behind each prefix there is another JetStream
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from jsbackup.config import Glob
 
-__all__ = ["Origin", "named_cluster", "origin_of"]
+__all__ = ["Origin", "OriginFields", "named_cluster", "origin_of"]
 
 # An unnamed server uses its id as the name, a new one each time it starts.
 _SERVER_ID = re.compile(r"N[A-Z2-7]{55}")
@@ -26,7 +26,7 @@ _PUBLIC_KEY = re.compile(r"[A-Z][A-Z2-7]{55}")
 _UNNAMED = "unnamed"
 
 
-class _Described(Protocol):
+class OriginFields(Protocol):
     """A `Source`, or a `BackupSummary`."""
 
     @property
@@ -60,10 +60,13 @@ class Origin:
 
     @property
     def short(self) -> str:
-        """Short form for tables: an account that is a public key is shown by its name, or by the start of the key."""
+        """Short form for tables: an account that is a public key is shown by its name and the start of the key, which
+        tells it from others of that name.
+        """
         if not _PUBLIC_KEY.fullmatch(self.account):
             return str(self)
-        return self._joined(self.account_name or f"{self.account[:8]}…")
+        key = f"{self.account[:8]}…"
+        return self._joined(f"{self.account_name} ({key})" if self.account_name else key)
 
     def _joined(self, account: str) -> str:
         return "/".join(filter(None, (self.domain, self.cluster or _UNNAMED, account, self.api_prefix)))
@@ -88,11 +91,12 @@ class Origin:
 
     def matches(self, glob: Glob) -> bool:
         """Return whether an `--origin` pattern matches: the cluster, account or domain, or all of them as in `str`."""
-        names = (self.cluster, self.account, self.account_name, self.domain, self.api_prefix, str(self), self.short)
+        named = self._joined(self.account_name) if self.account_name else ""
+        names = (self.cluster, self.account, self.account_name, self.domain, self.api_prefix, str(self), named)
         return any(glob.matches(name) for name in names if name)
 
 
-def origin_of(described: _Described) -> Origin:
+def origin_of(described: OriginFields) -> Origin:
     """Return the origin of a backup, or of a connection."""
     return Origin(
         cluster=named_cluster(described.cluster),

@@ -13,7 +13,18 @@ from typing import Any
 
 from jsbackup.formats.digest import StreamDigest
 
-__all__ = ["ID_BYTES", "AnyRef", "Extra", "ObjectRef", "OpaqueRef", "PageRef", "SegmentRef", "StreamPageRef", "id_of"]
+__all__ = [
+    "ID_BYTES",
+    "AnyRef",
+    "Extra",
+    "ObjectRef",
+    "OpaqueRef",
+    "PageRef",
+    "SegmentRef",
+    "StreamPageRef",
+    "folder_of",
+    "id_of",
+]
 
 Extra = Mapping[str, Any]
 
@@ -116,6 +127,12 @@ class StreamPageRef:
 
 
 AnyRef = SegmentRef | ObjectRef | OpaqueRef | PageRef | StreamPageRef
+
+
+def folder_of(ref: AnyRef) -> str:
+    """Return the folder that holds the object: that of its stream, or that of all pages of streams."""
+    return ref.key.rpartition("/")[0]
+
 
 # Bytes of SHA-256: collisions among a million objects are unlikely.
 ID_BYTES = 12

@@ -42,7 +42,7 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
 from jsbackup.repository.location import no_repository
-from jsbackup.repository.manifest import Manifest, Source
+from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.page_store import PageStore
@@ -54,6 +54,7 @@ from jsbackup.stores.probe import probe_store
 
 if TYPE_CHECKING:
     from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.sources import Wanted
 
 __all__ = ["Repository"]
@@ -86,14 +87,11 @@ class Repository:
             segment_bytes=descriptor.segment_bytes,
         )
         self.pages = PageStore(
-            Documents(store, access.page_envelope),
-            access.sealing,
-            self.objects.is_damaged,
-            replaces=descriptor.replaces_objects,
+            Documents(store, access.page_envelope), self.objects, replaces=descriptor.replaces_objects
         )
         self.stream_pages = StreamPages(
             Documents(store, access.page_envelope),
-            access.sealing,
+            self.objects,
             self.pages,
             has_backup=self._has_backup,
             replaces=descriptor.replaces_objects,
@@ -134,7 +132,7 @@ class Repository:
             put_keys(store, new_keys, created)
         try:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
-        except ObjectExists:  # somebody else was faster
+        except ObjectExists:  # someone else was faster
             raise _exists(store) from None
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
@@ -193,9 +191,21 @@ class Repository:
         if self.descriptor.pages:
             return False
         self.documents.ensure_writable()
-        with suppress(ObjectExists):  # somebody else was faster
-            self.store.put(layout.UPGRADED, encode_descriptor(replace(self.descriptor, pages=True, tool=tool)))
+        self._put_upgrade(tool)
         return True
+
+    def follow_upgrade(self, source: Repository, tool: str) -> bool:
+        """Upgrade a replica whose `source` was upgraded, by those who may write there. Needs no key, as no descriptor
+        is signed. Returns, and raises, as `upgrade`.
+        """
+        if self.descriptor.pages or not source.descriptor.pages:
+            return False
+        self._put_upgrade(tool)
+        return True
+
+    def _put_upgrade(self, tool: str) -> None:
+        with suppress(ObjectExists):  # someone else was faster
+            self.store.put(layout.UPGRADED, encode_descriptor(replace(self.descriptor, pages=True, tool=tool)))
 
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
@@ -232,11 +242,15 @@ class Repository:
         before = self._paged
         if before is not None and before.streams is manifest.streams:
             return replace(manifest, stream_pages=before.stream_pages)
-        streams = tuple(replace(stream, segments=self.listed(stream.segments)) for stream in manifest.streams)
+        streams = tuple(map(self._listing, manifest.streams))
         in_pages = self.descriptor.pages and manifest.selection is not None
         pages = self.stream_pages.store(streams) if in_pages else ()
         self._paged = replace(manifest, streams=streams, stream_pages=pages)
         return self._paged
+
+    def _listing(self, stream: StreamBackup) -> StreamBackup:
+        segments = self.listed(stream.segments)
+        return stream if segments is stream.segments else replace(stream, segments=segments)
 
     def _has_backup(self, backup: str) -> bool:
         try:
@@ -244,6 +258,15 @@ class Repository:
         except ObjectNotFound:
             return False
         return True
+
+    def look_for_damage(self) -> None:
+        """Read again which objects were found damaged, so that none is named again. For commands that store for days.
+
+        A page that is known here may be one of them.
+        """
+        self.objects.look_for_damage()
+        self.pages.forget_damaged()
+        self.stream_pages.forget_damaged()
 
     def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
@@ -274,30 +297,59 @@ class Repository:
         if layout.is_backup_id(text):
             return text
         if text == layout.LATEST:
-            return self.choose(text).manifest.id
-        return layout.resolve_backup(text, self.backups())
+            return self.choose(text, in_part=True).manifest.id
+        ids = self.backups()
+        try:
+            return layout.resolve_backup(text, ids)
+        except UsageError as error:
+            if text in self.newest_names():
+                hint = f"{text} is a stream: write '{layout.LATEST} {text}', the backup before the stream."
+                raise error.with_hint(hint) from None
+            raise
+
+    def newest_names(self) -> list[str]:
+        """Return the names of the streams of the newest backup, as far as it can be read: for suggestions."""
+        try:
+            newest = self.backups()[-1:]
+            return [stream.name for backup in newest for stream in self.manifest(backup, in_part=True).streams]
+        except JsBackupError:
+            return []
 
     def find(self, text: str) -> Manifest:
         """Return the manifest of the backup that `text` means. Raises as `choose`."""
         return self.choose(text).manifest
 
-    def choose(self, text: str, wanted: Wanted | None = None, connected: Source | None = None) -> Choice:
+    def choose(
+        self,
+        text: str,
+        wanted: Wanted | None = None,
+        connected: Source | None = None,
+        *,
+        in_part: bool = False,
+        needed: Needed = (),
+    ) -> Choice:
         """Return the backup that `text` means: an id, the start of one, or `latest`.
 
-        `latest` depends on what is `wanted`, and on the source that the command is `connected` to (`latest.py`).
+        `latest` depends on what is `wanted`, and on the source that the command is `connected` to (`latest.py`). The
+        manifest is read `in_part` if so asked, and only for the streams that are `needed` if there are any
+        (`read_needed`).
 
         Raises:
             UsageError: it does not mean exactly one backup.
             FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
         """
-        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # backups do not need it
+        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # backups do not need them
+        from jsbackup.repository.read.needed import read_needed
 
         if text == layout.LATEST:
-            return choose_latest(self, wanted or Wanted(), connected)
-        return Choice(self.manifest(self.resolve(text)))
+            return choose_latest(self, wanted or Wanted(), connected, in_part=in_part, needed=needed)
+        return Choice(read_needed(self, self.resolve(text), needed, in_part=in_part))
 
-    def manifest(self, backup: str, *, streams: bool = True) -> Manifest:
-        """Read a backup's manifest; without `streams` not the pages that list them (`decode_manifest`).
+    def manifest(
+        self, backup: str, *, streams: bool = True, in_part: bool = False, names: Collection[str] | None = None
+    ) -> Manifest:
+        """Read a backup's manifest; without `streams` not the pages that list them, `in_part` those that are sound,
+        with `names` those that can have streams of these names (`decode_manifest`).
 
         Raises:
             UsageError: there is no such backup.
@@ -309,7 +361,7 @@ class Repository:
             data = self.documents.get(key, MAX_DOCUMENT_BYTES)
         except ObjectNotFound:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
-        return decode_manifest(data, key, self.stream_pages if streams else None)
+        return decode_manifest(data, key, self.stream_pages if streams else None, in_part=in_part, names=names)
 
 
 def _read_descriptor(store: Store) -> bytes:

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jsbackup.errors import FormatError
@@ -22,19 +22,31 @@ from jsbackup.formats.digest import EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.gaps import GapDigest
 from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
+from jsbackup.progress import ignored
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import ends_of, raw_bytes_of, split_at
 from jsbackup.repository.write.cutter import SegmentCutter, checked_batches
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
-__all__ = ["SegmentReader", "SegmentWriter"]
+__all__ = ["SegmentReader", "SegmentWriter", "StoredSegments"]
 
 _MAX_SEQUENCE = (1 << 63) - 1
 
 
-def _nobody(_ref: SegmentRef) -> None:
-    """Ignore a stored segment."""
+@dataclass(frozen=True, slots=True)
+class StoredSegments:
+    """What a writer has stored: segments in order, how many of them existed already, the bytes of the others."""
+
+    refs: tuple[SegmentRef, ...] = ()
+    reused: int = 0
+    stored_bytes: int = 0
+
+    def followed_by(self, later: StoredSegments) -> StoredSegments:
+        """Return both together; the later segments come after these."""
+        return StoredSegments(
+            (*self.refs, *later.refs), self.reused + later.reused, self.stored_bytes + later.stored_bytes
+        )
 
 
 class SegmentWriter:
@@ -55,7 +67,7 @@ class SegmentWriter:
         folder: str,
         previous: Sequence[SegmentRef] = (),
         *,
-        note: Callable[[SegmentRef], None] = _nobody,
+        note: Callable[[SegmentRef], None] = ignored,
         segment_bytes: int | None = None,
     ) -> None:
         if segment_bytes is None:
@@ -138,6 +150,11 @@ class SegmentWriter:
         refs = self._cutter.refs
         self.close()
         return refs
+
+    def finish_all(self) -> StoredSegments:
+        """Store the rest and return everything. Raises as `finish`."""
+        refs = tuple(self.finish())
+        return StoredSegments(refs, self.reused, self.stored_bytes)
 
     def close(self) -> None:
         """Release the memory, after `finish` or to give up."""

@@ -74,7 +74,7 @@ _PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
 class ObjectInfo:
     """An object's key, size and age. `modified_seconds` is the Unix time of the put by the store's own clock.
 
-    `sha256` (in hex) was recorded by whoever put the object; "" if there is none, and in listings.
+    `sha256` (in hex) was recorded when the object was put; "" if there is none, and in listings.
     """
 
     key: str
@@ -144,7 +144,7 @@ class ProbedStore(Protocol):
 
 
 class LockMode(StrEnum):
-    """Who may end a retention early: users with a special permission, or nobody."""
+    """Who may end a retention early: users with a special permission, or no one."""
 
     GOVERNANCE = "governance"
     COMPLIANCE = "compliance"

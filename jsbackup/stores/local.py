@@ -23,7 +23,6 @@ import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import itemgetter
 from pathlib import Path
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
@@ -59,7 +58,7 @@ class LocalStore:
         *folders, name = check_key(key).split("/")
         view = memoryview(data).cast("B")
         with (
-            posix.explained(f"cannot store {key} in {self.location}"),
+            posix.posix_errors(f"cannot store {key} in {self.location}"),
             posix.closing(self._make_root()) as root,
             posix.closing(self._make_folders(root, folders)) as folder,
             posix.closing(self._incoming(root)) as incoming,
@@ -92,7 +91,7 @@ class LocalStore:
     def delete(self, key: str) -> None:
         *folders, name = check_key(key).split("/")
         with (
-            posix.explained(f"cannot delete {key} in {self.location}"),
+            posix.posix_errors(f"cannot delete {key} in {self.location}"),
             suppress(FileNotFoundError),
             posix.closing(self._open_folder(folders)) as folder,
         ):
@@ -109,7 +108,7 @@ class LocalStore:
         """Return free and total bytes of the root's file system for this user (of its parent's if it does not
         exist).
         """
-        with posix.explained(f"cannot look at {self.location}"):
+        with posix.posix_errors(f"cannot look at {self.location}"):
             try:
                 found = os.statvfs(self._root)
             except FileNotFoundError:
@@ -117,7 +116,7 @@ class LocalStore:
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def glance(self, prefix: str = "") -> Glance:
-        with posix.explained(f"cannot list {self.location}/{prefix}"):
+        with posix.posix_errors(f"cannot list {self.location}/{prefix}"):
             with suppress(FileNotFoundError), posix.closing(self._open_root()):
                 pass
             return glance_at(self._root, prefix)
@@ -153,7 +152,10 @@ class LocalStore:
             return self._open_root()
         except FileNotFoundError:
             above = _shown(self._root.parent)
-            with posix.explained(f"cannot make {_shown(Path(self._root.name))} in {above}"), suppress(FileExistsError):
+            with (
+                posix.posix_errors(f"cannot make {_shown(Path(self._root.name))} in {above}"),
+                suppress(FileExistsError),
+            ):
                 self._root.mkdir(mode=0o700)
             with posix.closing(os.open(self._root.parent, _FOLDER_FLAGS)) as parent:
                 posix.fsync(parent)
@@ -247,7 +249,7 @@ class LocalStore:
     @contextmanager
     def _open(self, key: str) -> Iterator[tuple[int, os.stat_result]]:
         *folders, name = check_key(key).split("/")
-        with posix.explained(f"cannot read {key} in {self.location}"):
+        with posix.posix_errors(f"cannot read {key} in {self.location}"):
             try:
                 with posix.closing(self._open_folder(folders)) as folder:
                     file = os.open(name, _READ_FLAGS, dir_fd=folder)
@@ -265,33 +267,40 @@ class LocalStore:
         base = "".join(f"{part}/" for part in folders)
         if len(base) > MAX_KEY_BYTES:
             return
-        for key, info in self._entries(folders, base):
-            if stat.S_ISDIR(info.st_mode):
-                if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._walk(key.split("/")[:-1], prefix)
-            elif not key.startswith(prefix):
-                continue
-            elif not stat.S_ISREG(info.st_mode):
-                # Skipping it would make objects look absent that somebody moved elsewhere.
-                raise StoreError(f"cannot list {key}: a symbolic link or another special file, which is not followed")
-            elif is_key(key):
-                yield ObjectInfo(key, info.st_size, info.st_mtime)
-
-    def _entries(self, folders: Sequence[str], base: str) -> Sequence[tuple[str, os.stat_result]]:
-        entries = []
         with (
-            posix.explained(f"cannot list {self.location}/{base}"),
+            posix.posix_errors(f"cannot list {self.location}/{base}"),
             suppress(FileNotFoundError),
             posix.closing(self._open_folder(folders)) as folder,
-            os.scandir(folder) as scan,
         ):
-            for entry in scan:
-                if is_key(entry.name):
-                    with suppress(FileNotFoundError):  # deleted meanwhile
-                        info = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
-                        # With its slash a folder sorts as its keys do: `a-b` before `a/c`.
-                        entries.append((base + entry.name + "/" * stat.S_ISDIR(info.st_mode), info))
-        return sorted(entries, key=itemgetter(0))
+            for name in _names_in(folder):
+                key = base + name
+                if name.endswith("/"):
+                    if key.startswith(prefix) or prefix.startswith(key):
+                        yield from self._walk([*folders, name[:-1]], prefix)
+                elif key.startswith(prefix) and (info := _looked_at(folder, name)) is not None:
+                    if not stat.S_ISREG(info.st_mode):
+                        # Skipping it would make objects that were moved elsewhere look absent.
+                        raise StoreError(
+                            f"cannot list {key}: a symbolic link or another special file, which is not followed"
+                        )
+                    if is_key(key):
+                        yield ObjectInfo(key, info.st_size, info.st_mtime)
+
+
+def _names_in(folder: int) -> list[str]:
+    """Return the names in an open folder, sorted as the keys of objects are; those of folders end in a slash.
+
+    Only names are held: a folder may have a million.
+    """
+    with os.scandir(folder) as scan:
+        # With its slash a folder sorts as its keys do: `a-b` before `a/c`.
+        return sorted(entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in scan if is_key(entry.name))
+
+
+def _looked_at(folder: int, name: str) -> os.stat_result | None:
+    with suppress(FileNotFoundError):  # deleted meanwhile
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return None
 
 
 def _shown(path: Path) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from jsbackup.errors import StoreError
 
-__all__ = ["closing", "exists", "explained", "fsync", "is_temporary", "link_new", "read_at"]
+__all__ = ["closing", "exists", "fsync", "is_temporary", "link_new", "posix_errors", "read_at"]
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 _NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -56,7 +56,7 @@ _TEMPORARY = {
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def posix_errors(doing: str) -> Iterator[None]:
     """Convert an `OSError` to a `StoreError` with a sentence, with the `OSError` as its cause."""
     try:
         yield

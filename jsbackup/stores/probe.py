@@ -39,11 +39,11 @@ def probe_store(store: Store, key: str) -> StoreProbe:
 
 def _probe(store: Store, key: str) -> None:
     if store.get(key) != _DATA:
-        raise _broken(store, "gives back other bytes than were put")
+        raise _broken(store, "returns other bytes than were stored")
     if store.get_range(key, 250, 20) != _DATA[250:270] or store.get_range(key, len(_DATA) - 1, 20) != _DATA[-1:]:
-        raise _broken(store, "does not read ranges right")
+        raise _broken(store, "returns wrong ranges")
     if store.head(key).size != len(_DATA):
-        raise _broken(store, "gives a wrong size")
+        raise _broken(store, "returns a wrong size")
     if [(info.key, info.size) for info in store.list(key)] != [(key, len(_DATA))]:
         raise _broken(store, "does not list what was put")
     with suppress(ObjectExists):

@@ -131,7 +131,7 @@ class S3Store:
             again, right = self._read(key, ranged, offset, length)
             if not right and again != data:
                 raise StoreError(
-                    f"cannot read {key} in {self.location}: its bytes are damaged on their way", temporary=True
+                    f"cannot read {key} in {self.location}: its bytes were damaged in transit", temporary=True
                 )
             return again
         return data
@@ -151,7 +151,7 @@ class S3Store:
         whole = _is_whole(answer.get("ContentRange"), offset, length, size)
         if whole is None:
             body.close()
-            raise UnsupportedError(f"{doing}: the store gives another range than was asked for")
+            raise UnsupportedError(f"{doing}: the store returned another range than requested")
         with bucket.explained(doing):
             data: bytes = body.read()
         if len(data) != size:
@@ -180,7 +180,7 @@ class S3Store:
             if not page.get("IsTruncated"):
                 return
             if following in (position, {"ContinuationToken": None}):
-                raise StoreError(f"{doing}: the store says that there is more, and does not go on")
+                raise StoreError(f"{doing}: the store reports more entries but does not return them")
             position = following
 
     # --- abilities of some stores: ProbedStore, ObjectLock, StaleUploads ---

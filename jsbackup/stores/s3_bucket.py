@@ -9,7 +9,7 @@ from typing import Any
 
 from jsbackup.errors import ObjectExists
 from jsbackup.model import S3Settings
-from jsbackup.stores.s3_client import CANNOT, Refusal, explained, make_client
+from jsbackup.stores.s3_client import CANNOT, Refusal, make_client, s3_errors
 
 __all__ = ["Bucket"]
 
@@ -49,7 +49,7 @@ class Bucket:
 
     def explained(self, doing: str, asked: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
         """Return the context manager for every use of the client: see `s3_client.explained`."""
-        return explained(doing, self.settings.endpoint, asked=asked, reached=self._reached)
+        return s3_errors(doing, self.settings.endpoint, asked=asked, reached=self._reached)
 
     def create_only(self, key: str, doing: str, send: Callable[[Mapping[str, str]], object]) -> None:
         """Call `send` with the condition that there is no such object; without it if the store does not support it.

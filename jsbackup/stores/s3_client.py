@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError
 from jsbackup.errors import StoreError
 from jsbackup.model import S3Settings
 
-__all__ = ["CANNOT", "DENIED", "Refusal", "denied", "explained", "make_client"]
+__all__ = ["CANNOT", "DENIED", "Refusal", "denied", "make_client", "s3_errors"]
 
 # Codes that callers handle; the numbers are statuses of answers to HEAD, which have no code.
 CANNOT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405"})
@@ -61,10 +61,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "AccessDenied": ("access is denied", _PERMISSIONS),
     "AllAccessDisabled": ("access is denied", _PERMISSIONS),
     "AccountProblem": ("the account is not in order", "See what the provider says about the account."),
-    "InvalidAccessKeyId": ("the access key is not known there", _CREDENTIALS),
+    "InvalidAccessKeyId": ("the access key is not known to the store", _CREDENTIALS),
     "SignatureDoesNotMatch": ("the secret key is not the one of the access key", _CREDENTIALS),
     "InvalidToken": ("the session token is not valid", _CREDENTIALS),
-    "InvalidClientTokenId": ("the credentials are not known there", _CREDENTIALS),
+    "InvalidClientTokenId": ("the credentials are not known to the store", _CREDENTIALS),
     "ExpiredToken": ("the session token has expired", "Get new credentials and run the command again."),
     "RequestTimeTooSkewed": ("the clocks of the store and of this machine differ too much", "Set the clock right."),
     "PermanentRedirect": ("the bucket is in another region", _REGION),
@@ -73,7 +73,7 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "IllegalLocationConstraintException": ("the bucket is in another region", _REGION),
     "InvalidRegionName": ("there is no such region", _REGION),
     "InvalidStorageClass": ("there is no such storage class", "Check --s3-storage-class."),
-    "InvalidEncryptionAlgorithmError": ("this kind of encryption is not known there", "Check --s3-sse."),
+    "InvalidEncryptionAlgorithmError": ("this kind of encryption is not known to the store", "Check --s3-sse."),
     "InvalidObjectState": (
         "the object is in an archive class and cannot be read",
         "Let the store bring it back to a class that can be read.",
@@ -93,7 +93,7 @@ def make_client(settings: S3Settings) -> Any:
     path_style = custom if settings.path_style is None else settings.path_style
     # boto3's default checksums break stores that do not support them, and ours are always sent.
     checksums = "when_required" if custom else "when_supported"
-    with explained("cannot set up S3", settings.endpoint):
+    with s3_errors("cannot set up S3", settings.endpoint):
         session = boto3.Session(profile_name=settings.profile)
         region = settings.region or session.region_name or ("us-east-1" if custom else None)
         return session.client(
@@ -115,7 +115,7 @@ def make_client(settings: S3Settings) -> Any:
 
 
 class Refusal(Exception):
-    """The store refused with one of the codes that the caller of `explained` handles."""
+    """The store refused with one of the codes that the caller of `s3_errors` handles."""
 
     def __init__(self, code: str, status: int) -> None:
         super().__init__(code)
@@ -124,7 +124,7 @@ class Refusal(Exception):
 
 
 @contextmanager
-def explained(
+def s3_errors(
     doing: str, endpoint: str | None, *, asked: frozenset[str] = frozenset(), reached: bool = False
 ) -> Iterator[None]:
     """Convert errors of botocore to a `StoreError` with a sentence; the codes in `asked` to `Refusal`.
@@ -148,7 +148,7 @@ def explained(
         raise _connection_error(doing, endpoint or "S3", error, reached) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{doing}: the answer is none of S3's", hint="Check that the endpoint is that of an S3 store."
+            f"{doing}: the answer is not that of an S3 store", hint="Check that the endpoint is that of an S3 store."
         ) from error
 
 
@@ -198,9 +198,9 @@ def _connection_error(doing: str, where: str, error: Exception, reached: bool) -
         case boto.ProfileNotFound():
             what, hint = "there is no such profile in the AWS configuration", "Check --s3-profile and ~/.aws/config."
         case boto.CredentialRetrievalError() | boto.SSOError() | boto.TokenRetrievalError():
-            what, hint = "the credentials cannot be had", "Log in anew, or check the profile."
+            what, hint = "no credentials could be obtained", "Log in again, or check the profile."
         case boto.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            what = f"the certificate of {where} is not one of a known authority, or not of this name"
+            what = f"the certificate of {where} is not signed by a known authority, or is for another name"
             hint = "Name the file of its authority with --s3-ca."
         case boto.EndpointConnectionError() | boto.ConnectTimeoutError() | boto.ProxyConnectionError():
             hint = "Check the endpoint, and that the store runs."
@@ -210,10 +210,10 @@ def _connection_error(doing: str, where: str, error: Exception, reached: bool) -
             hint = "Run the command again later; what was stored already is used again."
             return StoreError(f"{doing}: {where} {how}", hint=hint, temporary=True)
         case ResponseParserError():
-            what, hint = "the answer is none of S3's", "Check that the endpoint is that of an S3 store."
+            what, hint = "the answer is not that of an S3 store", "Check that the endpoint is that of an S3 store."
         case _:
             what, hint = (
-                f"botocore gives up ({type(error).__name__})",
+                f"the S3 library failed ({type(error).__name__})",
                 "Check the S3 options and the AWS configuration.",
             )
     return StoreError(f"{doing}: {what}", hint=hint)

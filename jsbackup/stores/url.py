@@ -52,13 +52,13 @@ def check_spelling(location: str) -> None:
     if location.lower().startswith("memory:") and not _SCHEME.match(location):
         raise UsageError(
             "a repository in memory would be gone when the command ends",
-            hint="Name a folder or s3://bucket/prefix. For a folder of such a name write ./ before it.",
+            hint="Name a folder or s3://bucket/prefix. For a folder of that name, write ./ before it.",
         )
     if (typo := _TYPO.match(location)) and not _SCHEME.match(location):
         scheme = typo[1].lower()
         raise UsageError(
-            f"a location that starts with {scheme}: is written {_WRITTEN[scheme]}",
-            hint="With two slashes. For a folder of such a name write ./ before it.",
+            f"a location that starts with {scheme}: must be written {_WRITTEN[scheme]}",
+            hint="Use two slashes. For a folder of that name, write ./ before it.",
         )
 
 

@@ -15,19 +15,22 @@ Others describe the past (`Nats-Subject`, `Nats-Expected-Last-Subject-Sequence-S
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, PlanRefused
 from jsbackup.model import JsonObject
+from jsbackup.strict_json import read_json
 from jsbackup.transforms.copy_positions import SourceKey, source_key
 from jsbackup.transforms.follow import origins_of
 from jsbackup.transforms.header_block import exchange
 
-__all__ = ["MARKS", "Mend", "SourceMark", "follow_headers", "mend_marks", "source_marks"]
+__all__ = ["ANY_MARK", "MARK_HEADERS", "Mend", "SourceMark", "follow_headers", "mend_marks", "source_marks"]
 
 # The start of all names of the fields below: batches without any of these need no change.
-MARKS = (b"Nats-Stream-Source", b"Nats-Counter-Sources", b"Nats-Schedule")
+MARK_HEADERS = (b"Nats-Stream-Source", b"Nats-Counter-Sources", b"Nats-Schedule")
+ANY_MARK = re.compile(b"|".join(MARK_HEADERS))
 
 _SUBJECTS = frozenset((b"Nats-Schedule-Target", b"Nats-Schedule-Source", b"Nats-Scheduler"))
 
@@ -189,8 +192,8 @@ def _counters(
     value: bytes, marks: Sequence[SourceMark], rename: Callable[[str], str], move: Callable[[str], str]
 ) -> bytes | None:
     try:
-        sources = json.loads(value)
-    except (ValueError, RecursionError):
+        sources = read_json(value, "a counter")
+    except FormatError:
         return None
     if not isinstance(sources, dict) or not all(isinstance(counts, dict) for counts in sources.values()):
         return None

@@ -17,8 +17,8 @@ observed on real servers:
   time; else, if the stream's first sequence is above 1, at the stream's last time; else at the first message.
 - **2.15** stores key, sequence and identity beside the messages (`sources.db`), so a restart does not depend on deleted
   messages. Snapshots of neither format have that file; the restore of an archive v1 accepts it.
-- **The identity** is a hash of the origin's time of creation (`identity_of`). 2.15 sends it when it begins to copy; if
-  the origin has another identity now, it ignores the mark and begins as without one. Without an identity nothing is
+- **The identity** is a hash of the origin's time of creation (`stream_identity`). 2.15 sends it when it begins to copy;
+  if the origin has another identity now, it ignores the mark and begins as without one. Without an identity nothing is
   compared. An origin keeps its time of creation if it is restored from an archive v1 into a single server; not from v2,
   not if the archive has none (import of v2), and not in a cluster, where the assignment's time counts.
 - **Beyond the end.** If the mark is beyond the origin's end, 2.10 to 2.14 continue at that end. 2.15 waits until the
@@ -45,12 +45,12 @@ __all__ = [
     "MARK",
     "CopyPosition",
     "SourceKey",
-    "identity_of",
     "is_external",
     "last_positions",
     "mark_of",
     "read_mark",
     "source_key",
+    "stream_identity",
 ]
 
 MARK = b"Nats-Stream-Source"
@@ -78,7 +78,7 @@ def server_hash(text: str) -> str:
     return "".join(_DIGITS[byte % 62] for byte in sha256(text.encode()).digest()[:8])
 
 
-def identity_of(created: str) -> str:
+def stream_identity(created: str) -> str:
     """Return the identity of a stream created then (RFC 3339 in UTC, as servers write it)."""
     return server_hash(created)
 

@@ -25,7 +25,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.config import parse_duration, parse_time
+from jsbackup.config import parse_duration, parse_typed_time
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.times import format_time
@@ -81,8 +81,8 @@ def parse_edge(what: str, text: str, now_ns: int) -> Edge:
         return AtSequence(int(text))
     try:
         if re.match(r"\d{4}-", text, re.ASCII):
-            return AtTime(parse_time(text))
-        seconds, fraction = divmod(parse_duration(text), 1)
+            return AtTime(parse_typed_time(text))
+        seconds, fraction = divmod(parse_duration(text, "a time, a duration or a sequence"), 1)
     except UsageError as error:
         raise UsageError(f"{what}: {error.message[:200]}", hint=_HINT) from error
     moment = now_ns - int(seconds) * _SECOND - round(fraction * _SECOND)

@@ -16,27 +16,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
 from jsbackup.errors import UsageError
+from jsbackup.formats.mask_rules import Step, StepKind
 
 __all__ = ["JsonPath", "Step", "StepKind"]
-
-
-class StepKind(StrEnum):
-    MEMBER = "member"
-    ELEMENT = "element"
-    EVERY = "every"
-    ANYWHERE = "anywhere"  # the member of that name, here and at all levels below
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step down. `name` for members, `index` for elements."""
-
-    kind: StepKind
-    name: str = ""
-    index: int = 0
 
 
 _STEP = re.compile(

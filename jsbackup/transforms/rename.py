@@ -19,10 +19,11 @@ from enum import StrEnum
 
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
-from jsbackup.names import is_new_name
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_new_name
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
+from jsbackup.transforms.subjects import contains
 
-__all__ = ["RenameOptions", "Renames", "StreamKind", "bucket_of", "subjects_of_bucket"]
+__all__ = ["RenameOptions", "Renames", "StreamKind", "bucket_of", "kinds_of", "subjects_of_bucket"]
 
 _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
@@ -31,8 +32,8 @@ class StreamKind(StrEnum):
     """The kind of a stream by its name; the value is the prefix of the names of such streams."""
 
     STREAM = ""
-    KEY_VALUE = "KV_"
-    OBJECT = "OBJ_"
+    KEY_VALUE = BUCKET_STREAM
+    OBJECT = OBJECT_STREAM
 
 
 _SAID = {
@@ -57,6 +58,16 @@ def subjects_of_bucket(stream: str) -> str:
     if kind is not StreamKind.STREAM:
         return f"{_SUBJECTS[kind]}.{bucket}.>"
     return "$MQTT.>" if stream.startswith("$MQTT_") else ""
+
+
+def kinds_of(name: str, config: JsonObject) -> set[StreamKind]:
+    """Return of which kind of bucket the stream is, or a mirror; a stream with other subjects is of none."""
+    mirror = config.get("mirror")
+    if isinstance(mirror, dict):
+        return {bucket_of(one)[0] for one in (name, str(mirror.get("name") or ""))}
+    own = subjects_of_bucket(name)
+    subjects = config.get("subjects") or []
+    return {bucket_of(name)[0]} if own and all(contains(own, str(one)) for one in subjects) else {StreamKind.STREAM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +185,7 @@ def _check_kinds(old: str, new: str) -> None:
         )
     for kind in (StreamKind.KEY_VALUE, StreamKind.OBJECT):
         if becomes is StreamKind.STREAM and new.startswith(kind) and not old.startswith(kind):
-            raise UsageError(f"{new[:80]} would look like {_SAID[kind]}, and no bucket can be called so")
+            raise UsageError(f"{new[:80]} would look like {_SAID[kind]}, but buckets cannot have that name")
 
 
 def _check_distinct(names: Iterable[tuple[str, str]]) -> None:

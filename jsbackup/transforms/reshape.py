@@ -1,8 +1,11 @@
 """All transforms of a restore as one value, used by restores, clones and Spark jobs.
 
-Each message is kept or not (`cut`, then `subjects`), then masked, and then its subject, its headers that name subjects
-and streams, and an object's metadata are mapped (`maps`, then those of renamed buckets). Filters and masks therefore
-see the subjects in the backup. Sequences and times stay.
+Each message is kept or not (`cut`, then `filters`, then `newest`), then masked, and then its subject, its headers that
+name subjects and streams, and an object's metadata are mapped (`maps`, then those of renamed buckets). Filters and
+masks therefore see the subjects in the backup. Times stay, and so do sequences unless `renumber` counts from 1.
+
+What `newest` keeps is only known after a pass over all messages (`filters/newest.py`): `chosen` has the result, and is
+never part of the JSON either.
 
 `of_stream` returns the value for one stream: its sources have marks in headers that depend on its config. A value can
 be converted to JSON and back, for plan files and Spark; the secret for hashes is never part of it.
@@ -12,6 +15,7 @@ Memory: one input batch and one output batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -30,12 +34,25 @@ from jsbackup.transforms.batches import (
     MessageBatch,
     Subjects,
     keep_rows,
+    mentions,
     rebatch,
     with_column,
 )
-from jsbackup.transforms.copied_from import MARKS, Mend, SourceMark, follow_headers, mend_marks, source_marks
+from jsbackup.transforms.copied_from import (
+    ANY_MARK,
+    MARK_HEADERS,
+    Mend,
+    SourceMark,
+    follow_headers,
+    mend_marks,
+    source_marks,
+)
 from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.cut import Cut, Extent
+from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.filters.key_marker import marker_rows
+from jsbackup.transforms.filters.newest import NewestRule
+from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.follow import (
     held_by,
     map_consumer_config,
@@ -44,7 +61,7 @@ from jsbackup.transforms.follow import (
 )
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
 from jsbackup.transforms.rename import Renames, StreamKind, bucket_of
-from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.renumber import numbered, without_first_seq
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
 from jsbackup.transforms.subjects import matcher
 
@@ -55,7 +72,10 @@ __all__ = ["Reshape", "ReshapeTally"]
 class ReshapeTally:
     """What has been processed: all messages that came in, those within the cut, and those that went out.
 
-    `first_dropped` is sequence and time of the first message after the last one within the cut so far.
+    Sequences are those before any new numbers. `first_dropped` is sequence and time of the first message after the last
+    one within the cut so far. `matched` counts the messages that met conditions of `filters` (`Filters.rows`).
+    `markers` counts messages of a bucket that say that a key is gone, and are left out because of their content.
+    `numbered` are the messages that have new numbers, from 1.
     """
 
     came: Extent = field(default_factory=Extent)
@@ -63,6 +83,9 @@ class ReshapeTally:
     kept: Extent = field(default_factory=Extent)
     first_dropped: tuple[int, int] | None = None
     masked: MaskCount = field(default_factory=MaskCount)
+    matched: Counter[str] = field(default_factory=Counter)
+    markers: int = 0
+    numbered: RisingSequences = field(default_factory=RisingSequences)
 
     def _cut(self, before: MessageBatch, rows: pa.BooleanArray, after: MessageBatch) -> None:
         self.came = self.came.plus(before)
@@ -81,28 +104,46 @@ class Reshape:
     """The changes to a stream's messages and its config. The default changes nothing."""
 
     cut: Cut = field(default_factory=Cut)
-    subjects: SubjectFilter | None = None
+    filters: Filters = field(default_factory=Filters)
     maps: SubjectMaps = UNTOUCHED
     renames: Renames = field(default_factory=Renames)
     masks: Masks = field(default_factory=Masks)
     marks: tuple[SourceMark, ...] = ()
     unwanted: tuple[str, ...] = ()  # names of headers; a message with one of these is refused
+    newest: NewestRule | None = None
+    renumber: bool = False
+    chosen: RisingSequences | None = None  # what `newest` keeps, once it is known
 
     def __bool__(self) -> bool:
         """Return whether anything is to be changed."""
-        return bool(self.cut or self.subjects or self.masks or self._moves or self.marks or self.unwanted)
+        return bool(self.drops or self.masks or self._moves or self.marks or self.unwanted or self.renumber)
 
     @property
     def drops(self) -> bool:
         """Whether messages can be dropped."""
-        return bool(self.cut or self.subjects or (self.masks and self.masks.unmaskable is Unmaskable.DROP))
+        return bool(self.cut or self.drops_by_filters or self.masks_drop)
+
+    @property
+    def drops_by_filters(self) -> bool:
+        """Whether messages can be dropped by anything but a cut and masks."""
+        return bool(self.filters or self.newest)
+
+    @property
+    def masks_drop(self) -> bool:
+        """Whether messages that cannot be masked are dropped."""
+        return bool(self.masks and self.masks.unmaskable is Unmaskable.DROP)
+
+    @property
+    def keeping(self) -> Reshape:
+        """What decides which messages are kept, apart from masks."""
+        return Reshape(self.cut, self.filters, newest=self.newest, chosen=self.chosen)
 
     @property
     def alters(self) -> bool:
         """Whether a kept message may change. Renames are not considered here: their effect depends on the streams'
         names.
         """
-        return bool(self.maps or self.masks or self.marks)
+        return bool(self.maps or self.masks or self.marks or self.renumber)
 
     @property
     def _moves(self) -> bool:
@@ -134,7 +175,8 @@ class Reshape:
         for maps in (self.maps, self.renames.subjects):
             if maps:
                 config = map_stream_config(config, maps, restored)
-        return self.renames.config(config) if self.renames else config
+        config = self.renames.config(config) if self.renames else config
+        return without_first_seq(config) if self.renumber else config
 
     def consumer_config(self, config: JsonObject, stream: JsonObject, restored: Collection[str]) -> JsonObject:
         """Return the config of a consumer of the stream whose config (before this) is `stream`.
@@ -155,13 +197,15 @@ class Reshape:
     def apply(
         self, batches: Iterable[MessageBatch], *, stream: str, secret: bytes = b"", tally: ReshapeTally | None = None
     ) -> Iterator[MessageBatch]:
-        """Yield the changed messages of the stream (named as in the backup). `tally` is updated.
+        """Yield the changed messages of the stream (named as in the backup). `tally` is updated, and counts on: the
+        stream may come in parts.
 
         Raises:
             PlanRefused: a message cannot be masked, has an unwanted header, or two counters would become one.
             UsageError: values are to be hashed, and there is no secret.
             FormatError: not batches of messages.
         """
+        assert self.newest is None or self.chosen is not None, "the newest messages were not looked for"
         self.masks.check_secret(secret)
         tally = ReshapeTally() if tally is None else tally
         return rebatch(self._each(batches, stream, secret, tally))
@@ -175,15 +219,28 @@ class Reshape:
             tally._cut(batch, rows, within)
             if not within.num_rows:
                 continue
-            if self.subjects is not None:
-                within = keep_rows(within, self.subjects.rows(Subjects(within)))
+            within = self._kept(within, stream, tally)
             self._refuse_unwanted(within, stream)
             if self.masks:
-                within = self.masks.apply(within, Subjects(within), stream, secret, count=tally.masked)
+                from jsbackup.transforms.mask_batch import mask_batch  # not imported for restores without masks
+
+                within = mask_batch(self.masks, within, stream, secret, count=tally.masked)
             if self._moves or self.marks:
                 within = self._moved(within, Subjects(within))
             tally.kept = tally.kept.plus(within)
-            yield within
+            yield numbered(within, tally.numbered) if self.renumber else within
+
+    def _kept(self, batch: MessageBatch, stream: str, tally: ReshapeTally) -> MessageBatch:
+        masks = [
+            self.filters.rows(batch, tally.matched) if self.filters else None,
+            None if self.chosen is None else self.chosen.rows(batch.column(SEQUENCE)),
+        ]
+        if self.filters.by_content and masks[0] is not None and bucket_of(stream)[0] is StreamKind.KEY_VALUE:
+            by_subject = self.filters.by_subject.rows(batch)
+            dropped = pc.invert(masks[0]) if by_subject is None else pc.and_not(by_subject, masks[0])
+            tally.markers += marker_rows(batch.column(HEADERS).filter(dropped)).true_count
+        found = [mask for mask in masks if mask is not None]
+        return keep_rows(batch, reduce(pc.and_, found)) if found else batch
 
     def _refuse_unwanted(self, batch: MessageBatch, stream: str) -> None:
         column = batch.column(HEADERS)
@@ -196,29 +253,29 @@ class Reshape:
                     f"message {batch.column(SEQUENCE)[found].as_py()} of stream {stream} has the header {name}, which "
                     "the target does not know",
                     hint="Restore into a newer server, leave such messages out (--subject, --since, --until), or leave "
-                    "the setting out all the same with --set FIELD=null.",
+                    "the setting out anyway with --set FIELD=null.",
                 )
 
     def _moved(self, batch: MessageBatch, subjects: Subjects) -> MessageBatch:
         batch = self._with_moved_headers(batch)
         if any(bucket_of(old)[0] is StreamKind.OBJECT for old, _ in self.renames.names):
-            from jsbackup.transforms.object_meta import META, rename_in_meta
+            from jsbackup.transforms.object_meta import META_SUBJECTS, rename_in_meta
 
-            meta = matcher(META)
+            meta = matcher(META_SUBJECTS)
             rows = subjects.rows(lambda text: meta.fullmatch(self.maps.map(text)) is not None).to_pylist()
             if any(rows):
                 payloads = batch.column(DATA).to_pylist()
                 rename = self.renames.object_bucket
                 changed = [rename_in_meta(p, rename) if row else p for p, row in zip(payloads, rows, strict=True)]
                 batch = with_column(batch, DATA, changed)
-        moved = subjects.exchanged(self.move)
+        moved = subjects.mapped([self.maps.stage, self.renames.subjects.stage])
         return batch if moved is None else with_column(batch, SUBJECT, moved)
 
     def _with_moved_headers(self, batch: MessageBatch) -> MessageBatch:
         column = batch.column(HEADERS)
-        if column.null_count == batch.num_rows:
+        if not mentions(column, ANY_MARK):
             return batch
-        marked = reduce(pc.or_, [pc.match_substring(column, mark) for mark in MARKS]).to_pylist()
+        marked = reduce(pc.or_, [pc.match_substring(column, mark) for mark in MARK_HEADERS]).to_pylist()
         if not any(marked):
             return batch
         blocks = [
@@ -233,7 +290,7 @@ class Reshape:
         """Encode the options as on the command line, with the resulting names and marks."""
         return {
             "cut": self.cut.to_json(),
-            "subjects": None if self.subjects is None else list(self.subjects.patterns),
+            "subjects": list(self.filters.subject) or None,
             "map_subjects": [str(one) for one in self.maps.maps],
             "renames": dict(self.renames.names),
             "renamed_subjects": [str(one) for one in self.renames.subjects.maps],
@@ -241,13 +298,16 @@ class Reshape:
             "unmaskable": str(self.masks.unmaskable),
             "marks": [mark.to_json() for mark in self.marks],
             **({"unwanted": list(self.unwanted)} if self.unwanted else {}),
+            **({"filters": filters} if (filters := replace(self.filters, subject=()).to_json()) else {}),
+            **({} if self.newest is None else {"newest": self.newest.to_json()}),
+            **({"renumber": True} if self.renumber else {}),
         }
 
     @classmethod
     def from_json(cls, value: JsonObject) -> Reshape:
         """Decode the result of `to_json`. Raises FormatError."""
         known = Reshape().to_json()
-        if not isinstance(value, dict) or value.keys() - {"unwanted"} != known.keys():
+        if not isinstance(value, dict) or value.keys() - _OPTIONAL != known.keys():
             raise FormatError("reshape: not the fields that it has")
         if not isinstance(value["cut"], dict) or not isinstance(value["renames"], dict):
             raise FormatError("reshape: cut or renames are damaged")
@@ -257,15 +317,26 @@ class Reshape:
         try:
             return cls(
                 Cut.from_json(value["cut"]),
-                None if value["subjects"] is None else SubjectFilter.parse(_texts(value, "subjects")),
+                _filters(value),
                 SubjectMaps.parse(_texts(value, "map_subjects")),
                 Renames(tuple(names), SubjectMaps.parse(_texts(value, "renamed_subjects"))),
                 Masks.parse(_texts(value, "masks"), _text(value["unmaskable"])),
                 tuple(SourceMark.from_json(mark) for mark in value["marks"]),
                 tuple(_texts(value, "unwanted")) if "unwanted" in value else (),
+                NewestRule.from_json(value["newest"]) if "newest" in value else None,
+                value.get("renumber") is True,
             )
         except UsageError as error:
             raise FormatError(f"reshape: {error.message}") from error
+
+
+# Fields that are only written if they say something.
+_OPTIONAL = {"unwanted", "filters", "newest", "renumber"}
+
+
+def _filters(value: JsonObject) -> Filters:
+    subjects = Filters() if value["subjects"] is None else Filters.parse({"subject": _texts(value, "subjects")})
+    return replace(Filters.from_json(value.get("filters", {})), subject=subjects.subject)
 
 
 def _texts(value: JsonObject, key: str) -> list[str]:

@@ -148,7 +148,7 @@ class SubjectMap:
         for number, at in enumerate(wildcards, start=1):
             token = pattern.split(".")[at]
             if token == "*" and uses.count(number) > 1:
-                return f"{self} uses wildcard {number} twice, which no pattern says"
+                return f"{self} uses wildcard {number} twice, which no pattern can express"
             if token != "*" and number not in uses:
                 return f"{self} drops wildcard {number}, by which {pattern} tells messages apart"
         return ""
@@ -193,6 +193,17 @@ class SubjectMaps:
             if mapped is not None:
                 return mapped
         return subject
+
+    @property
+    def stage(self) -> list[tuple[bytes, list[bytes | int]]]:
+        """The maps as a stage of `kernels.SubjectMapper`."""
+        return [
+            (
+                one.source.encode(),
+                [part.encode() if isinstance(part, str) else part for part in _template(one.source, one.dest)],
+            )
+            for one in self.maps
+        ]
 
     def guarding(self, held: Sequence[str]) -> SubjectMaps:
         """Return these maps, for patterns of a stream that holds what matches `held`.
@@ -245,7 +256,7 @@ class SubjectMaps:
                 theirs = [subject for subject in subjects if not (one.is_wide and is_reserved(subject))]
                 arrived = [one.image(part) for subject in theirs if (part := intersection(one.source, subject))]
                 if any(overlaps(image, other) for image in arrived for other in own):
-                    raise PlanRefused(f"{pattern} cannot follow its messages: {one} brings others under it")
+                    raise PlanRefused(f"{pattern} cannot follow its messages: {one} would add other subjects to it")
         return self._disjoint(tidy(found))
 
     def may_merge(self, patterns: Sequence[str]) -> str:
@@ -285,7 +296,7 @@ class SubjectMaps:
                 yield image, one.loss(both)
                 break
             if not contains(pattern, one.source):
-                yield image, f"{one} maps a part of it that no pattern tells from the rest"
+                yield image, f"{one} maps a part of it that no pattern can separate"
             elif not (stays and contains(pattern, image)):  # an image within the pattern needs no pattern of its own
                 yield image, one.loss(both)
         else:
@@ -298,7 +309,7 @@ class SubjectMaps:
                 raise PlanRefused(f"{one} and {other} would stand side by side and overlap")
         for pattern in patterns:
             if not is_pattern(pattern):
-                raise PlanRefused(f"{pattern[:80]} is no subject that a server takes")
+                raise PlanRefused(f"{pattern[:80]} is not a subject that servers accept")
         return patterns
 
 

@@ -16,7 +16,16 @@ from functools import lru_cache
 from jsbackup.errors import UsageError
 from jsbackup.names import has_blank
 
-__all__ = ["check_pattern", "contains", "intersection", "is_pattern", "matcher", "overlaps", "tidy"]
+__all__ = [
+    "check_pattern",
+    "contains",
+    "intersection",
+    "is_literal",
+    "is_pattern",
+    "matcher",
+    "overlaps",
+    "tidy",
+]
 
 # Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
 _MAX_BYTES = 4096
@@ -49,6 +58,11 @@ def matcher(pattern: str) -> re.Pattern[str]:
     """Return a regular expression whose `fullmatch` tests a literal subject; its groups are the wildcards."""
     parts = {"*": "([^.]*)", ">": "(.*)"}
     return re.compile(r"\.".join(parts.get(token) or re.escape(token) for token in pattern.split(".")), re.DOTALL)
+
+
+def is_literal(pattern: str) -> bool:
+    """Return whether the pattern has no wildcard."""
+    return not any(token in ("*", ">") for token in pattern.split("."))
 
 
 def contains(outer: str, inner: str) -> bool:

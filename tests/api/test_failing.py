@@ -34,7 +34,7 @@ def test_no_repository(tmp_path: Path, shop: Shop) -> None:
         jsbackup.open(tmp_path / "nothing")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear")
-    with pytest.raises(errors.RepositoryNotFound, match="something else"):
+    with pytest.raises(errors.RepositoryNotFound, match="other files"):
         jsbackup.open(tmp_path / "full", create=True)
     empty = jsbackup.open(tmp_path / "new", create=True)
     assert empty.backups() == [] and not (tmp_path / "new").exists()

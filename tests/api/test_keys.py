@@ -23,7 +23,7 @@ pytestmark = pytest.mark.nats
 
 errors = jsbackup.errors
 
-ME, STRANGER = age.identity_of(bytes(range(32))), age.identity_of(bytes(32))
+ME, STRANGER = age.age_identity(bytes(range(32))), age.age_identity(bytes(32))
 PASSPHRASE = "correct horse battery staple"
 
 _NUMBERS = itertools.count()

@@ -31,7 +31,7 @@ def test_one_message_and_one_value_of_a_backup(shop: Shop) -> None:
     for wrong in (lambda: backup["ORDERS"].value("theme"), lambda: backup["ORDERS"].files()):
         with pytest.raises(UsageError, match="stream ORDERS is not a"):
             wrong()
-    with pytest.raises(UsageError, match="knows stream KV_settings up to"):
+    with pytest.raises(UsageError, match="has stream KV_settings only up to"):
         backup["KV_settings"].value("theme", datetime(2100, 1, 1, tzinfo=UTC))
 
 
@@ -64,6 +64,11 @@ def test_values_at_moments_and_files(target: NatsServer, tmp_path: Path) -> None
         bucket.value("k")
     with pytest.raises(IncompleteError, match="cannot say"):
         bucket.value("full", 4)
+    with pytest.raises(
+        IncompleteError, match="cannot say of bucket b at sequence 4 what these keys were: full"
+    ) as known:
+        bucket.keys(at=4)
+    assert known.value.result == {}
     files = backup["OBJ_files"]
     assert [(one.name, one.size, one.link) for one in files.files()] == [("large", len(LARGE), "")]
     assert b"".join(files.read_file("large")) == LARGE

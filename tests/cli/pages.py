@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from jsbackup.cli.output.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
+from jsbackup.html.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
 from jsbackup.pipeline.jobs.distribution import Distribution, LargeMessage, SizeClass, TimeBin
-from jsbackup.pipeline.jobs.stats import Sizes, StreamStats, SubjectStats
+from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
 from jsbackup.repository.read.growth import GrowthPoint
 
 Element = ElementTree.Element
@@ -84,7 +84,7 @@ def text_of(element: Element) -> str:
 def check_geometry(svg: Element) -> None:
     """All of a drawing is numbers, and inside its view box."""
     _, _, wide, high = map(float, svg.attrib["viewBox"].split())
-    assert (wide, high) in ((WIDTH, HEIGHT), (WIDTH, CALENDAR_HEIGHT), (100, 10), (24, 8))
+    assert (wide, high) in ((WIDTH, HEIGHT), (WIDTH, CALENDAR_HEIGHT), (100, 10), (24, 8), (240, 48))
     for element in svg.iter():
         for x, y in _corners(element):
             assert math.isfinite(x) and math.isfinite(y)

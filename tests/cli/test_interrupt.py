@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from jsbackup.cli.commands import backup
+from jsbackup.cli.main import run
 from tests.cli.typed import Shop, in_shell, in_terminal
 from tests.harness.commands import command_line, environment
 from tests.harness.servers import NEWEST, NatsServer, wait_until
@@ -44,9 +47,24 @@ def test_a_long_verify_is_stopped(shop: Shop, stop: object) -> None:
     # The same backup so often that nobody waits for the end.
     line = ["verify", "-r", shop.repo, "--level", "data", *["latest"] * 5000]
     done = in_terminal(*line, when_drawn=("ORDERS", stop))  # type: ignore[arg-type]
-    assert (done.code, done.out) == (130, "")
+    assert (done.code, done.out) == (130, ""), done.err
     assert f"error: {SENTENCE}\r\n" in done.err and "Traceback" not in done.err
     assert in_shell("verify", "-r", shop.repo).code == 0
+
+
+def test_what_an_interrupt_breaks_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def waiting(**_: object) -> int:
+        # What `Condition.wait` does if Ctrl-C comes while it takes its lock again.
+        condition = threading.Condition()
+        with condition:
+            condition.release()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(backup.COMMANDS["backup"], "callback", waiting)
+    assert run(["backup", "-r", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == f"error: {SENTENCE}\n"
 
 
 def test_with_json_it_is_an_error_like_others(shop: Shop) -> None:
@@ -99,7 +117,9 @@ def test_a_signal_that_it_was_started_to_ignore_does_not_stop_it(
             env=environment(),
             preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN),
         )
-        wait_until(lambda: any((started / "locks").glob("*")), "the lease")
+        # `follow` has a lease for a moment, while it makes a backup.
+        begun = started / ("backups" if command == "follow" else "locks")
+        wait_until(lambda: any(begun.glob("*")), "what it begins with")
         process.send_signal(ignored)
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=1)

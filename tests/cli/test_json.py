@@ -57,6 +57,7 @@ PROMISED = {
         "streams[].config_changes streams[].consumer_changes"
     ),
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
+    "put-back": "backup stream to result written there refused messages[].sequence messages[].action",
     "copy": "copied_objects copied_bytes skipped_objects",
     "repair": "mended lost objects[].key objects[].outcome objects[].backups",
     "export": "files rows bytes",
@@ -157,6 +158,7 @@ def test_every_command_prints_what_the_schema_says(
 
     assert check("list", typed("list", "-r", repo, "--json")) == {"backups": [], "damaged": []}
     assert check("verify", typed("verify", "-r", repo, "--json"))["backups"] == []
+    assert check("browse", typed("browse", "-r", repo, "--for", "1ms", "--json"))["repository"] == str(repo)
 
     first = check("backup", typed("backup", "-s", shop.url, "-r", repo, "--tag", "a=1", "--json"))
     names = [stream["name"] for stream in first["streams"]]
@@ -198,6 +200,8 @@ def test_every_command_prints_what_the_schema_says(
     assert [action["stream"] for action in planned["actions"]] == names and planned["refusals"] == []
     restored = check("restore", typed(*line))
     assert restored["failed"] == [], restored
+    again = ["put-back", first["backup"], "ORDERS", "--sequence", "1-3", "-r", repo, "-s", target.url, "--json"]
+    assert check("put-back", typed(*again))["there"] == 3
     assert [(one["name"], one["verified"]) for one in restored["streams"]] == [(name, True) for name in names]
     assert restored["failed"] == restored["skipped"] == []
     in_the_way = typed("plan", *line[1:])
@@ -211,6 +215,10 @@ def test_every_command_prints_what_the_schema_says(
 
     drilled = check("drill", typed("drill", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--json"))
     assert [(one["name"], one["verified"]) for one in drilled["streams"]] == [(name, True) for name in names]
+    served = typed("serve", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--for", "1ms", "--json")
+    ready = check("serve", served)
+    assert [(one["as"], one["verified"]) for one in ready["streams"]] == [(name, True) for name in names]
+    assert ready["ok"] and served.out.count("\n") == 1 and not Path(ready["kept"]["folder"]).exists()
     stands = check("status", typed("status", "-r", repo, "--live", "-s", shop.url, "--max-age", "1h", "--json"))
     assert stands["ok"] and stands["live"]["not_backed_up"] == []
     assert stands["newest_drill"]["backup"] == first["backup"] and stands["newest_verify"]["level"] == "data"

@@ -51,7 +51,7 @@ def test_damage_is_told_on_stderr(repo: Path, typed: Type) -> None:
 def test_a_breach_is_told_on_stderr(repo: Path, typed: Type) -> None:
     told = typed("status", "-q", "--min-backups", "30", "-r", repo)
     assert (told.code, told.out) == (17, "")
-    assert "BREACH      few-backups: there are 2 complete backups, 30 are asked for" in told.err
+    assert "BREACH      few-backups: found 2 complete backups; at least 30 required" in told.err
 
 
 def test_what_cannot_be_written_beside_a_result_is_told(repo: Path, typed: Type) -> None:

@@ -69,14 +69,28 @@ def test_a_file_has_defaults_and_profiles(tmp_path: Path) -> None:
     assert wrong.value.hint == "There are a, b-2.x."
 
 
+def test_profiles_are_meant_by_names_and_globs(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("".join(f"[profiles.{name}]\n" for name in ("prod-b", "test", "prod-a", "prod-a2")))
+    file = read_config(path)
+    assert file.matching(["prod-*"]) == (("prod-a", "prod-a2", "prod-b"), True)
+    assert file.matching(["prod-?", "test", "prod-b"]) == (("prod-a", "prod-b", "test"), True)
+    assert file.matching(["test", "*"]) == (("test", "prod-a", "prod-a2", "prod-b"), True)
+    assert file.matching(["prod-[ab]"]) == (("prod-a", "prod-b"), True)
+    assert file.matching(["nobody", "test", "nobody"]) == (("nobody", "test"), False)
+    with pytest.raises(UsageError, match=r"has no profile like 'Prod-\*'") as wrong:
+        file.matching(["Prod-*"])
+    assert wrong.value.hint == "There are prod-a, prod-a2, prod-b, test."
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ('profile = "x"', "unknown key 'profile'"),
         ("[profile.a]", "unknown key 'profile'"),
-        ("defaults = 1", "defaults is no table"),
-        ("profiles = []", "profiles is no table"),
-        ("[profiles]\na = 1", "profile a is no table"),
+        ("defaults = 1", "defaults is not a table"),
+        ("profiles = []", "profiles is not a table"),
+        ("[profiles]\na = 1", "profile a is not a table"),
         ('[profiles."../x"]', "no profile can be named '../x'"),
         ('[profiles.""]', "no profile can be named ''"),
         ("a = ", "is not TOML"),

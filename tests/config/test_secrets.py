@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import copy
 import pickle
 import secrets as random
@@ -22,8 +20,6 @@ from jsbackup.config.secrets import (
     parse_creds,
     parse_seed,
     read_file,
-    resolve_reference,
-    resolve_secret,
 )
 from jsbackup.errors import UsageError
 
@@ -87,68 +83,6 @@ def test_paths_expand_home_and_variables(tmp_path: Path) -> None:
 def test_a_variable_that_is_not_set_is_an_error_not_nothing() -> None:
     with pytest.raises(UsageError, match="names the variable HOEM, which is not set"):
         expand_path("$HOEM/x.creds", {"HOME": "/home/ann"})
-
-
-def test_a_reference_is_a_file_unless_it_has_a_scheme(tmp_path: Path) -> None:
-    file = tmp_path / "my:odd.creds"
-    file.write_text("content")
-    environ = {"D": str(tmp_path), "VALUE": "from the environment"}
-    assert resolve_reference(str(file), "creds", {}) == "content"
-    assert resolve_reference("$D/my:odd.creds", "creds", environ) == "content"
-    assert resolve_reference(f"file://{file}", "creds", {}) == "content"
-    assert resolve_reference("FILE://$D/my:odd.creds", "creds", environ) == "content"
-    assert resolve_reference("env://VALUE", "creds", environ) == "from the environment"
-    assert resolve_reference("data:;base64,Y29udGVudA==", "creds", {}) == "content"
-    assert resolve_reference("data:text/plain;base64,Y29udGVudA==", "creds", {}) == "content"
-
-
-def test_a_password_is_itself_unless_it_has_a_scheme(tmp_path: Path) -> None:
-    file = tmp_path / "password"
-    file.write_text(PLANTED + "\r\n")
-    assert resolve_secret("a:b$HOME~", "password", {}).reveal() == "a:b$HOME~"
-    assert resolve_secret(f"file://{file}", "password", {}).reveal() == PLANTED
-    assert resolve_secret("env://P", "password", {"P": PLANTED}).reveal() == PLANTED
-    assert resolve_secret("data:;base64,YWJj", "password", {}).reveal() == "abc"
-
-
-@pytest.mark.parametrize("reference", ["op://vault/item/field", "nsc://operator/account/user", "OP://vault/item"])
-def test_schemes_that_start_programs_are_refused_clearly(reference: str) -> None:
-    for resolve in (resolve_reference, resolve_secret):
-        with pytest.raises(UsageError, match=r"(op|nsc):// reference, which jsbackup cannot look up") as caught:
-            resolve(reference, "credentials file", {})
-        assert caught.value.hint is not None
-        assert "env://NAME" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        f"data:,{PLANTED}",
-        f"data:;base64{PLANTED}",
-        f"data:;base64,{PLANTED}!",
-        "data:;base64,/w==",
-        "env://",
-        "env://NO",
-    ],
-)
-def test_broken_references_are_refused_without_being_repeated(reference: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        resolve_reference(reference, "credentials file", {})
-    _assert_hidden(caught.value, PLANTED)
-
-
-def test_a_seed_given_as_a_file_name_is_not_repeated() -> None:
-    seed = new_seed()
-    with pytest.raises(UsageError, match="looks like a secret") as caught:
-        resolve_reference(seed, "nkey file", {})
-    _assert_hidden(caught.value, seed)
-
-
-def test_a_jwt_given_as_a_file_name_is_not_repeated() -> None:
-    jwt = "eyJ0eXAi." + "a" * 5000 + ".c2ln"
-    with pytest.raises(UsageError, match="looks like a secret") as caught:
-        resolve_reference(jwt, "credentials file", {})
-    _assert_hidden(caught.value, jwt)
 
 
 def test_files_are_bounded_text_and_errors_name_them(tmp_path: Path) -> None:
@@ -223,11 +157,8 @@ def test_every_user_seed_of_nkeys_passes_and_no_other_role_does(raw: bytes) -> N
             check_seed(nkeys.encode_seed(raw, role).decode(), "seed")
 
 
-@given(st.text(max_size=60), st.binary(max_size=60))
-def test_any_text_is_a_secret_or_a_usage_error(text: str, raw: bytes) -> None:
-    for candidate in (text, f"data:;base64,{text}", "data:;base64," + base64.b64encode(raw).decode(), f"env://{text}"):
-        with contextlib.suppress(UsageError):
-            resolve_secret(candidate, "password", {})
+@given(st.text(max_size=60))
+def test_any_text_is_a_secret_or_a_usage_error(text: str) -> None:
     for parse in (parse_creds, parse_seed, check_seed):
         with pytest.raises(UsageError):
             parse(text, "file")

@@ -58,15 +58,23 @@ _UNLIMITED = dict.fromkeys(
 class Operator:
     """An operator with a system account and others, by name; `config` makes a server trust it.
 
-    `tiers` are JetStream limits of the accounts by their number of replicas, such as `{"R1": {"streams": 1}}`.
+    `tiers` are JetStream limits of the accounts by their number of replicas, such as `{"R1": {"streams": 1}}`. `twins`
+    are names of more accounts, which others may have too; `keys` are those of all accounts.
     """
 
     def __init__(
-        self, tiers: Mapping[str, Mapping[str, int]] | None = None, accounts: Sequence[str] = ("APP",)
+        self,
+        tiers: Mapping[str, Mapping[str, int]] | None = None,
+        accounts: Sequence[str] = ("APP",),
+        twins: Sequence[str] = (),
     ) -> None:
         operator, system = Key(nkeys.PREFIX_BYTE_OPERATOR), Key(nkeys.PREFIX_BYTE_ACCOUNT)
+        self.system = system
         self.accounts = {name: Key(nkeys.PREFIX_BYTE_ACCOUNT) for name in accounts}
         self.account = self.accounts[accounts[0]]
+        named = [*self.accounts.items(), *((name, Key(nkeys.PREFIX_BYTE_ACCOUNT)) for name in twins)]
+        named.sort(key=lambda one: accounts.index(one[0]))
+        self.keys = [key for _, key in named]
         jwt = operator.jwt(operator.public, "op", {"type": "operator", "system_account": system.public})
         limits = {"type": "account", "limits": {**_UNLIMITED, "wildcards": True}}
         flat = {key: value for key, value in _UNLIMITED.items() if key not in _STORED} | {"wildcards": True}
@@ -79,7 +87,7 @@ class Operator:
             f"  {key.public}: {operator.jwt(key.public, name, claims)}"
             for key, name, claims in (
                 (system, "SYS", system_limits),
-                *((key, name, limits) for name, key in self.accounts.items()),
+                *((key, name, limits) for name, key in named),
             )
         )
         self.config = (
@@ -87,9 +95,16 @@ class Operator:
         )
 
     def user(
-        self, *, account: str = "", bearer: bool = False, expires: int | None = None, publish: Sequence[str] = ()
+        self,
+        *,
+        account: str = "",
+        key: Key | None = None,
+        bearer: bool = False,
+        expires: int | None = None,
+        publish: Sequence[str] = (),
     ) -> tuple[str, str]:
-        """JWT and seed of a new user, of the first account if none is named; with `publish` it may publish no more."""
+        """JWT and seed of a new user, of the first account if none is named (or given by its key); with `publish` it
+        may publish no more."""
         user = Key()
         claims: dict[str, Any] = {"type": "user", "subs": -1, "data": -1, "payload": -1}
         if bearer:
@@ -97,8 +112,12 @@ class Operator:
         if publish:
             claims["pub"] = {"allow": list(publish)}
         outer = {} if expires is None else {"exp": expires}
-        key = self.accounts[account] if account else self.account
+        key = key or (self.accounts[account] if account else self.account)
         return key.jwt(user.public, "ann", claims, **outer), user.seed
+
+    def system_user(self, *, publish: Sequence[str] = ()) -> tuple[str, str]:
+        """JWT and seed of a new user of the system account."""
+        return self.user(key=self.system, publish=publish)
 
 
 def creds_text(jwt: str, seed: str) -> str:

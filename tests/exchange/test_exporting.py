@@ -336,7 +336,7 @@ def test_configs_go_out_and_in_and_out_again_unchanged(tmp_path: Path, store: Me
     stream_folder(tmp_path / "in" / "größe", MESSAGES, name="größe", form="v2", file=V2)
     first = imported(take_in(tmp_path / "in", repository))
     with NewFolder(tmp_path / "first", "token", 0o777) as new:
-        exported = export_configs(new, list(first.values()))
+        exported = export_configs(new, list(first.values()), "config")
         new.commit()
     assert [(one.name, one.archive, one.messages) for one in exported] == [("A", "config", 0), ("größe", "config", 0)]
     edited = tmp_path / "first" / "streams" / "A.json"
@@ -344,7 +344,7 @@ def test_configs_go_out_and_in_and_out_again_unchanged(tmp_path: Path, store: Me
     again = imported(take_in(tmp_path / "first", repository, seconds=2 * 10**9))
     assert again["A"].config["max_msgs"] == 5
     with NewFolder(tmp_path / "again", "token", 0o777) as new:
-        export_configs(new, list(again.values()))
+        export_configs(new, list(again.values()), "config")
         new.commit()
     assert tree(tmp_path / "again") == tree(tmp_path / "first")
     assert set(tree(tmp_path / "again")) == {

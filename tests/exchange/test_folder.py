@@ -11,7 +11,7 @@ import pytest
 
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
 from jsbackup.exchange import folder as folder_module
-from jsbackup.exchange.folder import Folder, FolderEntry, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_errors_name_files_below_the_root_only(tmp_path: Path, root: Folder) -> 
 def test_names_that_are_no_text_are_shown_all_the_same(tmp_path: Path, root: Folder) -> None:
     (tmp_path / os.fsdecode(b"\xff\x1b[2J")).write_bytes(b"")
     (name,) = root.entries()
-    assert printable(name) == "\\udcff\\x1b[2J"
-    printable(name).encode()
+    assert printable_name(name) == "\\udcff\\x1b[2J"
+    printable_name(name).encode()
 
 
 def test_a_folder_of_endlessly_many_entries_is_refused(
@@ -140,3 +140,60 @@ def test_a_folder_of_endlessly_many_entries_is_refused(
     (tmp_path / "d").write_bytes(b"")
     with pytest.raises(UsageError, match="more than 3 entries"):
         root.entries()
+
+
+# --- damaged disks ---
+
+
+class Disk:
+    """A file of which some bytes cannot be read."""
+
+    def __init__(self, content: bytes, *bad: range) -> None:
+        self.content = content
+        self.bad = bad
+        self.reads = 0
+
+    def read(self, at: int, count: int) -> bytes:
+        self.reads += 1
+        if any(at < part.stop and at + count > part.start for part in self.bad):
+            raise OSError(5, "input/output error")
+        return self.content[at : at + min(count, 700_000)]  # less than asked for, as a system call may
+
+
+def test_what_a_disk_cannot_read_costs_its_sectors_only() -> None:
+    content = os.urandom((2 << 20) + 5000)
+    disk = Disk(content, range(5000, 5001), range(1 << 20, (1 << 20) + 8193), range(len(content) - 1, len(content)))
+    found = folder_module._read_around(disk.read, len(content))
+    last = (2 << 20) + 4096
+    assert found.unread == ((4096, 8192), (1 << 20, (1 << 20) + 12288), (last, len(content)))
+    expected = bytearray(content)
+    for start, stop in found.unread:
+        expected[start:stop] = bytes(stop - start)
+    assert found.content == expected
+    assert disk.reads < 800
+
+
+def test_a_file_that_becomes_shorter_meanwhile_ends_there(tmp_path: Path, root: Folder) -> None:
+    found = folder_module._read_around(Disk(b"12345").read, 9)
+    assert found == (b"12345", ())
+    (tmp_path / "file").write_bytes(b"12345")
+    assert root.read_around("file", 5) == (b"12345", ())
+    with pytest.raises(FormatError, match="more than 4 bytes"):
+        root.read_around("file", 4)
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(UsageError):
+        root.read_around("link", 5)
+
+
+def test_a_stamp_changes_with_what_is_written(tmp_path: Path, root: Folder) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"1")
+    before = root.stamp("file")
+    assert root.stamp("file") == before
+    with file.open("ab") as more:
+        more.write(b"2")
+    assert (longer := root.stamp("file")) != before
+    os.utime(file, ns=(1, 1))
+    assert root.stamp("file") != longer
+    with pytest.raises(StoreError):
+        root.stamp("nowhere")

@@ -294,7 +294,7 @@ def test_the_state_inside_an_archive_v2_counts(tmp_path: Path, repository: Repos
     assert stored_messages(repository.store, stream) == as_stored(MESSAGES)
     assert stream.warnings == (
         f"backup.json reports sequences 77 to 99999, its archive {first} to {last}; the archive's are used",
-        "the archive has 200 messages, backup.json reports 5",
+        "messages in the archive: 200, in backup.json: 5",
     )
 
 
@@ -312,7 +312,8 @@ def test_a_config_edited_in_backup_json_is_taken_and_said(tmp_path: Path, reposi
     stream_folder(tmp_path, MESSAGES, max_msgs=10, discard="new")
     stream = imported(take_in(tmp_path, repository))["ORDERS"]
     assert stream.config == {**config_of("ORDERS"), "max_msgs": 10, "discard": "new"}
-    assert stream.warnings == ("backup.json and the archive differ about max_msgs, discard; backup.json was taken",)
+    used = "the value of backup.json was used"
+    assert stream.warnings == (f"backup.json and the archive differ in max_msgs, discard; {used}",)
 
 
 def test_what_an_older_cli_dropped_comes_from_the_archive(tmp_path: Path, repository: Repository) -> None:
@@ -322,7 +323,7 @@ def test_what_an_older_cli_dropped_comes_from_the_archive(tmp_path: Path, reposi
     describe(tmp_path, described, {**state_with(state_of(MESSAGES)), "consumer_count": 2})
     stream = imported(take_in(tmp_path, repository))["ORDERS"]
     assert stream.config == {**described, "subjects": ["orders.>"]}
-    assert stream.warnings == ("backup.json lacks subjects of the config, taken from the archive",)
+    assert stream.warnings == ("backup.json lacks subjects, which was taken from the archive",)
 
 
 @pytest.mark.parametrize("form", ["v1", "v2"])
@@ -330,7 +331,7 @@ def test_consumers_that_are_missing_are_told(tmp_path: Path, repository: Reposit
     stream_folder(tmp_path, MESSAGES, form=form, consumers=())
     describe(tmp_path, config_of("ORDERS"), {**state_with(state_of(MESSAGES)), "consumer_count": 3})
     (warning,) = imported(take_in(tmp_path, repository))["ORDERS"].warnings
-    assert warning.startswith("the archive has 0 consumers, backup.json reports 3: ")
+    assert warning.startswith("consumers in the archive: 0, in backup.json: 3; ")
     assert ("held in memory" in warning) is (form == "v1")
 
 
@@ -372,7 +373,7 @@ def test_a_clusters_archive_v2_may_have_rolled_a_consumer_back(
     stream_folder(tmp_path, MESSAGES, form="v2", consumers=consumers, **config)
     found = imported(take_in(tmp_path, repository))["ORDERS"].consumers
     assert [c.fidelity for c in found] == [Fidelity.FLOOR, Fidelity.EXACT, Fidelity.EXACT]
-    assert "tells the ack floor only" in found[0].reason
+    assert "contains only the ack floor" in found[0].reason
 
 
 def test_a_consumer_twice_is_refused(tmp_path: Path, repository: Repository) -> None:

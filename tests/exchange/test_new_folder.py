@@ -114,7 +114,7 @@ def test_in_a_folder_that_exists_what_was_made_last_gets_its_name_last(
     rename = Path.rename
     monkeypatch.setattr(Path, "rename", lambda self, to: moved.append(Path(to).name) or rename(self, to))
     with NewFolder(tmp_path, "token", 0o700) as new:
-        (new.staging / "zzz").write_bytes(b"somebody else's")
+        (new.staging / "zzz").write_bytes(b"someone else's")
         new.write("stream.arc.s2", b"")
         new.write("backup.json", b"{}")
         new.commit()

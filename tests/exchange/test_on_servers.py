@@ -287,6 +287,42 @@ def test_configs_go_out_are_edited_and_applied(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("kind", ["nack", "terraform"])
+def test_declarations_go_out_and_are_applied(tmp_path: Path, kind: str, version: str) -> None:
+    names = ("OPTIONS", "PULL", "PUSH", "MIRROR", "MIRROR_PART", "SOURCES", "REPUBLISH", "KV", "OBJECTS", "UNICODE")
+    with NatsServer(version) as server:
+        before = filled(server.url, version, names)
+        jsbackup("backup", "-s", server.url, "-r", tmp_path / "repo", "--config-only").ok()
+    out = tmp_path / "out"
+    exported = jsbackup("export", "latest", "-r", tmp_path / "repo", "--format", kind, "--output", out)
+    assert exported.code == 3
+    notes = {note for stream in exported.document["streams"] for note in stream["notes"]}
+    ephemeral = "consumer push-ephemeral is left out: it is not durable, and {} makes no others"
+    known = {
+        "nack": {ephemeral.format("NACK"), "NACK has no place for republish.headers_only"},
+        "terraform": {
+            ephemeral.format("Terraform"),
+            "consumer expired: Terraform has no place for ack_wait: 100ms is not whole seconds",
+        },
+    }
+    assert notes == known[kind]
+    jsbackup("import", out, "-r", tmp_path / "other").ok()
+    with NatsServer(version) as server:
+        jsbackup("restore", "latest", "-r", tmp_path / "other", "-s", server.url).ok()
+        after = observed(server.url)
+    different = compare(before, after, ignore=["messages", "missing", "deleted", "subjects", "state.*"])
+    states = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending", "paused")
+    lacking = {
+        "nack": ["REPUBLISH: config.republish"],
+        "terraform": ["PULL: consumer.expired.config.ack_wait"],
+    }
+    left = [one for one in different if not any(f".{state}:" in one for state in states)]
+    assert [one.partition(": ")[0] + ": " + one.split(": ")[1] for one in left] == [
+        *sorted([*lacking[kind], "PUSH: consumer.push-ephemeral"])
+    ]
+
+
 def test_what_a_cluster_rolled_back_is_not_called_exact(tmp_path: Path) -> None:
     async def work(url: str) -> Observed:
         async with connected(url) as nc:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive import archive_v1_reader, archive_v1_writer
-from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveV1Reader, IndexState, late_deletions
+from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveV1Reader, IndexState, SealedBlock, late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.archive.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.formats.sequences import SequenceSet
@@ -469,6 +469,48 @@ def test_damage_in_a_block_or_a_state_is_named() -> None:
         decode(tar([*meta(), ("msgs/2.blk", data)]))
     with pytest.raises(FormatError, match="consumer c: consumer state"):
         decode(tar([*meta(), *consumer_files()[:2], ("obs/c/o.dat", b"\x16\x09")]))
+
+
+def test_a_block_without_any_record_may_be_encrypted() -> None:
+    name, data = block(1, 1, 2)
+    noise = random.Random(1).randbytes(len(data))
+    with pytest.raises(SealedBlock, match=r"msgs/1\.blk: nothing in it is a record"):
+        decode(tar([*meta(), (name, noise)]))
+    for damaged in (bytes(len(data)), data[: len(data) // 2] + noise[len(data) // 2 :], noise[:10] + data[10:]):
+        with pytest.raises(FormatError) as caught:
+            decode(tar([*meta(), (name, damaged)]))
+        assert not isinstance(caught.value, SealedBlock)
+
+
+def lenient(archive: bytes, first_seq: int = 0, deleted: Iterable[int] = ()) -> tuple[list[int], list[str]]:
+    """Sequences and flaws."""
+    reader = ArchiveV1Reader(first_seq, SequenceSet(deleted), lenient=True)
+    return sequences(read(reader, [archive])), reader.flaws
+
+
+def test_a_lenient_reader_takes_what_is_proved_and_says_what_is_not() -> None:
+    (name, first), (other, second) = block(1, 1, 2, 3, 5), block(2, 6, 7)
+    size = len(first) // 4
+    archive = tar([*meta(), (name, first[: size + 9] + b"\1" + first[size + 10 :]), (other, second)])
+    flaw = f"msgs/1.blk is damaged at bytes {size} to {2 * size - 1}: a record fails its checksum"
+    assert lenient(archive) == ([1, 3, 5, 6, 7], [flaw])
+    assert lenient(archive, 3, [7])[0] == [3, 5, 6]
+    gone = tar([*meta(), (name, first[: 2 * size + 5]), (other, bytes(len(second)))])
+    found, flaws = lenient(gone)
+    assert found == [1, 2] and len(flaws) == 2 and flaws[1].endswith("there are only zeros")
+
+
+def test_a_lenient_reader_reads_on_where_the_server_gave_up() -> None:
+    archive = tar([*meta(), block(1, 1, 2), ("errors.txt", b"no space left")])
+    assert lenient(archive) == ([1, 2], ["the server gave up: no space left"])
+    with pytest.raises(FormatError, match="no space left"):
+        lenient(tar([("errors.txt", b"no space left")]))
+
+
+def test_a_lenient_reader_does_without_a_damaged_index() -> None:
+    archive = tar([*meta(), block(1, 1, 2), ("msgs/index.db", INDEX[1][:-1] + b"\0")])
+    found, flaws = lenient(archive)
+    assert found == [1, 2] and len(flaws) == 1 and flaws[0].startswith("index.db cannot be used")
 
 
 @settings(max_examples=200, deadline=None)

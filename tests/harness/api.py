@@ -7,14 +7,17 @@ not know.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import nkeys
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
@@ -36,19 +39,29 @@ class Refused(Exception):
         self.description: str = error.get("description", "")
 
 
-async def connect(url: str) -> Client:
+async def connect(url: str, creds: Path | None = None) -> Client:
     """A nats-py connection that does not reconnect: a server that is gone fails the test at once. Close it."""
     client = Client()
     await client.connect(
-        servers=url.split(","), allow_reconnect=False, max_outstanding_pings=10, connect_timeout=PATIENCE_SECONDS
+        servers=url.split(","),
+        allow_reconnect=False,
+        max_outstanding_pings=10,
+        connect_timeout=PATIENCE_SECONDS,
+        user_credentials=None if creds is None else str(creds),
     )
     return client
 
 
+def creds_of(nc: Client) -> str | None:
+    """The credentials file that a connection was made with."""
+    found: str | None = nc._user_credentials
+    return found
+
+
 @contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Client]:
+async def connected(url: str, creds: Path | None = None) -> AsyncIterator[Client]:
     """The same as a context: closed at the end, whatever happened."""
-    client = await connect(url)
+    client = await connect(url, creds)
     try:
         yield client
     finally:
@@ -107,6 +120,17 @@ def headers(*pairs: tuple[str, str]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
+def _signed(creds: str, nonce: str) -> JSON:
+    """What logs in with the text of a credentials file: its JWT, and a signature by its seed."""
+    lines = creds.splitlines()
+    jwt, seed = (lines[1 + next(at for at, line in enumerate(lines) if f"BEGIN {what}" in line)] for what in _PARTS)
+    signature = nkeys.from_seed(bytearray(seed.encode())).sign(nonce.encode())
+    return {"jwt": jwt, "sig": base64.urlsafe_b64encode(signature).rstrip(b"=").decode()}
+
+
+_PARTS = ("NATS USER JWT", "USER NKEY SEED")
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One answer as the wire carried it; `header_block` is empty where there was none."""
@@ -122,24 +146,32 @@ class Wire:
     that is not UTF-8. Requests are pipelined: `send` queues one, `replies` waits for all of them.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._patience_seconds = patience_seconds
         self._inbox = f"_INBOX.wire{id(self):x}"
         self._sent = 0
         self._taken = 0
         self._replies: dict[int, Reply] = {}
 
     @classmethod
-    async def open(cls, url: str) -> Wire:
-        """Connects to the first server of a comma list; user and password of the URL are used."""
+    async def open(cls, url: str, patience_seconds: float = PATIENCE_SECONDS, creds: str | None = None) -> Wire:
+        """Connects to the first server of a comma list; user and password of the URL are used, or a credentials file.
+
+        A reply that does not come within `patience_seconds` raises TimeoutError.
+        """
         parts = urlsplit(url.split(",")[0])
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 20)
-        wire = cls(reader, writer)
-        await reader.readline()
+        wire = cls(reader, writer, patience_seconds)
+        info = json.loads((await reader.readline()).removeprefix(b"INFO "))
         options: JSON = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
         if parts.username:
             options |= {"user": parts.username, "pass": parts.password}
+        if creds:
+            options |= _signed(Path(creds).read_text(), info["nonce"])
         writer.write(f"CONNECT {json.dumps(options)}\r\nSUB {wire._inbox}.* 1\r\nPING\r\n".encode())
         while (line := await reader.readline()) != b"PONG\r\n":
             if not line or line.startswith(b"-ERR"):
@@ -170,14 +202,14 @@ class Wire:
     async def _receive(self, until: int) -> None:
         await self._writer.drain()
         while self._taken + len(self._replies) < until:
-            line = await asyncio.wait_for(self._reader.readline(), PATIENCE_SECONDS)
+            line = await asyncio.wait_for(self._reader.readline(), self._patience_seconds)
             words = line.split()
             if not line or words[0] == b"-ERR":
                 raise ConnectionError(line.decode() or "closed by the server")
             if words[0] == b"PING":
                 self._writer.write(b"PONG\r\n")
             elif words[0] in (b"MSG", b"HMSG"):
-                body = await asyncio.wait_for(self._reader.readexactly(int(words[-1]) + 2), PATIENCE_SECONDS)
+                body = await asyncio.wait_for(self._reader.readexactly(int(words[-1]) + 2), self._patience_seconds)
                 header_size = int(words[-2]) if words[0] == b"HMSG" else 0
                 number = int(words[1].rpartition(b".")[2])
                 self._replies[number] = Reply(body[:header_size], body[header_size:-2])

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from nats.aio.client import Client
 
 from tests.harness import awkward_configs, awkward_consumers, awkward_messages
-from tests.harness.api import Wire
+from tests.harness.api import PATIENCE_SECONDS, Wire, creds_of
 from tests.harness.awkward_bench import BUILDERS, Bench, Builder, Storage, StreamSpec
 from tests.harness.servers import version_tuple
 
@@ -26,6 +26,9 @@ _MODULES = (awkward_configs, awkward_consumers, awkward_messages)
 
 # Streams that copy others: made after them.
 COPIES = {"MIRROR": ("ORIGIN",), "MIRROR_PART": ("ORIGIN",), "SOURCES": ("ORIGIN", "PER_SUBJECT_5")}
+
+# What is published in the moment when a stream's leader changes is never answered: `filled` makes the streams again.
+_ANSWERED_IN_CLUSTER_SECONDS = 20
 
 # Builders at work at once: some wait for the server's clock, and in a cluster each waits for elections.
 _AT_ONCE = 8
@@ -57,7 +60,8 @@ async def fill(
 ) -> list[StreamSpec]:
     """Makes the streams on the server behind `nc`; returns what was made, copied streams before their copies.
 
-    `replicas` is for clusters, `prefix` for a JetStream domain. Raises Refused where the server refuses something.
+    `replicas` is for clusters, `prefix` for a JetStream domain. Raises Refused where the server refuses something, and
+    TimeoutError where it does not answer, both in an ExceptionGroup.
     """
     chosen = keys(version, storage=storage, only=only)
     workers = asyncio.Semaphore(_AT_ONCE)
@@ -80,7 +84,8 @@ async def _build(nc: Client, version: str, key: str, storage: Storage, replicas:
     url = nc.connected_url
     if url is None:
         raise ValueError("the connection is not open")
-    wire = await Wire.open(url.geturl())
+    patience = PATIENCE_SECONDS if replicas == 1 else _ANSWERED_IN_CLUSTER_SECONDS
+    wire = await Wire.open(url.geturl(), patience, creds_of(nc))
     seeded = random.Random(f"awkward {name}")
     bench = Bench(nc, wire, version_tuple(version), storage, replicas, prefix, name, root, seeded)
     try:

@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -30,11 +31,13 @@ _SECONDS = 60
 class Browser:
     """A running browser: `with Browser() as browser, browser.visit(path) as page`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reaches: str = "") -> None:
+        """`reaches` is a host and port that it may connect to, without the proxy."""
         program = next((found for name in NAMES if (found := shutil.which(name))), None)
         if program is None:
             missing("there is no headless Chromium: apt-get install chromium-headless-shell")
         self._program = str(program)
+        self._reaches = f";{reaches}" if reaches else ""
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="jsbackup-browser-"))
@@ -57,7 +60,7 @@ class Browser:
             "--disable-component-update",
             "--no-first-run",
             f"--proxy-server=127.0.0.1:{self._proxy.port}",
-            "--proxy-bypass-list=<-loopback>",
+            f"--proxy-bypass-list=<-loopback>{self._reaches}",
             f"--user-data-dir={self._folder}",
             "--remote-debugging-pipe",
         ]
@@ -92,8 +95,8 @@ class Browser:
         return self._proxy.connections
 
     @contextmanager
-    def visit(self, path: Path, *, width: int = 1200, dark: bool = False) -> Iterator[Page]:
-        """The file, loaded, in a window of this width."""
+    def visit(self, path: Path | str, *, width: int = 1200, dark: bool = False) -> Iterator[Page]:
+        """The file, or the page at an address, loaded, in a window of this width."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -103,8 +106,7 @@ class Browser:
         page.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
-        page.call("Page.navigate", url=path.as_uri())
-        self._until(lambda: page.told("Page.loadEventFired"))
+        page.go(path.as_uri() if isinstance(path, Path) else path)
         yield page
         self.call("Target.closeTarget", targetId=target)
 
@@ -121,7 +123,7 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def _until(self, true: Any) -> None:
+    def until(self, true: Any) -> None:
         while not true():
             self._next()
 
@@ -156,6 +158,28 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def go(self, url: str) -> None:
+        """Load an address."""
+        self.load_after(lambda: self.call("Page.navigate", url=url))
+
+    def load_after(self, act: Callable[[], object]) -> None:
+        """Do something, and wait until the page that it leads to is loaded."""
+        before = len(self.told("Page.loadEventFired"))
+        act()
+        self._browser.until(lambda: len(self.told("Page.loadEventFired")) > before)
+
+    def press(self, key: str, code: str = "", text: str = "") -> None:
+        """Press and release a key: `Tab`, `Enter`, or a letter with its `text`."""
+        number = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39}.get(key, ord(key[0].upper()))
+        given = {"key": key, "code": code or key, "windowsVirtualKeyCode": number}
+        typed = {"text": "\r"} if key == "Enter" else {"text": text} if text else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **given, **typed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    def picture(self) -> bytes:
+        """All of the page as PNG."""
+        return b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"])
 
     def settle(self) -> None:
         """Until two frames have been drawn, so that what a page does by itself is done or has begun."""

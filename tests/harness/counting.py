@@ -67,3 +67,15 @@ class CountingStore:
     def _count(self, operation: str) -> None:
         with self._lock:
             self.requests[operation] += 1
+
+
+class NotingStore(CountingStore):
+    """Notes the keys that are read."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.read: list[str] = []
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.read.append(key)
+        return super().get_range(key, offset, length)

@@ -15,6 +15,10 @@ from functools import cache
 
 from jsbackup.errors import StoreError
 from jsbackup.model import StreamState
+from jsbackup.pipeline.jobs.job_run import JobRun
+from jsbackup.pipeline.jobs.joining import compact_backup, count_after
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
+from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
@@ -24,13 +28,13 @@ from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.keep.forget import carry_out, plan_by_policy
+from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit
 from jsbackup.repository.keep.prune import PruneReport, prune
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.keep.seen_leases import list_leases
-from jsbackup.repository.manifest import Captured, Manifest, Result, objects_named, total_of
+from jsbackup.repository.manifest import Captured, Manifest, Result, Selection, objects_named, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.copying import CopyReport, copy_backups
@@ -44,7 +48,7 @@ from tests.harness.backups import CREATED, INCARNATION, SEGMENT_BYTES, make_mani
 from tests.harness.batches import batch_of, some_messages
 
 KINDS = ("plain", "signed", "encrypted")
-IDENTITY = age.identity_of(b"a reader's key, of 32 bytes all in"[:32])
+IDENTITY = age.age_identity(b"a reader's key, of 32 bytes all in"[:32])
 
 BEGIN_SECONDS = 1_732_153_500.0  # 2024-11-21: months go by in a history, and none may be in the future
 
@@ -222,7 +226,11 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
             segments=tuple(segments),
         )
         manifest = replace(
-            model, created=format_time(int(scene.now * 1e9)), streams=(orders, *model.streams[1:]), previous=previous
+            model,
+            created=format_time(int(scene.now * 1e9)),
+            streams=(orders, *model.streams[1:]),
+            previous=previous,
+            selection=Selection(),  # as that of a server: its streams may be in pages
         )
         commit(repository, manifest, lease)
         receipts.settle({objects.sealing.folder(one.name, one.incarnation) for one in manifest.streams})
@@ -232,7 +240,7 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
 def forget(scene: Scene, store: Store, last: int) -> None:
     repository = scene.open(store)
     plan = plan_by_policy(repository, Policy(last=last), Grouping.SELECTION, now_ns=int(scene.now * 1e9))
-    carry_out(repository, plan.decisions)
+    remove_decided(repository, plan.decisions)
 
 
 def prune_now(scene: Scene, store: Store, grace_seconds: float = 0) -> PruneReport:
@@ -241,6 +249,22 @@ def prune_now(scene: Scene, store: Store, grace_seconds: float = 0) -> PruneRepo
 
     repository = scene.open(store)
     return prune(repository, take, grace_seconds=grace_seconds, tool="tests", random=scene.random, threads=1)
+
+
+def compact(scene: Scene, store: Store) -> None:
+    """`compact latest` without Spark."""
+    keys = GivenKeys(scene.new_keys.writer_key, identities=(IDENTITY,)) if scene.new_keys else NO_KEYS
+    if scene.kind != "encrypted":
+        keys = replace(keys, identities=())
+    repository = Repository.open(store, keys)
+    place = RepositoryRef("/nowhere")
+    with scene.lease(store, Mode.SHARED, "compact") as lease, lent(place, repository):
+        manifest, *others = [repository.manifest(backup) for backup in reversed(repository.backups())]
+        if any("compacted" in one.extra for one in others):  # ids of a history are made up, and later than its times
+            return
+        before, after = count_after(manifest.streams, repository.objects.segment_bytes)
+        if after < before:
+            compact_backup(JobRun(InProcess(), place, repository, lease, random=lambda count: b"\7" * count), manifest)
 
 
 def copy(source: Scene, of: Store, target: Scene, to: Store, *, count: int = 100) -> CopyReport:

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -136,6 +136,13 @@ def jsm_validate(directories: Iterable[Path]) -> dict[str, dict[str, Any]]:
     `messages`, `subjects`, `consumers`, `first_seq`, `last_seq` say what it counted."""
     lines = _run([str(_jsm()), "validate", *map(str, directories)]).splitlines()
     return {Path(found["directory"]).name: found for found in map(json.loads, lines)}
+
+
+def jsm_logins(contexts: Iterable[Path], environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """What a client with each of these contexts would send, by natscontext; `error` is empty where it can be found
+    out. Only the PATH and so on of `environment` count, none of the tests' own."""
+    command = [str(_jsm()), "contexts", *map(str, contexts)]
+    return [json.loads(line) for line in _run(command, dict(environment)).split("\n") if line]
 
 
 def _jsm() -> Path:

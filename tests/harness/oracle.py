@@ -19,7 +19,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from tests.harness.api import JSON, PATIENCE_SECONDS, Wire, call, paged
+from tests.harness.api import JSON, PATIENCE_SECONDS, Wire, call, creds_of, paged
 
 # Requests under way at once while reading a stream.
 _PIPELINE = 200
@@ -170,7 +170,7 @@ async def _with_exact_subject(nc: Client, stream: str, message: ObservedMessage,
     # JSON replaces bytes that are not UTF-8; a direct get carries the subject's own bytes in a header.
     if "\ufffd" not in message.subject.decode() or nc.connected_url is None:
         return message
-    wire = await Wire.open(nc.connected_url.geturl())
+    wire = await Wire.open(nc.connected_url.geturl(), creds=creds_of(nc))
     await wire.send(f"{prefix}.DIRECT.GET.{stream}", json.dumps({"seq": message.sequence}).encode())
     (reply,) = await wire.replies()
     await wire.close()

@@ -1,10 +1,10 @@
-"""Pages of few segments, so that a small stream has several levels of them."""
+"""Pages of few segments, so that a small stream has several levels of them; and pages of a single stream."""
 
 from __future__ import annotations
 
 import pytest
 
-from jsbackup.repository.pages import page_store, paging
+from jsbackup.repository.pages import page_store, paging, stream_pages
 
 
 def make_pages_small(patch: pytest.MonkeyPatch) -> None:
@@ -13,3 +13,10 @@ def make_pages_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(paging, "LEAST", 2)
     patch.setattr(paging, "MOST", 4)
     patch.setattr(paging, "_ZERO_BITS", 1)
+
+
+def make_stream_pages_small(patch: pytest.MonkeyPatch) -> None:
+    """Let all backups of servers have pages of streams, one for each stream; read and stored one after the other."""
+    patch.setattr(stream_pages, "UNPAGED_BYTES", 0)
+    patch.setattr(stream_pages, "_ZERO_BITS", 0)
+    patch.setattr(stream_pages, "_THREADS", 1)

@@ -87,7 +87,8 @@ def _environment(asked: dict[str, Any]) -> Mapping[Any, Any]:
 
 
 def _at_start(environment: Mapping[Any, Any]) -> dict[str, str]:
-    texts = {os.fsdecode(name): os.fsdecode(text) for name, text in environment.items()}
+    # A test of another thread may end meanwhile: pytest then takes its name out of the environment.
+    texts = {os.fsdecode(name): os.fsdecode(environment.get(name, "")) for name in list(environment)}
     ours = {name: text for name, text in texts.items() if name.startswith(_READ_AT_START)}
     ours.pop("PYTHONPATH", None)  # where both find the same jsbackup
     return ours

@@ -110,7 +110,7 @@ class Row:
 
 _NO_CONSUMERS = "Restore into a newer server, with --consumers none, or leave the stream out with --exclude GROUPS."
 _RAISE = "Raise that limit, make room, or leave the stream out with --exclude."
-_GRANT = "Grant the user this subject"
+_GRANT = "Allow the user to publish to this subject"
 _ROOM = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
 _OTHER = {"name": "OTHER", "subjects": ["x", "file.*.y"]}
 _FILE = stream_config("FILE")
@@ -177,12 +177,18 @@ ROWS = [
         repo="overlapping",
     ),
     # Limits of the account, by name.
-    Row(Rule.MAX_STREAMS, "streams@2.12.8", "FILE LARGE", "would be stream 2, the account's max_streams is 1", _RAISE),
+    Row(
+        Rule.MAX_STREAMS,
+        "streams@2.12.8",
+        "FILE LARGE",
+        "would be stream number 2; the account's max_streams is 1",
+        _RAISE,
+    ),
     Row(
         Rule.MAX_STREAMS,
         "streams@2.15.1",
         "FILE",
-        "would be stream 2, the account's max_streams is 1",
+        "would be stream number 2; the account's max_streams is 1",
         _RAISE,
         there=(stream_config("OTHER"),),
     ),
@@ -419,7 +425,7 @@ ROWS = [
         "nodelete@2.15.1",
         "FILE --if-exists replace",
         "does not allow publishing to $JS.API.STREAM.DELETE.",
-        "Grant the user this subject, for stream FILE that is to be removed too.",
+        "Allow the user to publish to this subject, and to that of stream FILE, which is removed too.",
         there=(_FILE,),
         messages=1,
     ),
@@ -447,10 +453,10 @@ ROWS = [
         Rule.EXPIRES,
         "2.15.1",
         "FILE --set max_age=100000000 --set duplicate_window=100000000",
-        "5 of its 5 messages are older than its max_age and expire at once",
+        "older than its max_age, and expire at once: 5 of 5 messages",
         "Restore a newer backup if you need these messages.",
     ),
-    Row(Rule.MESSAGE_TTL, "2.12.8", "TTL", "messages whose own TTL has passed meanwhile are removed by the target"),
+    Row(Rule.MESSAGE_TTL, "2.12.8", "TTL", "the target removes messages whose TTL has expired"),
     Row(
         Rule.LARGE_MESSAGES,
         "small",
@@ -523,7 +529,7 @@ ROWS = [
         Rule.DESTROYS_CONSUMERS,
         "2.15.1",
         "FILE --if-exists replace --consumers none",
-        "of 1 consumers of the stream that is replaced 0 at most come back",
+        "brings back at most 0 consumers; the replaced stream has 1",
         "Create the others again after the restore.",
         there=(_FILE,),
         consumers=({"durable_name": "mine", "ack_policy": "explicit"},),
@@ -541,7 +547,7 @@ ROWS = [
         Rule.RENAME_COLLISION,
         "2.12.8",
         "FILE LARGE --rename FILE=LARGE",
-        "would be called LARGE, and so would LARGE",
+        "would get the name LARGE, as would LARGE",
         "Choose names that differ.",
     ),
     Row(
@@ -556,7 +562,7 @@ ROWS = [
         "2.15.1",
         "TAIL --map-subject tail.*.x=>t.$1.y",
         "consumer part cannot follow the subjects",
-        "Restore it with --consumers none, and make the consumer anew.",
+        "Restore it with --consumers none, and create the consumer again.",
     ),
     Row(
         Rule.MAP_MERGES,
@@ -583,15 +589,15 @@ ROWS = [
         Rule.UNTIL_AFTER_BACKUP,
         "2.15.1",
         "FILE --until 4711",
-        "ends at sequence 5 in this backup, before 4711",
+        "ends at sequence 5 in this backup; 4711 is later",
         "The nearest",
     ),
     Row(
         Rule.UNTIL_BEFORE_FIRST,
         "2.12.8",
         "TAIL --until 2020-01-01T00:00:00Z",
-        "and what it held at 2020-01-01T00:00:00Z is gone",
-        "No other backup of this stream comes near it.",
+        "and its state at 2020-01-01T00:00:00Z is no longer in it",
+        "No other backup of this stream is closer.",
     ),
     Row(
         Rule.OPAQUE_RESHAPED,
@@ -605,42 +611,77 @@ ROWS = [
         Rule.MASK_AIMLESS,
         "2.12.8",
         "FILE --mask fiel.>:$.name=redact",
-        "no stream of the restore takes such subjects",
+        "no stream of the restore has such subjects",
         "Did you mean file.>?",
     ),
     Row(
         Rule.MAP_AIMLESS,
         "2.12.8",
         "FILE --map-subject fiel.>=>x.>",
-        "no stream of the restore takes such subjects",
+        "no stream of the restore has such subjects",
         "Did you mean file.>? With --pattern-may-miss it may match nothing.",
     ),
     Row(
         Rule.SUBJECTS_AIMLESS,
         "2.12.8",
         'FILE --set subjects=["fiel.>"]',
-        "would take fiel.>, and nothing of its subjects file.>",
+        "would have the subjects fiel.>, which have nothing in common with its subjects file.>",
         "Did you mean file.>? With --pattern-may-miss it may match nothing.",
     ),
     Row(
         Rule.SUBJECT_AIMLESS,
         "2.12.8",
         "FILE --subject fiel.>",
-        "no stream of the restore takes such subjects",
+        "no stream of the restore has such subjects",
         "Did you mean file.>? With --pattern-may-miss it may match nothing.",
+    ),
+    Row(
+        Rule.SUBJECT_AIMLESS,
+        "2.12.8",
+        "FILE --exclude-subject fiel.>",
+        "--exclude-subject fiel.>: no stream of the restore has such subjects, so it would leave nothing out",
+        "Did you mean file.>? With --pattern-may-miss it may match nothing.",
+    ),
+    Row(
+        Rule.FILTER_MISSED,
+        "2.12.8",
+        "FILE --exclude-payload-match dada",
+        "--exclude-payload-match dada: no message that the other options leave meets it, so it would leave nothing out",
+        "Correct it, or leave it out. With --pattern-may-miss it may match nothing.",
+    ),
+    Row(
+        Rule.COMPACTS_NO_BUCKET,
+        "2.12.8",
+        "FILE --kv-compact",
+        "is not a key-value bucket, and --kv-compact is for the keys of buckets",
+        "Name the buckets, such as 'KV_*'.",
+    ),
+    Row(
+        Rule.RENUMBERS_MIRROR,
+        "2.12.8",
+        "COPY --renumber",
+        "is a mirror of FILE, and has its sequences: --renumber would set them apart",
+        "make it a stream with --set mirror=null",
+        there=(_FILE,),
+    ),
+    Row(
+        Rule.RENUMBERED,
+        "2.12.8",
+        "FIRST --renumber",
+        "its messages get new sequences, from 1 on: they had some up to 104",
     ),
     Row(
         Rule.MASK_MISSED,
         "2.12.8",
         "FILE --mask file.>:header(Nobody)=redact",
-        "has 5 messages that --mask file.>:header(Nobody)=redact is for, and it masks nothing in them",
-        "Look at its path and its spelling",
+        "--mask file.>:header(Nobody)=redact masks nothing in the 5 messages that it applies to",
+        "Check the path of the mask",
     ),
     Row(
         Rule.MASKED_NOTHING,
         "2.12.8",
         "FILE --mask file.>:header(Nobody)=redact --mask-may-miss",
-        "nothing is masked by file.>:header(Nobody)=redact in the 5 messages that it is for",
+        "file.>:header(Nobody)=redact masks nothing in the 5 messages that it applies to",
     ),
     Row(
         Rule.KEEPS_NOTHING,
@@ -653,9 +694,9 @@ ROWS = [
         Rule.NOTHING_KEPT,
         "2.12.8",
         "FILE --since 2090-01-01T00:00:00Z --allow-empty",
-        "none of its 5 messages is kept: it will be empty",
+        "is restored empty: none of its 5 messages is kept",
     ),
-    Row(Rule.SUBJECTS_MERGE, "2.12.8", "FILE --map-subject file.*=>file.one", "messages may come to share a subject"),
+    Row(Rule.SUBJECTS_MERGE, "2.12.8", "FILE --map-subject file.*=>file.one", "messages may get the same subject"),
     Row(
         Rule.COPIES_UNMAPPED,
         "2.12.8",
@@ -668,7 +709,7 @@ ROWS = [
         "2.12.8",
         "FIRST --rename FIRST=SECOND --map-subject first.>=>second.>",
         "consumer push delivers to pushed, as that of FIRST does",
-        "Restore it with --consumers none if it is not to.",
+        "Restore it with --consumers none if it should not.",
         there=(stream_config("FIRST"),),
     ),
 ]

@@ -20,8 +20,8 @@ from jsbackup.errors import UnknownArchiveFormat
 from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import NullProgress
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from tests.engine.restores import connection_to
 from tests.harness.copied import make, publish, read, settled
 from tests.harness.servers import NatsServer
@@ -94,7 +94,7 @@ def continue_alike(target: str, had: Mapping[str, int]) -> None:
     [
         pytest.param(20, Reshape(), id="their origin has messages"),
         pytest.param(0, Reshape(), id="their origin is empty"),
-        pytest.param(20, Reshape(subjects=SubjectFilter.parse(["orig.a"])), id="in part"),
+        pytest.param(20, Reshape(filters=Filters(("orig.a",))), id="in part"),
     ],
 )
 def test_a_copy_that_was_empty_when_the_clone_began_is_not_ahead_of_its_origin(

@@ -179,7 +179,7 @@ def test_streams_of_a_single_server_come_to_a_cluster_with_and_without_replicas(
         three = ("--replicas", "3", "--if-exists", "replace")
         refused = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo", *three)
         assert refused.code == 15
-        assert "PERSIST_ASYNC has persist_mode async" in refused.document["error"]["message"]
+        assert "PERSIST_ASYNC: has persist_mode async" in refused.document["error"]["message"]
         restored = restore(cluster.url, tmp_path / "repo", *three, "--exclude", "PERSIST_ASYNC")
         assert asyncio.run(_standing(cluster.url)) == []
         cluster.wait_alike()

@@ -49,7 +49,7 @@ MORE = [("2.15.1", "folder"), ("2.11.11", "s3")] if KILLS > 4 else []
 SEED = os.environ.get("JSBACKUP_TEST_SEED", "1")
 STREAMS = [f"STREAM_{number}" for number in range(5)]
 FAR_SECONDS = 120.0
-ME = age.identity_of(bytes(range(32)))
+ME = age.age_identity(bytes(range(32)))
 
 # Once each, whatever chance would have.
 ORDER = ["backup", "prune", "copy", "forget"]

@@ -108,7 +108,7 @@ def test_what_is_left_is_restored_and_what_is_lost_is_named(
 def test_an_encrypted_backup_is_restored_in_part_by_who_can_read_it(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
-    me, repo = age.identity_of(bytes(range(32))), tmp_path / "repo"
+    me, repo = age.age_identity(bytes(range(32))), tmp_path / "repo"
     assert me.recipient is not None
     new_keys = make_new_keys("00ff", [me.recipient], None, os.urandom)
     store = LocalStore(repo)

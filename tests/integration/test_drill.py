@@ -65,7 +65,7 @@ def test_every_awkward_stream_is_restored_and_proved(repo: Path, nodes: int, tmp
     assert document["backup"] == shown["backup"]
     streams = {one["name"]: one for one in document["streams"]}
     # A cluster makes the origins anew, and what was copied of them must not name the lives that ended.
-    renewed = {name for name, one in streams.items() if any("no longer tell when" in note for note in one["notes"])}
+    renewed = {name for name, one in streams.items() if any("lose the creation time" in note for note in one["notes"])}
     assert renewed == (set() if nodes == 1 else {"SOURCES"})
     assert {one["name"]: one["messages"] for one in shown["streams"]} == {
         name: one["messages"] for name, one in streams.items()
@@ -219,7 +219,7 @@ def shop_vault(tmp_path: Path) -> Iterator[tuple[Path, Path, Path]]:
     """An encrypted repository with one backup: its folder, writer key and identity."""
     from jsbackup.repository.crypto import age
 
-    me = age.identity_of(bytes(range(32)))
+    me = age.age_identity(bytes(range(32)))
     assert me.recipient is not None
     vault, writer, identity = tmp_path / "vault", tmp_path / "writer.key", tmp_path / "me.key"
     identity.write_text(f"{me.text}\n")

@@ -134,7 +134,7 @@ def test_streams_that_are_there_are_refused_left_alone_or_replaced_as_one_says(
     refused = jsbackup(*arguments)
     assert refused.code == 16
     assert (
-        "GAPS exists at the target" in refused.document["error"]["message"]
+        "GAPS: exists at the target" in refused.document["error"]["message"]
         or "more" in (refused.document["error"]["message"])
     )
     assert compare(changed, seen(server.url)) == []
@@ -175,7 +175,7 @@ def test_a_stream_is_not_replaced_by_a_configuration_alone(nats_server: Start, t
     refused = jsbackup(*arguments)
     assert refused.code == 15
     message = refused.document["error"]["message"]
-    assert "GAPS is backed up without messages and would replace a stream that has 110" in message
+    assert "GAPS: is backed up without messages and would replace a stream that has 110" in message
     assert "EMPTIED" not in message
     assert compare(before, seen(server.url)) == []
     jsbackup(*arguments, "EMPTIED").ok()
@@ -214,7 +214,7 @@ def _is_refused_for_overlap(url: str, repository: Path) -> None:
     refused = jsbackup("restore", "latest", "-s", url, "-r", repository)
     assert refused.code == 16
     message = refused.document["error"]["message"]
-    assert "stream GAPS its subject gaps.> overlaps with gaps.*.y of stream OTHER at the target" in message
+    assert "stream GAPS: its subject gaps.> overlaps with gaps.*.y of stream OTHER at the target" in message
     assert compare(other, seen(url)) == []
     restored = restore(url, repository, "--exclude", "GAPS")
     assert [stream["name"] for stream in restored.document["streams"]] == ["KV_history"]
@@ -233,7 +233,7 @@ def test_a_name_that_a_failed_restore_holds_in_a_cluster_is_freed_when_one_says_
         _ask(cluster.url, "STREAM.RESTORE.GAPS", {"config": config, "state": state})
         refused = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo")
         assert refused.code == 16
-        assert "GAPS has a name that another restore uses" in refused.document["error"]["message"]
+        assert "GAPS: has a name that another restore uses" in refused.document["error"]["message"]
         skipped = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo", "--if-exists", "skip").ok()
         assert [stream["name"] for stream in skipped.document["skipped"]] == ["GAPS"]
         restore(cluster.url, tmp_path / "repo", "--if-exists", "replace")

@@ -267,7 +267,10 @@ def test_increments_of_changed_streams_are_what_a_whole_reading_is(
     bench.consume("PLAIN", "busy", ack=3, leave=2)
     bench.publish("PLAIN", range(130, 140))
     chosen = bench.back_up(Incremental.AUTO)
-    assert how(chosen["PLAIN"]) == (ReadAs.SNAPSHOT, "a snapshot alone tells what consumer busy has not acknowledged")
+    assert how(chosen["PLAIN"]) == (
+        ReadAs.SNAPSHOT,
+        "only a snapshot shows which messages consumer busy has not acknowledged",
+    )
     assert exact(chosen["PLAIN"].stream) == list(chosen["PLAIN"].stream.consumers)
     assert {how(chosen[name])[0] for name in configs if name not in ("PLAIN", "EMPTIED")} == {ReadAs.INCREMENT}
     bench.publish("PLAIN", range(140, 150))
@@ -317,7 +320,7 @@ def test_a_stream_that_lost_its_end_and_went_on_is_read_whole(
     assert told["SHORTER"] == (ReadAs.SNAPSHOT, "it ends at sequence 120 and ended at 140 in the last backup")
     for name in ("LONGER", "SAME_LENGTH", "WITHIN_A_SEGMENT"):
         assert told[name][0] == ReadAs.SNAPSHOT
-        assert "others came in their place" in told[name][1]
+        assert "other messages took their place" in told[name][1]
         assert apart[name].stream.incarnation == first[name].stream.incarnation
     assert told["NOT_CONCERNED"][0] == ReadAs.INCREMENT
     for name, result in apart.items():

@@ -31,7 +31,7 @@ PAGES = BACKUPS // PAGE + 1
 STREAMS = [f"REAL_{number:02}" for number in range(50)]
 CHANGED = STREAMS[:5]
 # Own and other leases, the descriptor and whether there is a second one, receipts, catalogs, the manifest.
-FIXED = 21
+FIXED = 22
 
 
 async def _create(url: str) -> None:

@@ -153,3 +153,53 @@ def test_follow_keeps_up_with_many_streams(nats_server: Callable[..., NatsServer
     differences = compare(seen(server.url), seen(other.url))
     # Only a snapshot tells which messages a consumer has not acknowledged.
     assert [one for one in differences if not one.startswith("PENDING: consumer.D")] == []
+
+
+def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
+    repo, server = tmp_path / "repo", nats_server("2.15.2")
+    asyncio.run(_make(server.url))
+    jsbackup("init", "-r", repo).ok()
+    backup = jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok().document["backup"]
+    there = seen(server.url)
+    rows = json.loads((repo / "backups" / f"{backup}.json").read_text())["paged_streams"]["pages"]
+    names = sorted(stream["name"] for stream in jsbackup("show", backup, "-r", repo).ok().document["streams"])
+    # Not the one with streams that others copy from.
+    at, row = next((at, row) for at, row in enumerate(rows) if row[4].startswith("PLAIN") and 1 < row[5] < 60)
+    first = names.index(row[4])
+    lost = names[first : first + row[5]]
+    assert all(name.startswith("PLAIN") for name in lost) and (at == len(rows) - 1 or rows[at + 1][4] not in lost)
+    (page,) = repo.glob(f"streams/page-{row[0]}*")
+    page.unlink()
+
+    shown = jsbackup("show", backup, "-r", repo)
+    assert shown.code == 14 and {one["name"] for one in shown.document["streams"]} == set(names) - set(lost)
+    assert [(one["first"], one["streams"]) for one in shown.document["unlisted"]] == [(lost[0], len(lost))]
+    kept = next(name for name in names if name.startswith("PLAIN") and name not in lost)
+    assert f"{kept} 0" in jsbackup("get", backup, kept, "1", "-r", repo).ok().out
+    assert jsbackup("get", backup, lost[-1], "1", "-r", repo).code == 14
+    history = jsbackup("history", kept, "-r", repo).ok()
+    assert [one["change"] for one in history.document["changes"]] == ["came"]
+    history = jsbackup("history", lost[-1], "-r", repo)
+    assert history.code in (2, 14) and "cannot be read" in history.err and lost[0] in history.err
+    for which in ((), (backup,), ("latest",)):
+        found = jsbackup("verify", *which, "-r", repo)
+        assert found.code == 14, found
+        assert page.name in json.dumps(found.document)
+
+    other = nats_server("2.15.2")
+    refused = jsbackup("restore", backup, lost[-1], "-s", other.url, "-r", repo, *PATIENT)
+    assert refused.code == 14 and "cannot be listed" in refused.document["error"]["message"]
+    jsbackup("restore", "latest", kept, "-s", other.url, "-r", repo, *PATIENT).ok()
+    for chosen in (("latest",), (backup,)):
+        rest = jsbackup("restore", *chosen, "--if-exists", "skip", "-s", other.url, "-r", repo, *PATIENT)
+        assert rest.code == 3, rest
+        assert lost[0] in json.dumps(rest.document["missing"])
+    differences = compare(there, seen(other.url))
+    assert differences and {one.split(":")[0] for one in differences} == set(lost), differences
+    other.stop()
+
+    # The next backup is whole.
+    jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok()
+    other = nats_server("2.15.2")
+    jsbackup("restore", "latest", "-s", other.url, "-r", repo, *PATIENT).ok()
+    assert compare(there, seen(other.url)) == []

@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import status_metrics
-from jsbackup.cli.output.status_page import status_page
+from jsbackup.cli.output.pages.status_page import status_page
 from jsbackup.cli.output.status_report import Report, growth_of_line
 from jsbackup.engine.check.health_rules import Limits
 from jsbackup.engine.check.status import take_status
@@ -30,7 +30,7 @@ from jsbackup.model import StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, put_drill, put_verify
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.keep.forget import carry_out, plan_by_policy
+from jsbackup.repository.keep.forget import plan_by_policy, remove_decided
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.leases import Mode, Terms, acquire, commit
 from jsbackup.repository.keep.prune import prune
@@ -306,7 +306,7 @@ def check(month: Month, day: int, now: datetime) -> None:
 
 def forget(month: Month, now: datetime) -> None:
     plan = plan_by_policy(month.repository, POLICY, Grouping.SELECTION, now_ns=int(now.timestamp()) * 10**9)
-    carry_out(month.repository, plan.decisions)
+    remove_decided(month.repository, plan.decisions)
 
 
 def prune_it(month: Month) -> bool:

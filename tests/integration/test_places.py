@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.commands import PATIENT, jsbackup
 from tests.harness.oracle import compare
 from tests.harness.servers import NatsServer, hub_and_leaf
 from tests.integration.witness import announced, back_up, filled, restore, seen
@@ -32,6 +33,24 @@ def test_encrypted_servers_give_and_take(
     target.restart()  # what was restored must also be there when the server reads it from its encrypted files again
     gone = ["SETTINGS:consumer.memory*", "SETTINGS:state.consumer_count"]  # a consumer kept in memory
     assert compare(before, seen(target.url), ignore=[*announced(restored), *gone]) == []
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.15.1"])
+def test_an_encrypted_server_gives_what_it_has_not_read_since_its_start(
+    version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """Servers before 2.12 put blocks into snapshots as they are in their files, encrypted, until they read them."""
+    source = nats_server(version, key="a key of the server's own", cipher="aes")
+    before = filled(source.url, version, only=(*SOME, "COMPRESSED"))
+    source.restart()
+    back_up(source.url, tmp_path / "repo")
+    source.restart()
+    target, twin = nats_server(version), nats_server(version)
+    restored = restore(target.url, tmp_path / "repo")
+    assert compare(before, seen(target.url), ignore=announced(restored)) == []
+    cloned = jsbackup("clone", "*", "-s", source.url, "--to-server", twin.url, *PATIENT).ok()
+    assert cloned.document["failed"] == []
+    assert compare(before, seen(twin.url), ignore=announced(restored)) == []
 
 
 @pytest.mark.parametrize("max_payload_bytes", [1024, 4096])

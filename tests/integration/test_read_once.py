@@ -64,7 +64,7 @@ def site(request: pytest.FixtureRequest, source: NatsServer, tmp_path: Path, mon
         location = str(tmp_path / "repo")
         at, store = {}, LocalStore(tmp_path / "repo")
     if request.param == "encrypted":
-        me = age.identity_of(bytes(range(32)))
+        me = age.age_identity(bytes(range(32)))
         (tmp_path / "my.key").write_text(f"{me.text}\n")
         assert me.recipient is not None
         writer = str(tmp_path / "writer.key")

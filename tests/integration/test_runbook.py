@@ -119,11 +119,11 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     # A refusal in the second.
     written(bank="replicas = 3")
-    refused(15, "restore 2: nothing was restored: each of LOG and ORDERS has 3 replicas, the target is a single server")
+    refused(15, "restore 2: nothing was restored: streams LOG, ORDERS: has 3 replicas, the target is a single server")
     # What only together cannot be: a stream twice, subjects, the limit of an account.
     again = '[[restore]]\nbackup = "latest"\nuser = "shop"\npassword = "env://RUNBOOK_PASSWORD"\n'
     written(more=again + 'streams = ["LOG"]')
-    refused(16, "restore 3: ", "stream LOG would become stream LOG, which restore 1 restores too")
+    refused(16, "restore 3: ", "stream LOG: would become stream LOG, which restore 1 restores too")
     written(more=again + 'rename-prefix = "old_"\nstreams = ["ORDERS"]')
     refused(16, "restore 3: ", "its subject orders.> overlaps with orders.> of stream ORDERS of restore 1")
     written(more=again + 'rename-prefix = "old_"\nmap-subject = ["*.>=>old.$1.>"]')
@@ -148,13 +148,13 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
         [("KEPT", 50, True)],
     ]
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"KEPT": 50}
-    refused(16, "restore 1: nothing was restored: each of LOG and ORDERS exists at the target")
+    refused(16, "restore 1: nothing was restored: streams LOG, ORDERS: exists at the target")
 
     # A failure midway: a stream of the second comes into being while the first is restored.
     _clear(server)
     from jsbackup.engine.restore import runbook
 
-    carry_out = runbook.carry_out
+    carry_out = runbook.carry_out_restore
 
     async def meddle(*arguments: Any, **named: Any) -> Any:
         report = await carry_out(*arguments, **named)
@@ -163,14 +163,14 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     written(more=again + 'rename-prefix = "old_"\nmap-subject = ["*.>=>old.$1.>"]\nstreams = ["LOG"]')
     with monkeypatch.context() as patched:
-        patched.setattr(runbook, "carry_out", meddle)
+        patched.setattr(runbook, "carry_out_restore", meddle)
         code, document = tool("restore", *line, "--json")
     done = _checked("restore_runbook", document)
     assert code == 3
     assert [one["restore"] for one in done["not_begun"]] == [3]
     first, second = done["restores"]
     assert {one["as"] for one in first["streams"]} == {"LOG", "ORDERS"}
-    assert second["error"]["code"] == 16 and "stream LOG exists at the target" in second["error"]["message"]
+    assert second["error"]["code"] == 16 and "stream LOG: exists at the target" in second["error"]["message"]
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"LOG": 0}
 
     # A rerun goes on from there.

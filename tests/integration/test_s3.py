@@ -141,13 +141,13 @@ def test_every_failure_is_one_sentence_and_exit_code_21(s3_server: S3Server, loc
         peer.always(Answer(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-west-1"}))
         cases: list[tuple[str, list[str], dict[str, str]]] = [
             ("there is no such bucket", ["-r", "s3://missing-bucket/repo"], {}),
-            ("the access key is not known there", [], {"AWS_ACCESS_KEY_ID": "nobody"}),
+            ("the access key is not known to the store", [], {"AWS_ACCESS_KEY_ID": "nobody"}),
             ("the secret key is not the one of the access key", [], {"AWS_SECRET_ACCESS_KEY": "hunter2"}),
             ("there are no credentials", [], {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
             (f"cannot reach http://127.0.0.1:{port.number}", ["--s3-endpoint", f"http://127.0.0.1:{port.number}"], {}),
             ("the bucket is in the region eu-west-1", [], {"JSBACKUP_S3_ENDPOINT": peer.url}),
-            ("is not one of a known authority", ["--s3-endpoint", secure.url], {}),
-            ("is not one of a known authority", ["--s3-endpoint", secure.url, "--s3-ca", str(other.cert)], {}),
+            ("is not signed by a known authority", ["--s3-endpoint", secure.url], {}),
+            ("is not signed by a known authority", ["--s3-endpoint", secure.url, "--s3-ca", str(other.cert)], {}),
         ]
         for number, (says, options, variables) in enumerate(cases):
             done = jsbackup("list" if number % 2 else "init", *options, **(at | variables))

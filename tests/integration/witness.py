@@ -30,8 +30,8 @@ def filled(
                 try:
                     await fill(nc, version, only=only, replicas=replicas, prefix=prefix)
                     break
-                except* Refused as refused:
-                    if not patience or {one.err_code for one in _leaves(refused)} - set(_PASSING):
+                except* (Refused, TimeoutError) as failed:
+                    if not patience or not all(_passes(one, replicas) for one in _leaves(failed)):
                         raise
                     for name in await paged(nc, "STREAM.NAMES", "streams", prefix=prefix):
                         await call(nc, f"STREAM.DELETE.{name}", prefix=prefix)
@@ -40,7 +40,13 @@ def filled(
     return asyncio.run(run())
 
 
-def _leaves(group: BaseExceptionGroup[Refused]) -> Iterable[Refused]:
+def _passes(error: Refused | TimeoutError, replicas: int) -> bool:
+    if isinstance(error, Refused):
+        return error.err_code in _PASSING
+    return replicas > 1
+
+
+def _leaves(group: BaseExceptionGroup[Refused | TimeoutError]) -> Iterable[Refused | TimeoutError]:
     for one in group.exceptions:
         if isinstance(one, BaseExceptionGroup):
             yield from _leaves(one)
@@ -90,7 +96,7 @@ def announced(restored: Ran) -> list[str]:
             allowed.append(f"{stream['as']}:state.last_ts")
         if any("would be copied again" in note for note in stream["notes"]):
             allowed += [f"{stream['as']}:message.headers", f"{stream['as']}:state.bytes"]
-        if any(re.match(r"\d+ messages are gone already", note) for note in stream["notes"]):
+        if any(re.match(r"[\d,]+ messages? (is|are) gone already", note) for note in stream["notes"]):
             allowed += [f"{stream['as']}:{path}" for path in ("messages", "missing", "deleted", "subjects", "state.*")]
             allowed.append(f"{stream['as']}:consumer.*.num_pending")
         for consumer in stream["consumers"]:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from jsbackup.look.all_backups import read_series, search_series
-from jsbackup.look.message_filter import ALL_MESSAGES, HeaderRule, MessageFilter
+from jsbackup.look.message_filter import ALL_MESSAGES, MessageFilter
 from jsbackup.look.stream_history import changes_of
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.cut import AtTime, Cut
+from jsbackup.transforms.filters.filters import Filters
 from tests.harness.api import call, connected
 from tests.harness.commands import jsbackup
 from tests.harness.oracle import ObservedMessage, observe
@@ -83,7 +84,7 @@ FILTERS: list[tuple[MessageFilter, Callable[[ObservedMessage], bool]]] = [
     (ALL_MESSAGES, lambda m: True),
     (MessageFilter(subjects=("s.a.*",)), lambda m: m.subject.startswith(b"s.a.")),
     (MessageFilter(subjects=("s.b.1", "s.*.2")), lambda m: m.subject == b"s.b.1" or m.subject.endswith(b".2")),
-    (MessageFilter(headers=(HeaderRule("who", "eve"),)), lambda m: b"Who: eve" in (m.header_block or b"")),
+    (MessageFilter(others=Filters.parse({"header": ["who:eve"]})), lambda m: b"Who: eve" in (m.header_block or b"")),
     (MessageFilter(text=b"\x07"), lambda m: b"\x07" in m.data),
     (MessageFilter(subjects=("none",)), lambda m: False),
 ]

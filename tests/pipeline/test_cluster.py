@@ -38,7 +38,7 @@ DRIVER = """
 import contextlib, functools, io, json, sys
 from jsbackup.cli.main import run
 from jsbackup.pipeline.session.session import SparkSettings, open_session
-from jsbackup.pipeline.tasks.tasks import run_tasks
+from jsbackup.pipeline.tasks.tasks import OnSpark
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": "file:" + sys.argv[2]}
 conf |= {"spark.eventLog.compress": "false"}
@@ -48,7 +48,7 @@ with open_session(SparkSettings(sys.argv[1], conf)) as session:
         printed = io.StringIO()
         if arguments == ["where"]:
             ask = functools.partial(eval, "__import__('jsbackup.formats._kernels_py').__file__")
-            code, out = 0, list(run_tasks(session, "asking", [ask] * 4))
+            code, out = 0, list(OnSpark(session).run("asking", [ask] * 4))
         else:
             with contextlib.redirect_stdout(printed):
                 code = run(arguments)
@@ -250,5 +250,5 @@ def test_a_master_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
 
 def test_a_java_that_does_not_do_is_said(tmp_path: Path) -> None:
     kept = keep(tmp_path, {"A": some_messages(3, 1)})
-    done = in_shell("stats", "latest", *kept.line, JAVA_HOME=str(tmp_path))
+    done = in_shell("stats", "latest", *kept.line, "--spark", "always", JAVA_HOME=str(tmp_path))
     assert (done.code, done.out) == (13, "") and "JAVA_HOME has none" in done.err

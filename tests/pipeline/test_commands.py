@@ -48,8 +48,8 @@ Type = Callable[..., Typed]
 
 
 def _asides(err: str) -> list[str]:
-    """What is said beside the result, but which backup it is of."""
-    return [line for line in err.splitlines() if not line.startswith("latest is ")]
+    """What is said beside the result, but which backup it is of, and whether Spark is used."""
+    return [line for line in err.splitlines() if not line.startswith(("latest is ", "runs without Spark: "))]
 
 
 def _raw_size(message: Message) -> int:
@@ -313,7 +313,7 @@ def test_rows_beyond_the_limit_are_said_to_be_there(kept: Kept, typed: Type) -> 
     document = check("query", typed("query", "latest", sql, *kept.line, "--json", "--limit", "7"))
     assert (len(document["rows"]), document["more"], document["columns"]) == (7, True, ["sequence", "sequence"])
     told = _asides(typed("query", "latest", sql, *kept.line, "--limit", "7").err)
-    assert told == ["there are more rows than 7; --limit shows more of them"]
+    assert told == ["these are the first 7 rows; --limit shows more"]
 
 
 def test_a_stream_named_messages_comes_before_all_of_them(tmp_path: Path, typed: Type) -> None:
@@ -481,7 +481,7 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
         monkeypatch.setenv(name, value)
     s3 = ["--s3-endpoint", s3_server.url, "--s3-region", REGION]
     line = ["export", "latest", "ORDERS", *kept.line, *s3, "--format", "parquet", "--output", f"s3://{BUCKET}/tables"]
-    assert typed(*line).code == 0
+    assert typed(*line, "--spark", "always").code == 0
     keys = s3_server.keys("tables/")
     assert len(keys) == 2 and keys[1] == "tables/_SUCCESS" and keys[0].startswith("tables/ORDERS/0")
     again = typed(*line)

@@ -108,7 +108,7 @@ def test_a_table_of_others_becomes_the_stream_that_is_named(typed: Type, tmp_pat
     line = ("import", tmp_path / "t", "--format", "parquet", "-r", tmp_path / "repo")
     done = typed(*line, "--stream", "NEW", *told, "--tag", "a=b")
     assert (done.code, done.out.splitlines()[-1].split(" is ")[1].split(",")[0]) == (0, "complete: 1 stream")
-    assert "making one" in done.err and "no configuration" not in done.err
+    assert "creating one" in done.err and "no configuration" not in done.err
     shown = typed("show", "latest", "-r", tmp_path / "repo", "--json").document
     (stream,) = shown["streams"]
     assert (stream["name"], stream["messages"], shown["tags"]) == ("NEW", 60, {"a": "b"})
@@ -168,7 +168,7 @@ def bad(tmp_path: Path) -> Path:
         ("type --format parquet --stream S", 2, "column sequence of stream S is string, not bigint"),
         ("null --format parquet --stream S", 2, "stream S: a message without subject cannot be stored"),
         ("twice --format parquet --stream S", 14, "stream S: sequence 1 is there twice"),
-        ("zero --format parquet --stream S", 14, "stream S: 0 is no sequence"),
+        ("zero --format parquet --stream S", 14, "stream S: 0 is not a sequence"),
         ("mixed --format parquet --stream S", 2, "messages of several streams, such as A and B"),
         ("cut --format parquet --stream S", 14, "cut/t.parquet"),
         ("page --format parquet --stream S", 14, "page/t.parquet"),
@@ -193,7 +193,7 @@ def test_bad_input_is_one_sentence_and_makes_no_backup(
     table, *options = line.split()
     repo = bad.parent / "repo"
     done = typed("import", bad / table, *options, "-r", repo)
-    told = [one for one in done.err.splitlines() if not one.endswith("making one")]
+    told = [one for one in done.err.splitlines() if not one.endswith("creating one")]
     assert (done.code, done.out) == (code, ""), done.err
     assert told[0].startswith("error: ") and said in told[0] and len(told) <= 2
     assert not repo.exists() or typed("list", "-r", repo, "--json").document["backups"] == []
@@ -216,14 +216,14 @@ def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
     (root / "A%2EB").rename(root / "%C3%BC")
     tables = find_tables(root, TableFormat.JSONL, None)
     assert [(one.stream, len(one.files)) for one in tables] == [("B", 1), ("_x", 1), ("ü", 1), (LONG, 1)]
-    with pytest.raises(UsageError, match="folder day=1 is not named"):
+    with pytest.raises(UsageError, match="folder day=1 does not have the name of"):
         find_tables(table("day=1"), TableFormat.JSONL, None)
-    with pytest.raises(UsageError, match="folder %41 is not named"):  # that of A, once more
+    with pytest.raises(UsageError, match="folder %41 does not have the name of"):  # that of A, once more
         find_tables(table("A", "%41"), TableFormat.JSONL, None)
     other = table(encode_name("ö" * 120))
     with pytest.raises(UsageError, match="does not say of which stream"):
         find_tables(other, TableFormat.JSONL, None)
-    with pytest.raises(FormatError, match="is no Parquet file, or a damaged one"):
+    with pytest.raises(FormatError, match="is not a Parquet file, or a damaged one"):
         find_tables(other, TableFormat.PARQUET, None)
     with pytest.raises(UsageError, match="for a pattern"):
         find_tables(tmp_path / "a[b]", TableFormat.PARQUET, "S")

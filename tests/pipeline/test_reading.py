@@ -174,8 +174,8 @@ def test_damage_is_named_by_whoever_notices(spark: SparkSession, tmp_path: Path)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1])
     backup = open_backup(spark, kept.place)
-    from jsbackup.pipeline.session.failures import explained
+    from jsbackup.pipeline.session.failures import spark_errors
 
-    with pytest.raises(JsBackupError, match=key) as caught, explained("the query"):
+    with pytest.raises(JsBackupError, match=key) as caught, spark_errors("the query"):
         backup.messages(reader=FrameReader.STORE).collect()
     assert caught.value.exit_code == 14

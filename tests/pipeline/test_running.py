@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup.errors import JsBackupError, StoreError
+from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tables.export import TableFormat, export_tables
 from jsbackup.pipeline.tables.target import new_target
-from jsbackup.pipeline.tasks.tasks import pack, pack_tasks, run_tasks
+from jsbackup.pipeline.tasks.packing import pack, pack_tasks
+from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.planning.transforming import TransformOptions, plan_streams
 from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
@@ -60,27 +63,27 @@ def test_neighbours_are_packed_up_to_a_limit() -> None:
 
 def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     tasks = [functools.partial(pow, 2, number) for number in range(100)]
-    assert list(run_tasks(spark, "powers", tasks)) == [1 << number for number in range(100)]
-    assert list(run_tasks(spark, "nothing", [])) == []
+    assert list(OnSpark(spark).run("powers", tasks)) == [1 << number for number in range(100)]
+    assert list(OnSpark(spark).run("nothing", [])) == []
 
 
 def test_errors_of_ours_come_back_as_they_are_and_others_are_named(spark: SparkSession) -> None:
     missing = RepositoryRef("/nonexistent/repo")
     with pytest.raises(JsBackupError, match="no repository at /nonexistent/repo") as caught:
-        list(run_tasks(spark, "opening", [functools.partial(pow, 2, 3), missing.open]))
+        list(OnSpark(spark).run("opening", [functools.partial(pow, 2, 3), missing.open]))
     assert caught.value.exit_code == 10 and caught.value.hint
     with pytest.raises(JsBackupError, match="counting failed on an executor: ValueError: invalid literal"):
-        list(run_tasks(spark, "counting", [functools.partial(int, "x")]))
+        list(OnSpark(spark).run("counting", [functools.partial(int, "x")]))
 
 
 def test_a_worker_process_that_ends_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """A task that ends its own worker the first time, as the kernel does where memory is short."""
     once = f"__import__('os').mkdir('{tmp_path}/died') or __import__('os')._exit(9)"
     code = f"7 if __import__('os').path.exists('{tmp_path}/died') else {once}"
-    assert list(run_tasks(spark, "dying", [functools.partial(eval, code), functools.partial(pow, 2, 3)])) == [7, 8]
+    assert list(OnSpark(spark).run("dying", [functools.partial(eval, code), functools.partial(pow, 2, 3)])) == [7, 8]
     always = functools.partial(os._exit, 9)
     with pytest.raises(JsBackupError, match="always dying failed"):
-        list(run_tasks(spark, "always dying", [always]))
+        list(OnSpark(spark).run("always dying", [always]))
 
 
 def test_progress_is_what_sparks_status_says(
@@ -89,7 +92,7 @@ def test_progress_is_what_sparks_status_says(
     monkeypatch.setattr("jsbackup.pipeline.tasks.tasks._LOOK_SECONDS", 0.01)
     watcher = Watcher()
     tasks = [functools.partial(sum, range(2_000_000))] * 12
-    assert len(list(run_tasks(spark, "sums", tasks, weights=[100] * 12, progress=watcher))) == 12
+    assert len(list(OnSpark(spark).run("sums", tasks, weights=[100] * 12, progress=watcher))) == 12
     assert watcher.told[0] == ("start", "sums", 1200) and watcher.told[-1] == ("finish", "sums", 0)
     advanced = [count for kind, _, count in watcher.told if kind == "advance"]
     assert advanced and 0 < sum(advanced) <= 1200
@@ -101,9 +104,14 @@ def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp
     target = RepositoryRef(str(tmp_path / "out"))
     with pytest.raises(StoreError), new_target(target, "00") as made:
         (tmp_path / ".out.jsbackup-00" / "A").write_bytes(b"in the way")
-        streams = kept.manifest.streams
+        streams = plan_streams(kept.manifest, kept.manifest.streams, TransformOptions(), "exported")
         export_tables(
-            spark, kept.place, made, TableFormat.JSONL, backup=kept.manifest.id, streams=streams, progress=Watcher()
+            OnSpark(spark),
+            ChosenBackup(kept.place, kept.manifest),
+            made,
+            TableFormat.JSONL,
+            streams=streams,
+            progress=Watcher(),
         )
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,19 +18,20 @@ from jsbackup.config import parse_glob
 from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, SequencePair, StreamState
-from jsbackup.pipeline.jobs import compact
-from jsbackup.pipeline.jobs import transform_streams as streams_module
-from jsbackup.pipeline.jobs.compact import grouped, merge_groups
+from jsbackup.pipeline.jobs import joining
+from jsbackup.pipeline.jobs.job_run import JobRun
+from jsbackup.pipeline.jobs.joining import grouped, merge_groups
 from jsbackup.pipeline.jobs.transform import transform_backup
-from jsbackup.pipeline.jobs.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
+from jsbackup.pipeline.jobs.transform_plan import TransformPlan, plan_transform
 from jsbackup.pipeline.jobs.transform_streams import transform_streams
-from jsbackup.pipeline.messages.newest import Sequences, last_of_subjects
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
-from jsbackup.pipeline.tasks import tasks
+from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.planning.model import Consumers
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.selection.count_subset import survey
+from jsbackup.planning.selection.newest_pass import newest_in_segment
+from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
     ConsumerBackup,
@@ -53,48 +53,56 @@ from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.filters.filters import Filters
+from jsbackup.transforms.filters.newest import NewestRule, find_newest
+from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import SubjectMaps
 from tests.harness.backups import CREATED, FIRST, INCARNATION, store_stream
 from tests.harness.batches import some_messages
+from tests.transforms.filters.judging import is_wanted
+from tests.transforms.filters.test_newest import by_the_list
 from tests.transforms.messages import Message, batch_of, messages_of
+from tests.transforms.test_cut import is_kept
 from tests.transforms.test_reshape import SECRET, one, reshapes, streams
 
-NO_SPARK = cast(Any, None)
+
+class Pickled:
+    """Runs tasks in this process, after the journey that they make to an executor."""
+
+    session = None
+
+    def run(self, _doing: str, todo: Sequence[Callable[[], Any]], **_: object) -> Iterator[Any]:
+        for task in todo:
+            result = pickle.loads(pickle.dumps(task))()
+            yield pickle.loads(pickle.dumps(result))
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks run in this process, after the journey that they make to an executor."""
 
-    def run_here(_session: object, _doing: str, todo: Sequence[Callable[[], Any]], **_: object) -> Iterator[Any]:
-        for task in todo:
-            result = pickle.loads(pickle.dumps(task))()
-            yield pickle.loads(pickle.dumps(result))
-
     def newest(
         _session: object,
         place: RepositoryRef,
         found: Mapping[str, Sequence[SegmentRef]],
         keeping: Reshape,
+        *,
+        rule: NewestRule,
         **_: object,
-    ) -> dict[str, pa.Array]:
-        kept: dict[str, pa.Array] = {}
+    ) -> dict[str, RisingSequences]:
+        """As Spark does: with the newest of segments, in whatever order."""
+        kept: dict[str, RisingSequences] = {}
+        objects = opened(place).objects
         for name, refs in found.items():
-            last: dict[bytes, int] = {}
-            for ref in reversed(refs):  # as Spark groups: in whatever order
-                for row in last_of_subjects(opened(place).objects, ref, name, keeping).to_pylist():
-                    last[row["subject"]] = max(row["sequence"], last.get(row["subject"], 0))
-            kept[name] = pa.array(sorted(last.values()), pa.int64())
+            rows = [newest_in_segment(objects, ref, name, keeping, rule=rule) for ref in refs[::-1]]
+            kept[name] = find_newest(rule, lambda rows=rows: rows)
         return kept
 
-    for module in (streams_module, compact):
-        monkeypatch.setattr(module, "run_tasks", run_here)
-    monkeypatch.setattr(streams_module, "newest_sequences", newest)
-    monkeypatch.setattr(tasks, "_LEAST_BYTES", 1)  # many tasks
+    monkeypatch.setattr("jsbackup.pipeline.messages.newest.newest_sequences", newest)
+    monkeypatch.setattr(packing, "_LEAST_BYTES", 1)  # many tasks
 
 
 def _states(sequences: Sequence[int], chance: Any) -> ConsumerState:
@@ -144,24 +152,27 @@ def _place(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> RepositoryRef:
     return place
 
 
-def _planned(entry: StreamBackup, reshape: Reshape, *, latest: bool = False) -> TransformPlan:
+def _run(place: RepositoryRef) -> JobRun[Any]:
+    return JobRun(Pickled(), place, opened(place), cast(Any, None))
+
+
+def _planned(entry: StreamBackup, reshape: Reshape) -> TransformPlan:
     config = {**entry.config, "name": reshape.renames.name("S")}
     consumers = {consumer.name: consumer.config for consumer in entry.consumers}
-    planned = PlannedStream(entry, Reshaped(config["name"], config, consumers, reshape), latest)
+    planned = PlannedStream(entry, Reshaped(config["name"], config, consumers, reshape))
     manifest = Manifest(FIRST, CREATED, "tests", Source(), Result.COMPLETE, (entry,))
-    return TransformPlan(manifest, TransformOptions(reshape=reshape, latest_per_subject=latest), (planned,))
+    return TransformPlan(manifest, TransformOptions(reshape=reshape), (planned,))
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
-@given(reshapes(), streams, st.booleans(), st.randoms(use_true_random=False))
+@given(reshapes(), streams, st.randoms(use_true_random=False))
 def test_tasks_give_what_plain_python_gives(
     here: None,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     reshape: Reshape,
     messages: list[Message],
-    latest: bool,
     chance: Any,
 ) -> None:
     folder = tmp_path_factory.mktemp("random")
@@ -172,39 +183,29 @@ def test_tasks_give_what_plain_python_gives(
     key = MaskKey((("mask_key_file", str(folder / "key")),))
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
-        patch.setattr("jsbackup.pipeline.jobs.transform_plan.grouped", lambda refs, _: grouped(refs, size))
-        (done,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), mask_key=key)
+        patch.setattr("jsbackup.pipeline.jobs.transform_streams.grouped", lambda refs, _: grouped(refs, size))
+        (done,) = transform_streams(_run(place), _planned(entry, reshape), mask_key=key)
     made = done.entry
 
-    filters = Reshape(cut=reshape.cut, subjects=reshape.subjects)
-    among = {m.subject: m.sequence for m in messages if one(m, filters)}.values() if latest else None
-    kept = [m for m in messages if among is None or m.sequence in among]
+    kept = [m for m in messages if is_kept(reshape.cut, m) and is_wanted(m, reshape.filters)]
+    newest = None if reshape.newest is None else by_the_list(kept, reshape.newest)
+    kept = [m for m in kept if newest is None or m.sequence in newest]
     expected = [changed for m in kept if (changed := one(m, reshape)) is not None]
+    numbers = range(1, len(expected) + 1) if reshape.renumber else [m.sequence for m in expected]
+    expected = [m._replace(sequence=number) for m, number in zip(expected, numbers, strict=True)]
     assert messages_of(read_stream(objects, made)) == expected
     assert (made.name, made.captured.messages) == (reshape.renames.name("S"), len(expected))
-    if latest:
-        assert {m.sequence for m in expected} <= set(among or ())
-        waiting = [s for c in made.consumers if c.state for s in {*c.state.pending, *c.state.redelivered}]
-        assert not messages or set(waiting) <= {m.sequence for m in expected}
-        return
     # What a restore with these options comes to.
-    restored = survey(objects, entry, reshape, SECRET).entry
+    surveyed = survey(objects, entry, reshape, SECRET)
+    restored = surveyed.entry
     assert state_to_restore(made) == state_to_restore(restored)
     assert replace(made.captured, begun="") == replace(restored.captured, begun="")
     assert (made.digest, made.created) == (restored.digest, restored.created)
     ours, theirs = ([load_consumer(objects, c) for c in stream.consumers] for stream in (made, restored))
     assert ours == theirs
+    assert +(done.kept.matched or Counter()) == +(surveyed.matched or Counter())
     if made.incarnation == entry.incarnation:
         assert made.segments == entry.segments and not (reshape and messages)
-
-
-def test_sequences_come_back() -> None:
-    for sequences in ([], [1], [5, 6, 9, 1 << 62]):
-        assert Sequences.of(pa.array(sequences, pa.int64())).array().to_pylist() == sequences
-    longer = pa.array(range(0, 5000, 7), pa.int64())
-    packed = Sequences.of(longer.slice(100, 500))
-    assert packed.array().to_pylist() == longer.slice(100, 500).to_pylist()
-    assert len(packed.packed) < 100
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
@@ -220,8 +221,9 @@ def test_joined_segments_hold_the_same(
     place = _place(tmp_path_factory.mktemp("joined") / "repo")
     entry = _stored(place, messages, chance)
     with monkeypatch.context() as patch:
-        patch.setattr(compact, "grouped", lambda refs, _: grouped(refs, size))
-        (refs,) = merge_groups(NO_SPARK, place, [entry.segments], None)
+        patch.setattr(joining, "grouped", lambda refs, _: grouped(refs, size))
+        (joined,) = merge_groups(Pickled(), place, [entry.segments], None)
+    refs = joined.refs
     assert total_of(refs) == total_of(entry.segments)
     assert messages_of(read_stream(opened(place).objects, replace(entry, segments=refs))) == messages
     assert all(len(group) == 1 for group in grouped(refs, size))  # nothing is left to gain
@@ -230,13 +232,13 @@ def test_joined_segments_hold_the_same(
 
 def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: None, tmp_path: Path) -> None:
     place = _place(tmp_path / "repo", 4096)
-    objects = opened(place).objects
     entry = _stored(place, some_messages(400, 30), random.Random(2))
-    (refs,) = merge_groups(NO_SPARK, place, [entry.segments], None)
+    (joined,) = merge_groups(Pickled(), place, [entry.segments], None)
+    refs = joined.refs
     assert len(refs) < len(entry.segments) / 3
     assert all(2048 <= ref.bytes <= 4096 for ref in refs[:-1])
-    reshape = Reshape(subjects=SubjectFilter.parse([">"]))
-    (made,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape), mask_key=MaskKey())
+    reshape = Reshape(filters=Filters((">",)))
+    (made,) = transform_streams(_run(place), _planned(entry, reshape), mask_key=MaskKey())
     assert total_of(made.entry.segments) == total_of(entry.segments)
     assert all(2048 <= ref.bytes <= 2 * 4096 for ref in made.entry.segments[:-1])
 
@@ -267,7 +269,8 @@ def _transformed(place: RepositoryRef, manifest: Manifest, *streams: str, **aske
     terms = Terms(Mode.SHARED, "transform", "tests", "here", CREATED)
     plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
     with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
-        made = transform_backup(NO_SPARK, place, repository, plan, lease=lease, random=os.urandom, tags={"a": "b"})
+        run = JobRun(cast(Any, Pickled()), place, repository, lease)
+        made = transform_backup(run, plan, tags={"a": "b"})
     assert repository.manifest(repository.backups()[-1]) == made.manifest
     return made.manifest
 
@@ -325,9 +328,8 @@ def _entry(name: str, **config: Any) -> StreamBackup:
 
 def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
     renames = RenameOptions.parse(asked.pop("rename", ()), asked.pop("prefix", None))
-    latest = asked.pop("latest", False)
     consumers = asked.pop("consumers", Consumers.ALL)
-    options = TransformOptions((), renames, Reshape(**asked), latest, consumers)
+    options = TransformOptions((), renames, Reshape(**asked), consumers)
     return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), Result.PARTIAL, entries), options)
 
 
@@ -345,7 +347,7 @@ def test_what_a_restore_refuses_is_refused() -> None:
     a, b = _entry("A", subjects=["a.>"]), _entry("B", subjects=["b.>"])
     with pytest.raises(PlanRefused, match="would mask nothing"):
         _plan(a, masks=Masks.parse(["other.>:$.a=redact"]))
-    with pytest.raises(PlanRefused, match="would be called B, and so would B"):
+    with pytest.raises(PlanRefused, match="would get the name B, as would B"):
         _plan(a, b, rename=["A=B"])
     with pytest.raises(TargetConflict, match=r"its subject a\.> overlaps with a\.> of stream A"):
         _plan(a, b, maps=SubjectMaps.parse(["b.>=>a.>"]))
@@ -371,7 +373,7 @@ def test_a_consumer_that_cannot_follow_is_refused_or_left_behind() -> None:
 @pytest.mark.parametrize("entry", [_entry("OBJ_b"), _entry("COPY", mirror={"name": "OBJ_b"})], ids=lambda e: e.name)
 def test_objects_are_not_cut_to_their_last_chunks(entry: StreamBackup) -> None:
     with pytest.raises(PlanRefused, match="is an object bucket"):
-        _plan(entry, latest=True)
+        _plan(entry, newest=NewestRule())
 
 
 def test_options_are_told_as_they_were_typed() -> None:
@@ -380,13 +382,14 @@ def test_options_are_told_as_they_were_typed() -> None:
         RenameOptions.parse(["A=B"], None),
         Reshape(
             cut=Cut(until=AtSequence(3)),
-            subjects=SubjectFilter.parse(["a.>"]),
+            filters=Filters(("a.>",)),
             maps=SubjectMaps.parse(["a.>=>b.>"]),
             masks=Masks.parse(["a.>:$.b=hash"], "drop"),
+            newest=NewestRule(3),
+            renumber=True,
         ),
-        latest_per_subject=True,
     )
     assert " ".join(options.words) == (
-        "--rename A=B --map-subject a.>=>b.> --until --subject a.> --mask a.>:$.b=hash --unmaskable drop "
-        "--latest-per-subject"
+        "--rename A=B --map-subject a.>=>b.> --until --subject a.> --last-per-subject 3 --renumber "
+        "--mask a.>:$.b=hash --unmaskable drop"
     )

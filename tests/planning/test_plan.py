@@ -23,6 +23,8 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_map import SubjectMaps
 
 NOW = "2026-11-21T01:45:00Z"
 OLD, NEW = (2, 10, 26), (2, 15, 1)
@@ -204,6 +206,21 @@ def test_subjects_of_two_streams_of_the_plan_are_in_each_others_way() -> None:
     assert [(found.stream, found.rule) for found in made.refusals] == [("B", Rule.SUBJECT_OVERLAP_IN_PLAN)]
     assert made.refusals[0].reason == "its subject x.*.z overlaps with x.> of stream A in the same backup"
     assert rules(plan(stream("A", subjects=["x.>"]), stream("B", subjects=["x.*.z"]), exclude=(parse_glob("B"),))) == []
+
+
+@pytest.mark.parametrize(
+    ("mapped", "hint"),
+    [
+        ("orders.*=>x.orders.$1", "--map-subject orders.*=>x.orders.$1 leaves the rest of orders.> as it is: map "),
+        ("other.>=>x.>", "Map its subjects with --map-subject, leave it out"),
+    ],
+)
+def test_a_map_of_a_part_of_a_subject_is_named_where_the_rest_is_in_the_way(mapped: str, hint: str) -> None:
+    there = existing("LIVE", "orders.>")
+    reshape = Reshape(maps=SubjectMaps.parse([mapped]))
+    made = plan(stream("S", subjects=["orders.>", "other.>"]), there=(there,), reshape=reshape)
+    (found,) = [one for one in made.refusals if one.rule is Rule.SUBJECT_OVERLAP]
+    assert found.hint.startswith(hint)
 
 
 def test_circles_of_sources_are_refused_as_far_as_the_server_would() -> None:

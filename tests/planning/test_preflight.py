@@ -9,30 +9,65 @@ from jsbackup.planning.rules import Finding, Rule
 
 
 def _said(*refusals: tuple[str, str]) -> str:
-    plan = RestorePlan("b", (), tuple(Finding(stream, Rule.EXISTS, reason) for stream, reason in refusals))
+    return _all_said(*(Finding(stream, Rule.EXISTS, reason) for stream, reason in refusals))
+
+
+def _all_said(*refusals: Finding) -> str:
+    plan = RestorePlan("b", (), refusals)
     with pytest.raises(TargetConflict) as caught:
         refuse_if_refused(plan)
     return caught.value.message.removeprefix("nothing was restored: ")
 
 
-def test_equal_reasons_are_told_once_with_the_streams() -> None:
-    assert _said(("A", "is there")) == "stream A is there"
+def test_equal_reasons_are_one_sentence_with_the_streams() -> None:
+    assert _said(("A", "is there")) == "stream A: is there"
     assert _said(("", "all is lost")) == "all is lost"
-    assert _said(("A", "is there"), ("B", "is there")) == "each of A and B is there"
-    assert _said(("A", "is there"), ("B", "is old"), ("C", "is there")) == "each of A and C is there; stream B is old"
-    five, six = ([(name, "is there") for name in names] for names in ("ABCDE", "ABCDEF"))
-    assert _said(*five) == "each of A, B, C, D and E is there"
-    assert _said(*six) == "each of A, B, C, D, E and 1 more is there"
+    assert _said(("A", "is there"), ("B", "is there")) == "streams A, B: is there"
+    assert _said(("A", "is there"), ("B", "is old"), ("C", "is there")) == "streams A, C: is there; stream B: is old"
+    four, five = ([(name, "is there") for name in names] for names in ("ABCD", "ABCDE"))
+    assert _said(*four) == "streams A, B, C, D: is there"
+    assert _said(*five) == "5 streams (A, B, C, D and 1 more): is there"
 
 
-def test_a_few_reasons_are_told_and_the_others_counted() -> None:
-    reasons = [(f"S{number}", f"has {number} replicas") for number in range(1, 8)]
-    assert _said(*reasons[:5]).endswith("; stream S4 has 4 replicas; and 1 more reason")
-    assert _said(*reasons).endswith("; stream S4 has 4 replicas; and 3 more reasons")
+def test_many_reasons_of_one_rule_are_one_sentence_with_an_example() -> None:
+    reason = "its subject s{0}.> overlaps with s{0}.> of stream O{0} at the target"
+    overlaps = [(f"S{number:02}", reason.format(number)) for number in range(60)]
+    said = _said(*overlaps)
+    assert said == (
+        "60 streams (S00, S01, S02, S03 and 56 more): for example stream S00: its subject s0.> overlaps with s0.> of "
+        "stream O0 at the target"
+    )
+    assert _said(*overlaps[:4]).count("overlaps") == 4
+    wide = _said(*(("WIDE", reason) for _, reason in overlaps))
+    assert wide == "; ".join(f"stream WIDE: {reason}" for _, reason in overlaps[:4]) + "; and 56 more reasons"
 
 
-def test_the_hints_of_what_is_told_are_given_once() -> None:
+def test_a_reason_of_many_streams_is_not_hidden_by_other_reasons_of_the_rule() -> None:
+    many = [(f"S{number}", "is there") for number in range(9)]
+    others = [(f"T{number}", f"is there since {number}") for number in range(9)]
+    assert _said(*many, *others) == (
+        "9 streams (S0, S1, S2, S3 and 5 more): is there; "
+        "9 streams (T0, T1, T2, T3 and 5 more): for example stream T0: is there since 0"
+    )
+
+
+def test_a_few_rules_are_named_and_the_others_counted() -> None:
+    rules = [rule for rule in Rule if rule.code == TargetConflict.exit_code]
+    found = [Finding(f"S{number}", rule, f"breaks {rule}") for number, rule in enumerate(rules[:7])]
+    assert _all_said(*found[:5]).endswith("; stream S3: breaks itself; and 1 more reason")
+    assert _all_said(*found).endswith("; stream S3: breaks itself; and 3 more reasons")
+
+
+def test_an_equal_hint_is_printed_once() -> None:
     found = [Finding(name, Rule.SINGLE_SERVER, "has 3 replicas", "Use --replicas 1.") for name in ("A", "B")]
     with pytest.raises(PlanRefused) as caught:
         refuse_if_refused(RestorePlan("b", (), tuple(found)))
     assert caught.value.hint == "Use --replicas 1. See 'jsbackup plan' for all of it."
+
+
+def test_a_hint_of_many_streams_does_not_name_one_of_them() -> None:
+    found = [Finding(f"S{n}", Rule.SINGLE_SERVER, f"has {n} replicas", f"Use --exclude S{n}.") for n in range(2, 8)]
+    with pytest.raises(PlanRefused) as caught:
+        refuse_if_refused(RestorePlan("b", (), tuple(found)))
+    assert caught.value.message.endswith("6 streams (S2, S3, S4, S5 and 2 more): for example stream S2: has 2 replicas")
+    assert caught.value.hint == "Use --exclude <stream>. See 'jsbackup plan' for all of it."

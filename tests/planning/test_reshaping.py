@@ -16,10 +16,10 @@ from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Resu
 from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import SubjectMaps
 from tests.planning.test_plan import NOW, consumer, existing, plan, rules, stream
 
@@ -39,7 +39,7 @@ def reshaped(
 ) -> RestorePlan:
     reshape = Reshape(
         cut or Cut(),
-        SubjectFilter.parse(subjects) if subjects else None,
+        Filters.parse({"subject": subjects}),
         SubjectMaps.parse(maps),
         masks=Masks.parse(masks),
     )

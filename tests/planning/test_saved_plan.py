@@ -17,10 +17,10 @@ from jsbackup.planning.saved_plan import decode_plan, encode_plan, read_plan, re
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import SubjectMaps
 from tests.planning.test_plan import NEW, NOW, consumer, existing, stream
 
@@ -35,7 +35,7 @@ MANIFEST = Manifest(
 TARGET = Target(NEW, False, {"A": existing("A", "A.>")})
 RESHAPE = Reshape(
     Cut(AtSequence(1), AtTime(1_700_000_000_123_456_789)),
-    SubjectFilter(("A.*", "B.>")),
+    Filters.parse({"subject": ["A.*", "B.>"], "exclude_header": ["X:1"], "payload_match": ["a+"]}),
     SubjectMaps.parse(["A.x.*=>N.$1"]),
     masks=Masks.parse(["A.>:$.name=hash", "B.>:header(X-User)=redact"], "drop"),
 )
@@ -76,7 +76,7 @@ def test_options_come_back_as_they_were() -> None:
     for options in (RestoreOptions(), RESHAPED):
         assert decode_plan(encoded(options), "plan").options == options
     saved.refuse_other(MANIFEST)
-    with pytest.raises(PlanRefused, match="is not the one that was planned with"):
+    with pytest.raises(PlanRefused, match="is not the one that the plan was made for"):
         saved.refuse_other(replace(MANIFEST, tool="another"))
 
 
@@ -91,14 +91,14 @@ def test_a_target_that_is_the_same_is_taken_and_what_has_changed_is_told() -> No
     assert changed() == ""
     # Time passes, and others come that are in nobody's way.
     assert changed(replace(TARGET, now_ns=1, streams={**TARGET.streams, "Z": existing("Z", "z")})) == ""
-    assert "target version is now 2.15.2, and was 2.15.1" in changed(replace(TARGET, version=(2, 15, 2)))
+    assert "target version changed from 2.15.1 to 2.15.2" in changed(replace(TARGET, version=(2, 15, 2)))
     assert "target removed A is gone" in changed(replace(TARGET, streams={}))
     made_anew = replace(existing("A", "A.>"), created="2026-11-22T00:00:00Z")
-    assert f"target removed A created is now 2026-11-22T00:00:00Z, and was {NOW}" in changed(
+    assert f"target removed A created changed from {NOW} to 2026-11-22T00:00:00Z" in changed(
         replace(TARGET, streams={"A": made_anew})
     )
     more = {**TARGET.streams, "B": existing("B", "B.>")}
-    assert "streams B replaces is now true, and was false" in changed(replace(TARGET, streams=more))
+    assert "streams B replaces changed from false to true" in changed(replace(TARGET, streams=more))
     overlapping = {**TARGET.streams, "Z": existing("Z", "B.*")}
     assert "overlaps with B.* of stream Z" in changed(replace(TARGET, streams=overlapping))
 

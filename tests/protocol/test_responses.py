@@ -12,9 +12,9 @@ from jsbackup.protocol.responses import (
     ErrCode,
     as_target_error,
     decode_response,
-    is_temporary,
     is_unknown_field,
     lacks_peers,
+    may_pass,
 )
 
 INFO = f"{TYPE_PREFIX}stream_info_response"
@@ -82,8 +82,8 @@ def test_hints_are_sentences_for_the_codes_of_well_known_mishaps() -> None:
 
 
 def test_temporary_errors_are_told_from_others() -> None:
-    assert is_temporary(error_of(failed(10008))) and is_temporary(error_of(failed(10004)))
-    assert not is_temporary(error_of(failed(10059))) and not is_temporary(error_of(failed(10130)))
+    assert may_pass(error_of(failed(10008))) and may_pass(error_of(failed(10004)))
+    assert not may_pass(error_of(failed(10059))) and not may_pass(error_of(failed(10130)))
 
 
 def test_servers_not_heard_of_are_told_from_placements_that_fit_none() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from contextlib import closing
 
 import pytest
 
 from jsbackup.errors import StoreError
-from jsbackup.repository.background import Aftermath
+from jsbackup.repository.background import Aftermath, in_order
 
 
 def test_tasks_are_done_in_order_in_another_thread() -> None:
@@ -115,3 +116,20 @@ def test_closed_it_lets_go_of_whoever_waits_for_what_is_not_done_any_more() -> N
     gate.set()
     after._pool.shutdown()
     assert done == [1]
+
+
+def test_one_that_is_given_up_and_found_by_its_own_thread_ends_quietly() -> None:
+    given_up, collected = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        given_up.wait(10)
+        gc.collect()
+        collected.set()
+
+    results = in_order([lambda: None, collect, lambda: None, lambda: None], 1)
+    next(results)
+    circle: list[object] = [results]
+    circle.append(circle)
+    del results, circle
+    given_up.set()
+    assert collected.wait(10)  # an error in there would be a warning, and fail the test

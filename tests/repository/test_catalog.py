@@ -379,7 +379,7 @@ def test_what_a_writer_named_again_before_it_was_deleted_is_taken_out_again(stor
     put_manifests(store, 5)
     documents = Repository.open(store).documents
     generation = write_catalog(documents, without={nth_id(0)})
-    write_catalog(documents)  # somebody else's: the manifest is still there
+    write_catalog(documents)  # someone else's: the manifest is still there
     store.delete(layout.manifest_key(nth_id(0)))
     settle_catalog(documents, generation, {nth_id(0)})
     catalog, _ = newest_catalog(documents)

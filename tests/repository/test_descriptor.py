@@ -10,7 +10,7 @@ from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode
 from jsbackup.repository.document import encode_document
 from tests.harness.backups import CREATED, FIRST
 
-IDENTITY = age.identity_of(bytes(32))
+IDENTITY = age.age_identity(bytes(32))
 assert IDENTITY.recipient is not None
 RECIPIENT = IDENTITY.recipient.label
 SIGNED = {"scheme": "ed25519", "authority": "0a" * 32}

@@ -187,8 +187,8 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.mark_key("1a2b"): ObjectKind.MARKS,
         layout.verified_key("1a2b"): ObjectKind.VERIFIED,
         layout.verified_key("1a2b") + ".age": ObjectKind.VERIFIED,
-        layout.check_key("drill", 1_795_225_500_000_000_000, b"abc"): ObjectKind.CHECK,
-        layout.check_key("verify", 0, b"abc") + ".age": ObjectKind.CHECK,
+        layout.outcome_key("drill", 1_795_225_500_000_000_000, b"abc"): ObjectKind.CHECK,
+        layout.outcome_key("verify", 0, b"abc") + ".age": ObjectKind.CHECK,
         layout.probe_key("1a2b"): ObjectKind.PROBE,
         layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": ObjectKind.MANIFEST,
         layout.writer_key(DIGEST): ObjectKind.WRITER,
@@ -309,6 +309,22 @@ def test_a_backup_is_named_by_a_unique_start(text: str, expected: str) -> None:
 def test_an_unclear_backup_is_a_usage_error(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         layout.resolve_backup(text, BACKUPS)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("latset", "Did you mean latest?"),
+        ("LAST", "Did you mean latest?"),
+        ("newest", "Did you mean latest?"),
+        ("20261121T014500Z-1a2b3d", "Did you mean 20261121T014500Z-1a2b3c?"),
+        ("ORDERS", "A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`."),
+    ],
+)
+def test_a_similar_backup_is_suggested(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        layout.resolve_backup(text, BACKUPS)
+    assert raised.value.hint == hint
 
 
 def test_where_there_is_no_backup_that_is_said() -> None:

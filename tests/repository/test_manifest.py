@@ -21,6 +21,8 @@ from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
     ConsumerBackup,
+    Losses,
+    LostSpan,
     Manifest,
     ObjectRef,
     OpaqueRef,
@@ -84,6 +86,14 @@ def full_manifest() -> Manifest:
         opaque=(OpaqueRef(layout.opaque_key(FOLDER, HEX), 10, HEX, 20),),
         warnings=("something was odd",),
         read=Reading(ReadAs.INCREMENT, "7 of 80 messages had to be read", {"later": 1}),
+        lost=Losses(
+            (
+                LostSpan(7, 9, 3, True, "msgs/1.blk is damaged", ("größe.1",)),
+                LostSpan(11, 20, 2, False, "msgs/1.blk is damaged"),
+                LostSpan(91, None, None, False, "msgs/2.blk is cut short"),
+            ),
+            {"größe.1": 3},
+        ),
     )
     return Manifest(
         id="20261121T014500Z-1a2b3c",
@@ -146,6 +156,14 @@ def test_the_json_reads_like_the_schema_says() -> None:
         "pending": [[11, 6, 1_795_225_500_000_000_001]],
         "redelivered": [[11, 3], [12, 1]],
     }
+    assert stream["lost"]["spans"][2] == {
+        "first_seq": 91,
+        "last_seq": None,
+        "messages": None,
+        "certain": False,
+        "cause": "msgs/2.blk is cut short",
+        "subjects": [],
+    }
 
 
 # --- any manifest ---
@@ -173,6 +191,18 @@ _states = st.builds(
     st.dictionaries(_u64, _u64, max_size=4),
 )
 _positive = st.integers(1, (1 << 63) - 1)
+_spans = st.builds(
+    LostSpan,
+    _u63,
+    st.none() | _u63,
+    st.none() | _u63,
+    st.booleans(),
+    _words,
+    st.lists(_words, max_size=2).map(tuple),
+)
+_losses = st.just(Losses()) | st.builds(
+    Losses, st.lists(_spans, min_size=1, max_size=3).map(tuple), st.dictionaries(_words, _u63, max_size=2)
+)
 
 
 @st.composite
@@ -209,6 +239,7 @@ def _streams(draw: st.DrawFn, name: str) -> StreamBackup:
         tuple(consumers),
         (OpaqueRef(layout.opaque_key(folder, draw(_hex)), draw(_positive), draw(_hex), draw(_positive)),),
         tuple(draw(st.lists(_words, max_size=2))),
+        lost=draw(_losses),
     )
 
 
@@ -239,11 +270,11 @@ def test_any_manifest_comes_back_and_fits_the_schema(manifest: Manifest) -> None
 
 
 def objects_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    """Every JSON object in a document with its path, but configs, whose fields are all foreign."""
+    """Every JSON object in a document with its path, but those whose fields are all foreign."""
     if isinstance(value, dict):
         yield path, value
         for key, inner in value.items():
-            if key not in ("config", "tags"):
+            if key not in ("config", "tags", "subjects"):
                 yield from objects_in(inner, (*path, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):

@@ -23,11 +23,11 @@ from jsbackup.stores.base import Data, StoreProbe
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, store_backup
 
-ME = age.identity_of(bytes(32))
+ME = age.age_identity(bytes(32))
 
 
 class Replacing(MemoryStore):
-    """Whoever puts an object looks first, and then waits a moment for somebody else to do the same."""
+    """Whoever puts an object looks first, and then waits a moment for someone else to do the same."""
 
     def __init__(self) -> None:
         super().__init__()

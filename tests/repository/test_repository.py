@@ -82,7 +82,7 @@ def test_an_empty_location_is_no_repository(store: Store) -> None:
 @pytest.mark.parametrize("key", ["photos/cat.jpg", "notes.txt", "segments/mine", "backups/notes.txt"])
 def test_a_foreign_folder_is_neither_opened_nor_taken_over(store: Store, key: str) -> None:
     store.put(key, b"mine")
-    with pytest.raises(RepositoryNotFound, match="which holds something else") as caught:
+    with pytest.raises(RepositoryNotFound, match="which holds other files") as caught:
         Repository.open(store)
     assert caught.value.exit_code == 10
     with pytest.raises(UsageError, match="is not empty, and is not a repository"):
@@ -188,6 +188,20 @@ def test_backups_are_listed_oldest_first_and_found(store: Store) -> None:
     assert repository.resolve(FIRST) == FIRST
     with pytest.raises(UsageError, match="2 backups start with"):
         repository.resolve("2026")
+
+
+def test_a_stream_in_place_of_a_backup_is_recognized(store: Store) -> None:
+    repository = make_repository(store)
+    store_backup(repository, FIRST)
+    with pytest.raises(UsageError, match="no backup starts with 'orders'") as raised:
+        repository.resolve("orders")
+    assert raised.value.hint == "orders is a stream: write 'latest orders', the backup before the stream."
+    assert repository.newest_names() == ["orders", "verbatim"]
+    store.put(layout.manifest_key(SECOND), b"{")
+    assert repository.newest_names() == []
+    with pytest.raises(UsageError) as raised:
+        repository.resolve("orders")
+    assert str(raised.value.hint).startswith("A backup is named before streams")
 
 
 def test_the_latest_backup_is_none_that_was_made_by_reshaping_unless_all_are(store: Store) -> None:

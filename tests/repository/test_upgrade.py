@@ -19,15 +19,15 @@ from jsbackup.repository import layout, manifest_json
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.descriptor import decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.keep.forget import carry_out, plan_by_ids
+from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
 from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.copying import copy_backups
+from jsbackup.repository.write.copying import CopyReport, copy_backups
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import FIRST, make_repository, store_backup
+from tests.harness.backups import CREATED, FIRST, make_repository, store_backup
 from tests.harness.history import Scene, initialise
 from tests.harness.stores import Fault, FaultStore, Killed
 
@@ -97,7 +97,7 @@ def test_both_formats_are_pruned(scene: Scene) -> None:
     for backup in NEW:
         store_backup(scene.open(), backup, count=1200)
     repository = scene.open()
-    carry_out(repository, plan_by_ids(repository, [OLD[0], NEW[0]]).decisions)
+    remove_decided(repository, plan_by_ids(repository, [OLD[0], NEW[0]]).decisions)
     prune(scene.open(), taker(scene), grace_seconds=0, tool="tests", random=os.urandom)
     assert_sound(scene, [OLD[1], NEW[1]])
     left = scene.open()
@@ -182,3 +182,42 @@ def test_a_signed_repository_is_upgraded_by_those_who_may_write() -> None:
     assert scene.open().upgrade("jsbackup tests")
     store_backup(scene.open(), FIRST, count=1000)
     assert pages_in(scene.store)
+
+
+@pytest.mark.parametrize("kind", ["plain", "signed", "encrypted"])
+def test_a_replica_without_keys_goes_on_when_its_source_is_upgraded(kind: str) -> None:
+    source = Scene(kind)
+    initialise(source, source.store)
+    old = replace(source.open().descriptor, pages=False)
+    source.store.delete(layout.DESCRIPTOR)
+    source.store.put(layout.DESCRIPTOR, encode_descriptor(old))
+    store_backup(source.open(), OLD[0], count=1000)
+    replica = Scene(kind, "7a79")
+    replica.new_keys = source.new_keys
+
+    Repository.create_replica(replica.store, source.open_to_read(), probe_id="7a", created=CREATED, tool="t")
+
+    def copy(store: Store, *backups: str) -> CopyReport:
+        target = replica.open_to_read(store)
+        with replica.lease(replica.store, Mode.SHARED, "copy") as lease:
+            return copy_backups(source.open_to_read(), target, backups, lease, progress=NullProgress(), jobs=1)
+
+    assert copy(replica.store, OLD[0]).copied == (OLD[0],)
+    assert source.open().upgrade("jsbackup tests")
+    store_backup(source.open(), NEW[0], count=40)
+    store_backup(source.open(), NEW[1], count=1200)
+    watched = FaultStore(replica.copy().store)
+    assert copy(watched, *OLD[:1], *NEW).copied == tuple(NEW)
+    for fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER):
+        for at, (operation, key) in enumerate(watched.log, 1):
+            if key != layout.UPGRADED:
+                continue
+            there = replica.copy()
+            with suppress(Killed):
+                copy(FaultStore(there.store, fault, at=at), OLD[0], *NEW)
+            report = copy(there.store, OLD[0], *NEW)
+            assert not report.failed and operation
+            assert_sound(there, [OLD[0], *NEW])
+            assert there.open().descriptor.pages
+            same = {info.key for prefix in (layout.BACKUPS, layout.SEGMENTS) for info in source.store.list(prefix)}
+            assert all(there.store.get(key) == source.store.get(key) for key in same)

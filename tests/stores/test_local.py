@@ -214,7 +214,7 @@ def test_a_put_that_fails_half_way_leaves_nothing(root: Path) -> None:
     ],
 )
 def test_errors_of_the_system_are_said_in_a_sentence(code: int, sentence: str) -> None:
-    with pytest.raises(StoreError) as caught, posix.explained("cannot store x"):
+    with pytest.raises(StoreError) as caught, posix.posix_errors("cannot store x"):
         raise OSError(code, "raw text")
     assert caught.value.message == f"cannot store x: {sentence}"
     assert isinstance(caught.value.__cause__, OSError)
@@ -224,7 +224,7 @@ def test_errors_of_the_system_are_said_in_a_sentence(code: int, sentence: str) -
     ("code", "temporary"), [(errno.ESTALE, True), (errno.EMFILE, True), (errno.ENOSPC, False), (errno.EIO, False)]
 )
 def test_only_what_may_pass_is_temporary(store: LocalStore, code: int, temporary: bool) -> None:
-    with pytest.raises(StoreError) as caught, posix.explained("cannot store x"):
+    with pytest.raises(StoreError) as caught, posix.posix_errors("cannot store x"):
         raise OSError(code, "raw text")
     assert store.is_temporary(caught.value) is temporary
 

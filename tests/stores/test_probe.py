@@ -64,10 +64,10 @@ class Altering(MemoryStore):
     [
         (Overwriting, "replaces objects instead of refusing to"),
         (OverwritingSilently, "says that it refused to replace an object, and replaced it"),
-        (Inclusive, "does not read ranges right"),
+        (Inclusive, "returns wrong ranges"),
         (Listless, "does not list what was put"),
         (Keeping, "shows an object that was deleted"),
-        (Altering, "gives back other bytes than were put"),
+        (Altering, "returns other bytes than were stored"),
     ],
 )
 def test_a_store_that_breaks_the_contract_is_refused(broken: type[MemoryStore], says: str) -> None:

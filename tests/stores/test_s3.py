@@ -323,7 +323,7 @@ def test_a_bucket_that_is_not_there_is_no_empty_one(s3_server: S3Server) -> None
 @pytest.mark.parametrize(
     ("key", "secret", "says"),
     [
-        ("unknown-key", "wrong-secret", "the access key is not known there"),
+        ("unknown-key", "wrong-secret", "the access key is not known to the store"),
         (ACCESS_KEY, "wrong-secret", "the secret key is not the one of the access key"),
     ],
 )
@@ -419,7 +419,7 @@ def test_only_the_right_authority_is_trusted(s3_server: S3Server, authority: Aut
         assert store.get("a") == b"data" * 300_000
         for ca in (None, str(other.cert)):
             error = failure(S3Store(BUCKET, ours, settings_of(peer.url, ca=ca)))
-            assert f"the certificate of {peer.url} is not one of a known authority" in error.message
+            assert f"the certificate of {peer.url} is not signed by a known authority" in error.message
             assert error.hint == "Name the file of its authority with --s3-ca."
 
 

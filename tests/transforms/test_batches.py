@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
 from jsbackup.transforms.batches import Subjects, keep_rows, rebatch
-from tests.transforms.messages import Message, batch_of, literals, messages_of
+from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
+from tests.transforms.test_subjects import by_the_rule
 
 MIB = 1 << 20
 
@@ -35,14 +36,32 @@ def test_batches_come_in_useful_sizes() -> None:
     assert [batch.num_rows for batch in rebatch([huge])] == [1]
 
 
-def test_subjects_change_by_the_distinct_one() -> None:
+def test_subjects_are_asked_about_by_the_distinct_one() -> None:
     batch = batch_of([Message(n, n, s, None, b"") for n, s in enumerate(["a", "b", "a", "a"], start=1)])
     asked: list[str] = []
     subjects = Subjects(batch)
     assert list(subjects) == ["a", "b", "a", "a"]
-    column = subjects.exchanged(lambda s: asked.append(s) or s.upper())  # type: ignore[func-returns-value]
-    assert column is not None and column.to_pylist() == ["A", "B", "A", "A"] and asked == ["a", "b"]
-    assert subjects.exchanged(lambda s: s) is None
+    rows = subjects.rows(lambda s: asked.append(s) or s == "a")  # type: ignore[func-returns-value]
+    assert rows.to_pylist() == [True, False, True, True] and asked == ["a", "b"]
+
+
+@settings(deadline=None)
+@given(st.lists(literals | st.just("a.\udcff"), max_size=6), st.lists(patterns(), min_size=1, max_size=70))
+def test_subjects_are_matched_and_mapped_by_the_rule(subjects: list[str], wanted: list[str]) -> None:
+    batch = batch_of([Message(n, n, s, None, b"") for n, s in enumerate(subjects, start=1)])
+    found = Subjects(batch)
+    matching = [tuple(n for n, one in enumerate(wanted) if by_the_rule(one, s)) for s in subjects]
+    assert found.matches(wanted).to_pylist() == [bool(one) for one in matching]
+    numbers, sets = found.sets(wanted)
+    assert [sets[number] for number in memoryview(numbers).cast("i")] == matching
+    assert len(set(sets)) == len(sets)
+    mapped = found.mapped([[(one.encode(), [b"t"]) for one in wanted[:3]], [(b"t", [b"u", b"v"])]])
+    after = ["u.v" if s == "t" or any(n < 3 for n in some) else s for s, some in zip(subjects, matching, strict=True)]
+    assert (
+        after == subjects
+        if mapped is None
+        else mapped.cast(pa.binary()).to_pylist() == [s.encode("utf-8", "surrogateescape") for s in after]
+    )
 
 
 def test_all_rows_kept_is_no_copy() -> None:

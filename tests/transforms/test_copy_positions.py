@@ -8,11 +8,11 @@ from jsbackup.errors import FormatError
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import (
     CopyPosition,
-    identity_of,
     last_positions,
     mark_of,
     read_mark,
     source_key,
+    stream_identity,
 )
 from tests.harness.batches import Message, batch_of
 
@@ -46,7 +46,7 @@ def test_a_source_is_known_by_its_name_filter_and_destination(source: dict[str, 
 
 def test_an_identity_is_what_a_server_makes_of_a_time_of_creation() -> None:
     """As 2.15.2 had it in marks of a stream that it had created then."""
-    assert identity_of("2026-11-22T20:36:11.480019556Z") == "QRFhgWE8"
+    assert stream_identity("2026-11-22T20:36:11.480019556Z") == "QRFhgWE8"
 
 
 @pytest.mark.parametrize(

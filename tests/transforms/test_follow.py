@@ -106,7 +106,7 @@ def test_origins_follow_on_the_sides_that_are_mapped(origin: Any, mapped: list[s
                     {"name": "O", "subject_transforms": [{"src": "a.x", "dest": "1"}, {"src": "c.x", "dest": "2"}]}
                 ]
             },
-            "brings others|overlap",
+            "would add other subjects|overlap",
         ),
     ],
 )

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import PlanRefused, UsageError
-from jsbackup.transforms.batches import Subjects
 from jsbackup.transforms.json_path import JsonPath
-from jsbackup.transforms.mask import HeaderName, Mask, MaskAction, MaskCount, Masks
+from jsbackup.transforms.mask import HeaderName, Mask, MaskAction, MaskCount, Masks, WholePayload
+from jsbackup.transforms.mask_batch import mask_batch
 from tests.transforms.messages import Message, batch_of, messages_of
 
 SECRET = b"sixteen bytes at least"
@@ -22,8 +22,7 @@ def keyed(value: str) -> str:
 
 
 def masked(masks: Masks, *messages: Message, secret: bytes = SECRET, count: MaskCount | None = None) -> list[Message]:
-    batch = batch_of(messages)
-    return messages_of([masks.apply(batch, Subjects(batch), "S", secret, count=count or MaskCount())])
+    return messages_of([mask_batch(masks, batch_of(messages), "S", secret, count=count or MaskCount())])
 
 
 def message(data: bytes, headers: bytes | None = None, subject: str = "a.b", sequence: int = 1) -> Message:
@@ -104,8 +103,8 @@ def test_what_a_mask_had_to_look_at_is_counted_and_what_it_cannot_be_for_is_not(
     masked(masks, message(b"{}", subject="c"), message(b"{}", subject="b", sequence=2), count=count)
     masked(masks, message(b"{}", subject="c"), message(b"", subject="c.d", sequence=2), count=count)
     assert count.unmasked == 3
-    more = MaskCount({0: 1, 2: 5}, 1, 2, {0: 1, 2: 5})
-    assert count.plus(more) == MaskCount({0: 2, 2: 5}, 1, 3, {0: 4, 1: 4, 2: 6}, 3)
+    more = MaskCount({0: 1, 2: 5}, 1, 2, {0: 1, 2: 5}, 0, {0: 1, 2: 4}, 7)
+    assert count.plus(more) == MaskCount({0: 2, 2: 5}, 1, 3, {0: 4, 1: 4, 2: 6}, 3, {0: 2, 2: 4}, 7)
 
 
 def test_headers_that_cannot_be_read_stop_everything_too() -> None:
@@ -146,6 +145,9 @@ def test_what_would_outgrow_every_message_is_refused() -> None:
         ("a:b.*:$=hash", Mask("a:b.*", JsonPath.parse("$"), MaskAction.HASH)),
         ("$KV.x.>:$['a=b:$.c']=hash", Mask("$KV.x.>", JsonPath.parse("$['a=b:$.c']"), MaskAction.HASH)),
         (">:header(Nats-Msg-Id)=hash", Mask(">", HeaderName("Nats-Msg-Id"), MaskAction.HASH)),
+        (">:payload=zero", Mask(">", WholePayload(), MaskAction.ZERO)),
+        ("a:payload=b.>:payload=drop", Mask("a:payload=b.>", WholePayload(), MaskAction.DROP)),
+        ("a:payload=zero:$.b=hash", Mask("a:payload=zero", JsonPath.parse("$.b"), MaskAction.HASH)),
     ],
 )
 def test_masks_are_understood(text: str, mask: Mask) -> None:
@@ -167,6 +169,14 @@ def test_masks_are_understood(text: str, mask: Mask) -> None:
         ("a:header()=hash", "not a header's name"),
         ("a:header(a b)=hash", "not a header's name"),
         ("a:header(a:b)=hash", "not a header's name"),
+        ("a:payload=redact", "neither drop nor zero: 'redact'"),
+        ("a:payload=", "neither drop nor zero"),
+        ("a:$.b=zero", "neither redact nor hash: 'zero'"),
+        ("a:header(X)=drop", "neither redact nor hash"),
+        ("a:payloads=zero", "not understood"),
+        ("a:payload.x=zero", "not understood"),
+        ("a:header(NATS-incr)=redact", "servers count with the header NATS-incr"),
+        ("a:header(Nats-Counter-Sources)=hash", "servers count with"),
     ],
 )
 def test_no_mask_is_a_usage_error(text: str, said: str) -> None:
@@ -180,7 +190,9 @@ def test_no_mask_is_a_usage_error(text: str, said: str) -> None:
 @given(
     st.one_of(
         st.text(max_size=30),
-        st.from_regex(r"[a.>:$]{0,6}:(\$[.\[\]'a0]{0,8}|header\([a-z:]{0,5}\))=(redact|hash)", fullmatch=True),
+        st.from_regex(
+            r"[a.>:$]{0,6}:(\$[.\[\]'a0]{0,8}|header\([a-z:]{0,5}\)|payload)=(redact|hash|zero)", fullmatch=True
+        ),
     )
 )
 def test_any_text_is_a_mask_or_a_usage_error(text: str) -> None:
@@ -189,6 +201,26 @@ def test_any_text_is_a_mask_or_a_usage_error(text: str) -> None:
     except UsageError:
         return
     assert str(mask) == text and Mask.parse(str(mask)) == mask
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        ("a.>:payload=zero", "a.b:$.x=hash"),
+        ("*.b:$=redact", "a.>:payload=drop"),
+        ("a.>:payload=zero", "a.b:payload=drop"),
+        ("a:payload=zero", "a:payload=zero"),
+        ("x:$.a=hash", "a.b:payload=drop", ">:payload=zero"),
+    ],
+)
+def test_two_masks_for_the_same_payloads_are_a_usage_error(masks: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"are for the same payloads"):
+        Masks.parse(masks)
+
+
+def test_masks_of_payloads_stand_beside_those_of_headers_and_other_subjects() -> None:
+    masks = ("a.>:payload=zero", "a.>:header(X)=hash", "b.>:$.x=hash", "c:payload=drop")
+    assert [str(mask) for mask in Masks.parse(masks).masks] == list(masks)
 
 
 def test_masks_that_can_hit_nothing_are_found() -> None:

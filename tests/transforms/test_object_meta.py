@@ -42,6 +42,12 @@ def test_what_clients_cannot_read_stays(payload: bytes) -> None:
     assert rename_in_meta(payload, rename) == payload
 
 
+def test_a_name_that_cannot_be_written_again_stays() -> None:
+    """Half a surrogate pair, with options that rename every bucket."""
+    payload = b'{"bucket":"a\\ud800","options":{"link":{"bucket":"\\udfff"}}}'
+    assert rename_in_meta(payload, lambda name: f"N-{name}") == payload
+
+
 def test_a_name_is_known_whatever_escapes_it_is_written_with() -> None:
     assert (
         rename_in_meta(b'{"buc\\u006bet":"\\u006fld","bucket":"kept"}', rename)

@@ -64,7 +64,7 @@ def test_a_first_run_that_fails_leaves_nothing(server: NatsServer, typed: Type, 
     ):
         done = typed(*line, "-r", repo)
         assert (done.code, repo.exists()) == (code, False), (line, done)
-        assert "making one" not in done.err
+        assert "creating one" not in done.err
 
 
 def test_a_copy_that_copies_nothing_makes_no_repository(server: NatsServer, typed: Type, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_copy_that_copies_nothing_makes_no_repository(server: NatsServer, type
     refused = typed("copy", "--to-repo", second, "-r", repo, "--no-init")
     assert refused.code == 10 and "not mounted" in refused.err and not second.exists()
     done = typed("copy", "--to-repo", second, "-r", repo, "-q")
-    assert (done.code, done.err) == (0, f"no repository at {second}: making one\n")
+    assert (done.code, done.err) == (0, f"no repository at {second}: creating one\n")
     assert typed("verify", "--level", "data", "-r", second).code == 0
 
 
@@ -122,7 +122,7 @@ def test_where_a_disk_is_not_mounted_nothing_is_made(server: NatsServer, typed: 
 def test_that_a_repository_is_made_is_said_with_quiet_too(server: NatsServer, typed: Type, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     done = typed("backup", "-s", server.url, "-r", repo, "-q")
-    assert (done.code, done.out, done.err) == (0, "", f"no repository at {repo}: making one\n")
+    assert (done.code, done.out, done.err) == (0, "", f"no repository at {repo}: creating one\n")
     done = typed("backup", "-s", server.url, "-r", repo, "-q")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert not any((repo / "locks").iterdir())

@@ -140,7 +140,7 @@ def test_a_server_that_is_killed_and_back_at_once_is_an_outage(
     with NatsServer(NEWEST) as server:
         report = asyncio.run(run(server))
     assert report.troubles == 2
-    told = [message for message in caplog.messages if "works again" in message or "made again" in message]
+    told = [message for message in caplog.messages if "works again" in message or "lost and restored" in message]
     assert len(told) == 2
 
 

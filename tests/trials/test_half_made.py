@@ -14,7 +14,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.restore.abandon import abandon_restore
+from jsbackup.engine.restore.remove_unfinished import abandon_restore
 from jsbackup.protocol.restore import RestoreSender
 from tests.engine.restores import CONFIG, MESSAGES, connection_to, state_of
 from tests.harness.api import JSON, call, connected
@@ -164,7 +164,7 @@ def test_without_marks_a_stream_that_somebody_made_meanwhile_stays(
 
     with NatsServer("2.14.6") as server, caplog.at_level(logging.WARNING):
         asyncio.run(main(server.url))
-    assert "stream ORDERS is there, and may be half-restored" in caplog.text
+    assert "stream ORDERS exists; it may be half-restored" in caplog.text
 
 
 def test_a_clone_of_a_half_made_stream_is_incomplete(tmp_path: Path) -> None:

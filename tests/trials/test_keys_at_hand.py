@@ -12,7 +12,7 @@ from tests.trials.accounts import Type, count, delete, fill, names, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
-ME = age.identity_of(bytes(range(32)))
+ME = age.age_identity(bytes(range(32)))
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_copy_is_backed_up_only_where_it_is_all_that_is_left_and_goes_with_the
             streams = {stream["name"]: stream["warnings"] for stream in shown["streams"]}
             if POINTS[point][1]:
                 assert (made.code, shown["result"]) == (3, "partial")
-                assert "interrupted restore was to replace stream BIG" in streams[copy][0]
+                assert "interrupted restore made to replace stream BIG" in streams[copy][0]
             else:
                 assert (made.code, shown["result"], sorted(streams)) == (0, "complete", ["BIG", "OTHER"])
                 said = made.err if command[0] == "follow" else made.document["notes"][0]
@@ -134,7 +134,7 @@ def test_what_is_restored_with_less_than_the_copy_has_does_not_remove_it(tmp_pat
         jsbackup("backup", *at).ok()
         copy = killed(server, tmp_path, "the old one is gone")
         part = jsbackup("restore", "latest", "BIG", "--until", "9", *at).ok()
-        assert f"the copy {copy}, which an interrupted replace left, stays" in part.document["streams"][0]["notes"][0]
+        assert f"the copy {copy} of an interrupted replace is kept" in part.document["streams"][0]["notes"][0]
         assert sorted(names(server.url)) == ["BIG", copy]
 
 
@@ -160,6 +160,6 @@ def test_an_old_backup_of_a_copy_does_not_restore_it(tmp_path: Path) -> None:
         delete(server.url, *names(server.url))
         done = jsbackup("restore", "latest", *at).ok().document
         assert done["skipped"] == [
-            {"name": copy, "reason": "is a copy by which an interrupted restore was to replace stream BIG"}
+            {"name": copy, "reason": "is the copy that an interrupted restore made to replace stream BIG"}
         ]
         assert sorted(names(server.url)) == ["BIG", "OTHER"]

@@ -261,7 +261,7 @@ def test_accounts_that_nobody_may_learn_are_told_apart_by_who_logs_in(typed: Typ
         for account in ACCOUNTS:
             where = ("-s", url(server, account, few=True), "-r", repo, "--if-exists", "replace", "--json")
             assert backup_of(typed("plan", "latest", *where)) == made[account]
-        # Who restores is somebody else: then nobody can tell.
+        # Who restores is someone else: then nobody can tell.
         refused = typed("restore", "latest", "-s", url(server, "PAY"), "-r", repo, "--if-exists", "replace")
         assert refused.code == 2 and "backups of 3 sources" in refused.err
         # None pushes another one out.

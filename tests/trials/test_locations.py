@@ -45,7 +45,7 @@ def test_a_folder_above_repositories_is_none_and_names_them(typed: Type, tmp_pat
     for line in (("list",), ("restore", "latest", *server), ("backup", *server), ("verify",), ("doctor",)):
         done = typed(*line, "-r", above)
         said = done.out if line == ("doctor",) else done.err
-        assert f"{none}, which holds something else" in said
+        assert f"{none}, which holds other files" in said
         assert done.code == (1 if line == ("doctor",) else 10)
     assert typed("init", "-r", above).code == 2
     for name in ("pay", "shop"):
@@ -69,7 +69,7 @@ def test_a_url_with_one_slash_is_no_folder(typed: Type, tmp_path: Path, monkeypa
         ):
             done = typed(*line)
             assert done.code == 2, (line, done.err)
-            assert "is written" in done.err and "With two slashes." in done.err
+            assert "must be written" in done.err and "Use two slashes." in done.err
     assert list(tmp_path.iterdir()) == [tmp_path / "plain"]
     profile = tmp_path / "config.toml"
     profile.write_text('[profiles.shop]\nrepo = "s3:/backups"\n')

@@ -48,7 +48,7 @@ def test_a_server_that_stops_when_streams_are_given_to_it(tmp_path: Path, monkey
         jsbackup("backup", "-r", tmp_path, "-s", origin.url, *PATIENT).ok()
     with NatsCluster(NEWEST) as cluster:
         asyncio.run(make(cluster.url, "OTHER"))
-        lost, carry_out = cluster.leader_of("OTHER"), jsbackup_restore.carry_out
+        lost, carry_out = cluster.leader_of("OTHER"), jsbackup_restore.carry_out_restore
         while cluster.meta_leader is lost:
             lost.restart()
             cluster.wait_ready()
@@ -60,7 +60,7 @@ def test_a_server_that_stops_when_streams_are_given_to_it(tmp_path: Path, monkey
             lost.freeze()
             return await carry_out(*arguments, **named)
 
-        monkeypatch.setattr(jsbackup_restore, "carry_out", lose_it)
+        monkeypatch.setattr(jsbackup_restore, "carry_out_restore", lose_it)
         try:
             report = asyncio.run(restore(url, tmp_path))
             assert report.failures == () and [one.name for one in report.streams] == NAMES

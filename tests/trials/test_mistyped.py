@@ -113,11 +113,11 @@ def test_maps_and_filters_of_no_subject_are_refused(pair: tuple[str, str], typed
                 assert done.code == 15
                 found = [one for one in done.document["refusals"] if one["rule"] == rule]
                 assert [one["stream"] for one in found] == [""]
-                assert f"{option} {pattern}: no stream of the restore takes such subjects" in found[0]["reason"]
+                assert f"{option} {pattern}: no stream of the restore has such subjects" in found[0]["reason"]
                 assert found[0]["hint"] == "Did you mean orders.>? With --pattern-may-miss it may match nothing."
             for command in (("restore", "latest", *onto), ("clone", "*", *to)):
                 done = typed(*command, option, pattern, *other)
-                assert done.code == 15 and "takes such subjects" in done.err
+                assert done.code == 15 and "has such subjects" in done.err
     assert names(target) == []
     mapped = ("--map-subject", "ordrs.>=>x.>", MEANT)
     assert typed("restore", "latest", *mapped, *onto, "-q").code == 0

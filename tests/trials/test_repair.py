@@ -192,12 +192,12 @@ def test_repair_names_what_stays_lost(server: NatsServer, typed: Type, tmp_path:
     assert lost.code == 3
     (one,) = lost.document["objects"]
     assert (one["outcome"], one["messages"], one["backups"]) == ("lost", 300, [made])
-    assert "has no object of these bytes" in one["reason"]
+    assert "has no copy of this object" in one["reason"]
     assert typed("repair", "--from", repo, "-r", repo).code == 2
     assert typed("repair", "--from", tmp_path / "none", "-r", repo).code == 10
     # A stream of that name that is another one has no messages of ours, nor has one that has lost some.
     ask(server.url, "STREAM.MSG.DELETE.S", {"seq": 17})
-    for why in ("does not have all of these messages", "is another one"):
+    for why in ("no longer has all of these messages", "is a different stream"):
         done = typed("repair", "--check", "-s", server.url, "-r", repo)
         assert done.code == 3 and why in done.out, done
         delete(server.url, "S")

@@ -23,7 +23,7 @@ BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subje
 KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
 EU = ("--subject", "$KV.config.prices.eu")
 REPLACE = ("--if-exists", "replace")
-READERS = "of 1 consumers of the stream that is replaced 0 at most come back"
+READERS = "brings back at most 0 consumers; the replaced stream has 1"
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     before = keys(server)
 
     document = planned(typed, "KV_config", *EU, *REPLACE, *where)
-    said = "4 of the 5 messages at the target (4 of 5 subjects) are left out by --subject and would be destroyed"
+    said = "left out by --subject: 4 of 5 messages at the target (4 of 5 subjects), which would be deleted"
     assert said in refused(document)
     gone = document["actions"][0]["destroys"]["left_out"]
     assert gone == {"messages": 4, "exact": True, "subjects": 4, "by": "--subject"}
@@ -106,13 +106,13 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert meant["actions"][0]["destroys"]["left_out"]["messages"] == 4
     done = typed("restore", "latest", "KV_config", *EU, *REPLACE, "--replace-with-part", *where, "--json")
     assert done.code == 0
-    assert "are left out by --subject and are destroyed" in "; ".join(done.document["streams"][0]["notes"])
+    assert "left out by --subject: 4 of 5 messages" in "; ".join(done.document["streams"][0]["notes"])
     assert keys(server) == {"$KV.config.prices.eu": 1}
 
 
 def test_what_a_replacement_has_destroyed_is_told(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
-    newer = "up to 2 messages stored after sequence 3 are destroyed"
+    newer = "loses up to 2 messages stored after sequence 3"
     fill(server, "S", 3)
     assert typed("backup", *where, "-q").code == 0
     fill(server, "S", 2)
@@ -134,7 +134,7 @@ def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
     done = typed(*clone, "--json")
     (note,) = done.document["streams"][0]["notes"]
     assert done.code == 0 and note.startswith("replaces a stream that was made at "), done
-    assert note.endswith("not the one that was backed up: its 1 message is destroyed")
+    assert note.endswith("not the one that was backed up: its 1 message is deleted")
     assert typed(*clone, "--json").document["streams"][0]["notes"] == []
     read(server, "KV_T")
     assert f"note: KV_T: {READERS}" in typed(*clone).out
@@ -147,7 +147,7 @@ def test_a_clone_of_a_part_does_not_replace_more_under_other_names(server: str, 
     assert typed(*clone, "-q").code == 0
     for more in ((), ("--dry-run",)):
         done = typed(*clone, *EU, *more, "--json")
-        assert done.code == 15 and "3 of the 4 messages at the target (3 of 4 subjects)" in done.out, done
+        assert done.code == 15 and "3 of 4 messages at the target (3 of 4 subjects)" in done.out, done
     assert len(keys(server, "KV_other")) == 4
     assert typed(*clone, "--subject", "$KV.config.*.*", "-q").code == 0
     assert typed(*clone, *EU, "--replace-with-part", "-q").code == 0
@@ -165,12 +165,12 @@ def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type
     ask(server, "STREAM.MSG.DELETE.S", {"seq": 20})
     fill(server, "S", 5)
     for cut, said in (
-        (("--until", "10"), "14 of the 24 messages at the target are left out by --until"),
-        (("--since", "11"), "10 of the 24 messages at the target are left out by --since"),
-        (("--until", middle), "14 of the 24 messages at the target are left out by --until"),
+        (("--until", "10"), "left out by --until: 14 of 24 messages at the target"),
+        (("--since", "11"), "left out by --since: 10 of 24 messages at the target"),
+        (("--until", middle), "left out by --until: 14 of 24 messages at the target"),
         (
             ("--since", middle, "--until", "19"),
-            "15 of the 24 messages at the target are left out by --since and --until",
+            "left out by --since and --until: 15 of 24 messages at the target",
         ),
     ):
         assert said in refused(planned(typed, "S", *cut, *REPLACE, *where))

@@ -30,7 +30,7 @@ def server() -> Iterator[NatsServer]:
 
 
 class Kept:
-    """A repository with a backup of each stream, in a folder that somebody else may write to, too."""
+    """A repository with a backup of each stream, in a folder that someone else may write to, too."""
 
     def __init__(self, typed: Type, server: NatsServer, folder: Path, kind: str) -> None:
         self.typed = typed

@@ -137,7 +137,7 @@ def test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be(
     assert typed("backup", *where).code == 0
     ask(shop, "STREAM.PURGE.ORDERS")
     purged = typed("backup", *where, "-q")
-    assert purged.code == 3 and "and has none any more" in purged.err
+    assert purged.code == 3 and "and has none now" in purged.err
 
 
 def test_a_follow_of_a_server_that_loses_its_streams_ends_incomplete(shop: str, typed: Type, tmp_path: Path) -> None:
@@ -186,7 +186,9 @@ def test_many_purged_streams_take_no_more_manifests_than_one(
 ) -> None:
     read: list[str] = []
     manifest = Repository.manifest
-    monkeypatch.setattr(Repository, "manifest", lambda self, backup: read.append(backup) or manifest(self, backup))
+    monkeypatch.setattr(
+        Repository, "manifest", lambda self, backup, **how: read.append(backup) or manifest(self, backup, **how)
+    )
     counts = []
     for number in (1, 5):
         where = ("-s", shop, "-r", tmp_path / f"repo{number}")

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_stream
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
+from jsbackup.cli.options.restore_options import refuse_given
 from jsbackup.cli.options.spark import Where, spread_by_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
@@ -43,6 +45,12 @@ def _lock_request(text: str, mode: str) -> LockRequest:
 @click.option("--config-only", is_flag=True, help="Configurations of streams and consumers, without messages.")
 @click.option("--check", is_flag=True, help="Let the server check its store first; slow before 2.15.")
 @click.option(
+    "--salvage",
+    is_flag=True,
+    help="Read what can be read of a stream whose snapshot fails, and name what is lost (exit code 3). Copy the "
+    "server's files first: see 'jsbackup help salvage'.",
+)
+@click.option(
     "--incremental",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
@@ -60,9 +68,13 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     type=click.Choice([mode.value for mode in LockMode]),
     default="governance",
     show_default=True,
-    help="Who may end the lock early: users with a special permission, or nobody.",
+    help="Who may end the lock early: users with a special permission, or no one.",
 )
 @click.option("--allow-empty", is_flag=True, help="Allow a backup that has nothing of what earlier backups have.")
+@account_options(
+    "Back up all accounts that have JetStream: log in as a user of the system account, and give the logins of the "
+    "accounts by the options below."
+)
 @no_init_option
 @jobs_option
 @spread_by_spark
@@ -76,10 +88,12 @@ def backup(
     no_consumers: bool,
     config_only: bool,
     check: bool,
+    salvage: bool,
     incremental: str,
     lock_until: str | None,
     lock_mode: str,
     allow_empty: bool,
+    accounts: AskedAccounts,
     no_init: bool,
     jobs: int,
     where: Where,
@@ -92,6 +106,9 @@ def backup(
 
     A stream that fails does not stop the others: the output names it, and the exit code is 3. The exit code is also 3
     if nothing is left of what earlier backups of the same server and account have, unless you give --allow-empty.
+
+    With --all-accounts, each account is a backup of its own in the repository, and there is one report. An account
+    without credentials is named, and the exit code is 3. Named streams need not be in every account.
 
     With --spark-master, executors of Spark read and store the streams, as many at a time as Spark can, or as --jobs
     says.
@@ -111,10 +128,16 @@ def backup(
         consumers=not no_consumers,
         config_only=config_only,
         check=check,
+        salvage=salvage,
         incremental=Incremental(incremental),
         lock=None if lock_until is None else _lock_request(lock_until, lock_mode),
         jobs=jobs,
     )
+    if accounts.all_accounts:
+        from jsbackup.cli.accounts.backup import back_up_all
+
+        refuse_given(click.get_current_context(), "--all-accounts", "spark_master", "spark_remote", "spark_conf")
+        return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
     if where.given:
         from jsbackup.cli.commands.spark.fan_out import spread_backup
 

@@ -33,13 +33,13 @@ __all__ = ["COMMANDS"]
 
 _PREFIX = "to_"
 _VARIABLE = re.compile(r" \[env: \w+\]")
-_BETTER = re.compile(r"better given by NATS_\w+")
+_BETTER = re.compile(r"prefer NATS_\w+")
 
 
 def _to(option: click.Option) -> click.Option:
     """Return the same option for the second server."""
     names = [f"--to-{name.removeprefix('--')}" for name in option.opts if name.startswith("--")]
-    text = _BETTER.sub("better given as env://VARIABLE", _VARIABLE.sub("", option.help or ""))
+    text = _BETTER.sub("prefer env://VARIABLE", _VARIABLE.sub("", option.help or ""))
     return click.Option(names, metavar=option.metavar, type=option.type, is_flag=option.is_flag, help=text)
 
 

@@ -50,15 +50,15 @@ def config(ctx: click.Context) -> None:
 def check(ctx: click.Context, shared: Shared, config_file: str | None, names: tuple[str, ...]) -> int:
     """Show the profiles of the file, or those named with --profile: what each sets, also for single commands.
 
-    Secrets are shown as ***, variables as they are written. Everything that is wrong is told at once, and the exit code
-    is 2 then. No server, no repository and no file of a secret is touched, and no command is run.
+    Secrets are shown as ***, variables as they are written. All mistakes are listed at once; the exit code is then 2.
+    No server, repository or secret file is opened, and no command is run.
     """
     assert isinstance(ctx, CommandContext) and isinstance(ctx.command, Command)
     environ = environment()
     path = expand_path(config_file, environ) if config_file else default_config_path(environ)
     file = examine_config(path)
     profiles, unknown = [], list(file.problems)
-    for name in dict.fromkeys(names) or sorted(file.profiles):
+    for name in file.matching(names)[0] or sorted(file.profiles):
         try:
             profiles.append(ctx.command.read_profile(ctx, file, name, every_command=True))
         except UsageError as error:

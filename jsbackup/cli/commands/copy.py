@@ -26,14 +26,16 @@ from jsbackup.cli.options.opening import (
     no_init_option,
     not_made,
     open_with_keys,
+    s3_of,
     store_at,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, UsageError
+from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 _PREFIX = "to_"
+_OWN_ENDPOINT = "The second repository has an endpoint of its own: --to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT."
 
 
 def _to(option: click.Option) -> click.Option:
@@ -103,7 +106,9 @@ class CopyCommand(Command):
 )
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @no_init_option
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Objects at the same time.")
+@click.option(
+    "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Objects at the same time."
+)
 @lock_timeout_option
 def copy(
     shared: Shared,
@@ -134,7 +139,7 @@ def copy(
     known = source.backups()
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
-    target = _open_target(to, source, keys, decrypt=decrypt, may_make=not no_init)
+    target = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
         reading(shared, source, "copy", lock_timeout),
         writing(to, target, "copy", lock_timeout) as lease,
@@ -154,10 +159,12 @@ def _overlap(source: str, target: str) -> str:
         return "itself"
     if target.startswith(f"{source}/"):
         return "a part of itself"
-    return "one that contains it" if source.startswith(f"{target}/") else ""
+    return "a folder that contains it" if source.startswith(f"{target}/") else ""
 
 
-def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool) -> Repository:
+def _open_target(
+    shared: Shared, to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool
+) -> Repository:
     """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
     those of the first one.
     """
@@ -179,10 +186,14 @@ def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bo
         if not may_make:
             raise not_made(missing) from None
         return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt)
+    except StoreError as error:
+        if not s3_of(to).endpoint and s3_of(shared).endpoint and to.repo.lower().startswith("s3://"):
+            raise error.with_more_hint(_OWN_ENDPOINT) from None
+        raise
     if source.descriptor.recipient is not None and target.descriptor.recipient is None and not decrypt:
         raise UsageError(
             f"{source.store.location} is encrypted, and {store.location} is not",
-            hint="If everybody who has that store may read the backups, add --decrypt.",
+            hint="If everyone who has that store may read the backups, add --decrypt.",
         )
     if own_keys == NO_KEYS and is_replica(source, target):
         own_keys = keys
@@ -209,14 +220,14 @@ def _late_target(
         repository_id, segment_bytes = new_repository_id(), source.descriptor.segment_bytes
 
         def make_plain() -> Repository:
-            to.output.announce(f"{missing.message}: making one")
+            to.output.announce(f"{missing.message}: creating one")
             return make_repository(to, repository_id, segment_bytes=segment_bytes)
 
         descriptor = Descriptor(repository_id, created, TOOL, segment_bytes=segment_bytes)
         return make_late(store, descriptor, make_plain, clock=time.time)
 
     def make_replica() -> Repository:
-        to.output.announce(f"{missing.message}: making one, a replica")
+        to.output.announce(f"{missing.message}: creating one, a replica")
         return Repository.create_replica(
             store, source, probe_id=os.urandom(8).hex(), created=created, tool=TOOL, keys=keys
         )
@@ -247,9 +258,7 @@ def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:
         "skipped_objects": report.skipped_objects,
         "backups": list(report.copied),
         "present": list(report.present),
-        "failed": [
-            {"backup": one.id, "code": one.error.exit_code, "reason": one.error.message} for one in report.failed
-        ],
+        "failed": [failure_json(one.id, one.error, "backup") for one in report.failed],
     }
     output.result(document, text)
     return IncompleteError.exit_code if report.failed else 0

@@ -4,8 +4,7 @@ this.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,32 +14,24 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import LATEST, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.options.typed_amounts import WholeNumber
+from jsbackup.cli.output.diff_report import tell_diff
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.config import Glob, is_chosen, parse_glob
-from jsbackup.errors import IncompleteError, JsBackupError, UsageError
-from jsbackup.exit_codes import combined
-from jsbackup.model import JsonObject
+from jsbackup.config import parse_glob
+from jsbackup.errors import UsageError
 from jsbackup.progress import Progress
-from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.repository.manifest import Manifest
-    from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange
-    from jsbackup.repository.read.diff import Compare, DiffReport, StreamDiff
-    from jsbackup.repository.read.message_diff import Example, Range
+    from jsbackup.repository.read.diff import Compare
 
 __all__ = ["COMMANDS"]
 
 LIVE = "live"
-_SHOWN_RANGES = 5
-_SIGNS = {"added": "+", "removed": "-", "changed": "!"}
 
 
 def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -58,7 +49,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.option(
     "--messages",
     "named",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     default=5,
     show_default=True,
     metavar="N",
@@ -88,10 +79,11 @@ def diff(
 
     With --spark-master, Spark compares two backups, on as many cores and machines as it has.
     """
+    from jsbackup.repository.read.compared_streams import ComparedStreams
     from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
 
     start_log(shared)
-    globs, excluded = [parse_glob(text) for text in streams], [parse_glob(text) for text in exclude]
+    globs, excluded = tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude))
     if a == b == LIVE:
         raise UsageError("both sides are live", hint="Name a backup on one side.")
     if LIVE not in (a, b) and shared.server:
@@ -115,12 +107,7 @@ def diff(
             make_finder(
                 shared,
                 repository,
-                text,
-                choosing,
-                streams=globs,
-                exclude=excluded,
-                silent=True,
-                all_needed=False,
+                WantedBackup(text, choosing, globs, excluded, silent=True, all_needed=False),
             )
             for text in (a, b)
             if text != LIVE
@@ -128,7 +115,7 @@ def diff(
         found = iter([finder(source) for finder in finders])
         sides = [None if text == LIVE else next(found) for text in (a, b)]
         manifests = [manifest for manifest in sides if manifest is not None]
-        choice = _Choice(globs, excluded, manifests)
+        choice = ComparedStreams(globs, excluded, manifests)
         consumers = all(m.selection is None or m.selection.consumers for m in manifests)
         run = DiffRun(repository.objects, choice.choose, consumers, named, progress)
         if connection is None:
@@ -139,9 +126,8 @@ def diff(
 
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
-    return _print_result(
-        shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped
-    )
+    names = [LIVE if manifest is None else manifest.id for manifest in sides]
+    return tell_diff(shared.output, names, report, choice.skipped)
 
 
 @contextmanager
@@ -156,175 +142,6 @@ def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Comp
 
     with ExitStack() as stack:
         yield SparkComparer(lambda: stack.enter_context(open_session(settings)), place_given(shared), progress)
-
-
-class _Choice:
-    """Which streams are compared: the requested ones that each backup selected too. `skipped` are the others."""
-
-    def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
-        self._globs = globs
-        self._excluded = excluded
-        self._manifests = manifests
-        self.skipped: dict[str, str] = {}
-
-    def choose(self, names: Set[str]) -> Set[str]:
-        """Return the names to compare, of those on either side. Raises UsageError if a pattern matches none, or none
-        can be compared.
-        """
-        wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
-        self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
-        for glob in self._globs:
-            found = sorted(filter(glob.matches, names))
-            if not found:
-                raise UsageError(f"no stream on either side matches {glob.pattern}")
-            if all(name in self.skipped for name in found):
-                raise UsageError(f"stream {found[0]} cannot be compared: {self.skipped[found[0]]}")
-        if self._excluded and names and not wanted:
-            raise UsageError("--exclude leaves out all streams, so nothing would be compared", hint="Correct it.")
-        return wanted - self.skipped.keys()
-
-    def _reason(self, stream: str) -> str | None:
-        for manifest in self._manifests:
-            asked = manifest.selection
-            if asked is not None and not is_chosen(
-                stream, [Glob(text) for text in asked.streams], [Glob(text) for text in asked.exclude]
-            ):
-                return f"backup {manifest.id} was made without it on purpose"
-        return None
-
-
-# --- what it prints ---
-
-
-def _print_result(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
-    output = shared.output
-    equal = not report.failures and all(stream.equal for stream in report.streams)
-    failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
-    document = {
-        "a": sides[0],
-        "b": sides[1],
-        "equal": equal,
-        "streams": [_stream_json(stream) for stream in report.streams],
-        "failed": failed,
-        "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
-    }
-
-    def text() -> None:
-        different = [stream for stream in report.streams if not stream.equal]
-        if different:
-            output.table(
-                ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
-                [
-                    (
-                        s.name,
-                        format_count(s.messages.added),
-                        format_count(s.messages.removed),
-                        format_count(s.messages.changed),
-                        str(len(s.config)) if s.only_in is None else f"only in {s.only_in.upper()}",
-                        str(len(s.consumers)),
-                    )
-                    for s in different
-                ],
-            )
-        for stream in report.streams:
-            for line in _details(stream):
-                output.line(f"{stream.name}: {line}")
-        tell_each(output, (Said("failed", f.name, f.error.message, f.error.hint or "") for f in report.failures))
-        tell_each(output, (Said("skipped", name, reason) for name, reason in sorted(skipped.items())))
-        same = format_count(len(report.streams) - len(different), "stream")
-        lacking = f", {len(failed)} not compared" if failed else ""
-        output.line(f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}")
-
-    output.result(document, text)
-    if report.failures:
-        return combined((failure.error.exit_code for failure in report.failures), mixed=IncompleteError.exit_code)
-    return 0 if equal else JsBackupError.exit_code
-
-
-def _details(stream: StreamDiff) -> Iterator[str]:
-    messages = stream.messages
-    if stream.recreated:
-        a, b = stream.created
-        yield f"another stream of that name: created {a}, then {b}" if a != b else "compared across servers"
-    for one in messages.ranges[:_SHOWN_RANGES]:
-        yield _range_text(one)
-    if more := max(len(messages.ranges) - _SHOWN_RANGES, 0) + messages.ranges_left_out:
-        yield f"… and {format_count(more, 'more range')}"
-    for example in messages.examples:
-        yield _example_text(example)
-    for change in stream.config:
-        yield f"config {_change_text(change)}"
-    for consumer in stream.consumers:
-        yield from _consumer_text(consumer)
-    for note in stream.notes:
-        yield f"note: {note}"
-
-
-def _range_text(one: Range) -> str:
-    sequences = str(one.first_seq) if one.messages == 1 else f"{one.first_seq} to {one.last_seq}"
-    return f"{one.change} {sequences} ({format_count(one.messages, 'message')})"
-
-
-def _example_text(example: Example) -> str:
-    what = f"  ({', '.join(example.what)})" if example.what else ""
-    return f"{_SIGNS[example.change]} {example.sequence}  {format_time(example.timestamp_ns)}  {example.subject}{what}"
-
-
-def _change_text(change: FieldChange) -> str:
-    old, new = ("-" if value is None else json.dumps(value, ensure_ascii=False) for value in (change.old, change.new))
-    return f"{change.field}: {old} -> {new}"
-
-
-def _consumer_text(consumer: ConsumerChange) -> Iterator[str]:
-    if not consumer.config and not consumer.state:
-        yield f"consumer {consumer.name}: {consumer.change}"
-    for kind, changes in (("config", consumer.config), ("state", consumer.state)):
-        for change in changes:
-            yield f"consumer {consumer.name}: {kind} {_change_text(change)}"
-
-
-def _stream_json(stream: StreamDiff) -> JsonObject:
-    messages = stream.messages
-    return {
-        "stream": stream.name,
-        "equal": stream.equal,
-        "only_in": stream.only_in,
-        "added": messages.added,
-        "removed": messages.removed,
-        "changed": messages.changed,
-        "ranges": [
-            {"change": r.change, "first_seq": r.first_seq, "last_seq": r.last_seq, "messages": r.messages}
-            for r in messages.ranges
-        ],
-        "ranges_left_out": messages.ranges_left_out,
-        "messages": [
-            {
-                "change": e.change,
-                "sequence": e.sequence,
-                "time": format_time(e.timestamp_ns),
-                "subject": e.subject,
-                "what": list(e.what),
-            }
-            for e in messages.examples
-        ],
-        "config_changes": _changes_json(stream.config),
-        "consumer_changes": [
-            {
-                "consumer": c.name,
-                "change": c.change,
-                "config_changes": _changes_json(c.config),
-                "state_changes": _changes_json(c.state),
-            }
-            for c in stream.consumers
-        ],
-        "recreated": stream.recreated,
-        "created": {"a": stream.created[0], "b": stream.created[1]},
-        "notes": list(stream.notes),
-    }
-
-
-def _changes_json(changes: Sequence[FieldChange]) -> list[JsonObject]:
-    return [{"field": change.field, "from": change.old, "to": change.new} for change in changes]
 
 
 COMMANDS = {"diff": diff}

@@ -102,15 +102,15 @@ def _kernel() -> Check:
 
     if kernels.active() == "compiled":
         return Check.fine("kernel", "compiled")
-    fix = "Install a C compiler, and then jsbackup once more."
-    return Check.warning("kernel", "the one in Python runs, which is slow", fix)
+    fix = "Install a C compiler and reinstall jsbackup."
+    return Check.warning("kernel", "the slow Python kernel is used", fix)
 
 
 def _java() -> Check:
     from jsbackup.pipeline.session.java import LEAST_JAVA, find_java, java_version
 
     if find_spec("pyspark") is None:
-        fix = "Run `pip install 'jsbackup[spark]'` for stats, query, tables and runs spread over a cluster."
+        fix = "Run `pip install 'jsbackup[spark]'` for query, transform, imports of tables, and runs on a cluster."
         return Check.not_tried("java", "Spark is not installed", fix)
     try:
         java = find_java(environment())

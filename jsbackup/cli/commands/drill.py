@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -10,14 +9,24 @@ import click
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared, jobs_option
-from jsbackup.cli.options.latest import LATEST, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
-from jsbackup.cli.options.opening import open_repository, run_async
-from jsbackup.cli.output.colour import State
+from jsbackup.cli.options.opening import run_async
+from jsbackup.cli.options.throwaway import (
+    nats_server_option,
+    open_to_decrypt,
+    program_to_start,
+    refuse_silence,
+    wait_for_end,
+    wanted_for_server,
+    warned_progress,
+    work_dir_option,
+)
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.drill_report import tell_drill
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.progress import make_progress
-from jsbackup.config import environment, parse_glob
+from jsbackup.cli.stop_signals import closing_undisturbed
+from jsbackup.config import parse_glob
 
 __all__ = ["COMMANDS"]
 
@@ -28,26 +37,17 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
 )
-@click.option(
-    "--nats-server",
-    "program",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The server to start (default: nats-server on the PATH, else that of jsbackup[drill]).",
-)
+@nats_server_option
 @click.option(
     "--nodes",
-    type=click.IntRange(1, 5),
+    type=WholeNumber(1, 5),
+    metavar="N",
     default=1,
     show_default=True,
     help="Number of servers; more than one form a cluster.",
 )
-@click.option(
-    "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="FOLDER",
-    help="Where the servers store their data, in a folder that is removed afterwards (default: the temporary folder).",
-)
+@work_dir_option
+@click.option("--keep", is_flag=True, help="Let the servers stay until Ctrl-C, and print how to reach them.")
 @choosing_options
 @jobs_option
 @lock_timeout_option
@@ -60,6 +60,7 @@ def drill(
     program: Path | None,
     nodes: int,
     work_dir: Path | None,
+    keep: bool,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     jobs: int,
@@ -73,38 +74,33 @@ def drill(
     compared; then the server is stopped and its data removed. The result is recorded in the repository, for 'jsbackup
     status --max-drill-age'. A drill of only some streams does not count there, nor one of a backup that leaves out
     streams of the same server and account that others have.
+
+    With --keep the servers stay until Ctrl-C or SIGTERM, to look at what came back. 'jsbackup serve' is for that, too:
+    it can restore a part, and has users who may only read.
     """
     from jsbackup.engine.check.drill_run import DrillRun
-    from jsbackup.engine.check.drill_server import find_program
     from jsbackup.planning.model import RestoreOptions
-    from jsbackup.repository.crypto.keys import needed
 
     start_log(shared)
     output = shared.output
+    if keep:
+        refuse_silence(output)
     options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), pattern_may_miss=True)
-    choosing = parse_choosing(backup, origins, tags)
-    server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
-    repository = open_repository(shared)
-    if repository.descriptor.recipient is not None:
-        needed(repository.secret)
-    with reading(shared, repository, "drill", lock_timeout):
-        manifest = find_backup(
-            shared,
-            repository,
-            backup or LATEST,
-            choosing,
-            streams=options.streams,
-            exclude=options.exclude,
-            silent=output.as_json,
-        )
-        run = DrillRun(
-            repository, manifest, options, server, note=output.note, nodes=nodes, jobs=jobs, work_dir=work_dir
-        )
-        for warning in run.warnings:
-            output.note(State("warning"), f": {warning}")
-        with make_progress("drill", wanted=shared.progress) as progress:
-            report = run.carry_out(run_async, progress)
-        return tell_drill(output, report)
+    wanted = wanted_for_server(shared, backup, parse_choosing(backup, origins, tags), options)
+    server = program_to_start(program)
+    repository = open_to_decrypt(shared)
+    with closing_undisturbed() as kept:
+        with reading(shared, repository, "drill", lock_timeout):
+            manifest = find_backup(shared, repository, wanted)
+            run = DrillRun(
+                repository, manifest, options, server, note=output.note, nodes=nodes, jobs=jobs, work_dir=work_dir
+            )
+            with warned_progress(shared, "drill", run.warnings) as progress:
+                report = run.carry_out(run_async, progress, kept if keep else None)
+        if report.kept is None:
+            return tell_drill(output, report)
+        wait_for_end(report.kept, None, lambda: tell_drill(output, report))
+    return report.outcome.code
 
 
 COMMANDS = {"drill": drill}

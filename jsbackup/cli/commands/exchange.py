@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,23 +16,26 @@ from jsbackup.cli.commands.spark.tables import READ_FORMATS, WRITTEN_FORMATS, re
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
-from jsbackup.cli.options.spark import Where, on_spark
+from jsbackup.cli.options.reshaping import about_messages, mask_key_names, reshaping_options, transform_options
+from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.grouped import broken_json, in_short, tell_broken
+from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
-from jsbackup.config import Glob, parse_glob
+from jsbackup.config import Glob, environment, mask_secret, nearest, parse_glob, server_store_keys
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.readable import in_short
 
 if TYPE_CHECKING:
-    from jsbackup.exchange.exporting import ExportedStream
+    from jsbackup.cli.options.jobs import SparkChoice
+    from jsbackup.exchange.exporting import ChangedStream, ExportedStream
     from jsbackup.repository.manifest import Manifest, StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
 
@@ -51,15 +54,31 @@ _PRIVATE, _SHARED = 0o700, 0o777
     help="Import a table of messages in this format (by Spark): what `export` writes, or any other with the "
     "same columns.",
 )
-@click.option(
-    "--stream", metavar="NAME", help="The stream that a table becomes, where there is no folder for each stream."
-)
+@click.option("--stream", metavar="NAME", help="Name of the stream, where the table has no folder for each stream.")
 @click.option(
     "--stream-config",
     "configs",
     multiple=True,
     metavar="FILE",
-    help="Configuration of a table's stream: the JSON of `nats stream info --json` or `jsbackup show --json`.",
+    help="Configuration of a table's stream, or of one whose own is lost: the JSON of `nats stream info --json` or "
+    "`jsbackup show --json`.",
+)
+@click.option(
+    "--server-store",
+    is_flag=True,
+    help="DIR is the store folder of a nats-server that is stopped or dead, or a copy; damaged or not.",
+)
+@click.option("--account", metavar="NAME", help="The account of a --server-store, if there are several.")
+@click.option(
+    "--store-key-file",
+    "store_key_files",
+    multiple=True,
+    metavar="FILE",
+    help="The key of an encrypted --server-store, as `jetstream { key }` of the server; another one for its old key "
+    "[env: JSBACKUP_STORE_KEY_FILE, or JSBACKUP_STORE_KEY itself].",
+)
+@click.option(
+    "--store-key-command", metavar="COMMAND", help="Command that prints that key [env: JSBACKUP_STORE_KEY_COMMAND]."
 )
 @tagged_as("Tag the backup.")
 @no_init_option
@@ -72,12 +91,20 @@ def import_(
     stream: str | None,
     *,
     configs: tuple[str, ...],
+    server_store: bool,
+    account: str | None,
+    store_key_files: tuple[str, ...],
+    store_key_command: str | None,
     tags: tuple[str, ...],
     no_init: bool,
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files.
+    """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files: those of
+    `export`, or resources of NACK (*.yaml) or Terraform (*.tf.json).
+
+    With --server-store, DIR is the `store_dir` of a nats-server that is not running, or a folder in it. Everything
+    that checksums prove is imported, and what is lost is named; see 'jsbackup help salvage'. DIR is only read.
 
     Archives of servers of any version are accepted, under any name, and checked first. Where the location is empty,
     the repository is created as soon as there is something to store, unless you give --no-init. A damaged stream does
@@ -90,6 +117,30 @@ def import_(
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
+    if server_store:
+        if kind is not None or stream is not None or where.given:
+            raise UsageError(
+                "--server-store excludes --format, --stream and options of Spark",
+                hint="They are for tables; leave them out.",
+            )
+        keys = server_store_keys(
+            {"store_key_file": store_key_files, "store_key_command": store_key_command}, environment()
+        )
+        return _import_store(
+            shared,
+            Path(directory),
+            account,
+            keys,
+            configs=[Path(path) for path in configs],
+            tags=chosen_tags,
+            lock_timeout=lock_timeout,
+            may_make=not no_init,
+        )
+    if account is not None or store_key_files or store_key_command:
+        raise UsageError(
+            "--account and the key of a store make sense with --server-store only",
+            hint="Add --server-store, or leave them out.",
+        )
     if kind is not None:
         written = read_tables(
             shared,
@@ -129,16 +180,54 @@ def import_(
     return tell_backup(shared.output, report.manifest, report.streams, report.failures)
 
 
+def _import_store(
+    shared: Shared,
+    path: Path,
+    account: str | None,
+    keys: tuple[bytes, ...],
+    *,
+    configs: Sequence[Path],
+    tags: Mapping[str, str],
+    lock_timeout: str,
+    may_make: bool,
+) -> int:
+    """Import the streams in the store folder of a server that is not running."""
+    from jsbackup.exchange.printed_configs import read_printed_configs
+    from jsbackup.exchange.server_store.import_store import StoreImport
+    from jsbackup.exchange.server_store.in_use import refuse_users
+    from jsbackup.exchange.server_store.places import ServerStore
+
+    given = {name: config for file in configs for name, config in read_printed_configs(file).items()}
+    refuse_users(path)
+    if shared.repo and Path(shared.repo).resolve().is_relative_to(path.resolve()):
+        raise UsageError(
+            f"repository {shared.repo} is in {path}, and nothing is written there", hint="Put it somewhere else."
+        )
+    with ServerStore.open(path, account) as store:
+        for note in store.notes:
+            shared.output.note(note)
+        store.check_keys(keys)
+        repository = open_or_make_repository(shared, may_make=may_make)
+        with (
+            writing(shared, repository, "import", lock_timeout) as lease,
+            make_progress("import", wanted=shared.progress) as progress,
+        ):
+            store_import = StoreImport(store, repository, keys, given, time.time_ns, os.urandom, progress)
+            report = store_import.run(lease, tags)
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+
+
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["nats-cli", "config", *WRITTEN_FORMATS]),
+    type=click.Choice(["nats-cli", "config", "nack", "terraform", *WRITTEN_FORMATS]),
     required=True,
     help="nats-cli: what `nats backup restore stream` and `… account` take; config: JSON files without messages; "
-    "parquet, jsonl, delta: the messages as tables, by Spark.",
+    "nack, terraform: the configurations as resources of NACK (Kubernetes) or Terraform; "
+    "parquet, jsonl, delta: the messages as tables.",
 )
 @click.option(
     "--output",
@@ -153,8 +242,10 @@ def import_(
     help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer, and for `nats backup info`, "
     "`validate` and `edit`. Default: v1, for streams kept in memory v2.",
 )
+@reshaping_options
+@mask_key_names
 @choosing_options
-@on_spark
+@on_spark_if_large
 @lock_timeout_option
 def export(
     shared: Shared,
@@ -164,6 +255,8 @@ def export(
     *,
     directory: str,
     archive: str | None,
+    typed: Mapping[str, Any],
+    mask_key: tuple[tuple[str, str], ...],
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where,
@@ -174,11 +267,21 @@ def export(
     For the nats CLI, each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If you name
     exactly one stream, without a glob, DIR is the folder of that stream, for `nats backup restore stream DIR`.
 
-    Tables have a folder for each stream, with files of up to about 32 MiB of messages.
+    Tables have a folder for each stream, with files of up to about 32 MiB of messages. Spark writes them if the backup
+    is large (see --spark); the files are the same.
+
+    As resources of NACK or Terraform, what these cannot express is named, and the exit code is 3. See 'jsbackup help
+    configs'.
+
+    With --subject, --since, --mask and the other options of 'jsbackup restore' that change streams, what is written is
+    what a restore with them would send; all of it is read once before.
 
     DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
     """
-    from jsbackup.exchange.exporting import Archive, export_account, export_configs, export_stream
+    from jsbackup.exchange.changed import change_streams
+    from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
+    from jsbackup.planning.transforming import plan_streams
+    from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     start_log(shared)
@@ -186,28 +289,46 @@ def export(
     wanted, choosing = None if archive is None else Archive(archive), parse_choosing(backup, origins, tags)
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
+    if kind in CONFIG_FORMATS and (given := about_messages(typed)):
+        raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
+    options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())
+    options.reshape.masks.check_secret(secret)
     if kind in WRITTEN_FORMATS:
-        tables, lost = write_tables(
-            shared, backup, choosing, streams, kind=kind, output=directory, where=where, lock_timeout=lock_timeout
+        tables, lost, choice = write_tables(
+            shared,
+            WantedBackup(backup, choosing, patterns),
+            options,
+            kind=kind,
+            output=directory,
+            mask_key=mask_key,
+            where=where,
+            lock_timeout=lock_timeout,
         )
-        return _tell(shared, tables.files, tables.bytes, tables.streams, broken=lost, directory=directory)
-    if where.given:
+        return _tell(
+            shared, tables.files, tables.bytes, tables.streams, broken=lost, directory=directory, choice=choice
+        )
+    if where.given or where.use is not SparkUse.AUTO:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
-        manifest = find_backup(shared, repository, backup, choosing, streams=patterns)
+        manifest = find_backup(shared, repository, WantedBackup(backup, choosing, patterns))
         chosen = _choose(manifest, patterns)
-        broken: BrokenLists = {} if kind == "config" else broken_lists(chosen)
+        broken: BrokenLists = {} if kind in CONFIG_FORMATS else broken_lists(chosen)
         refuse_broken(broken, of=len(chosen))
         chosen = [stream for stream in chosen if stream.name not in broken]
+        written: Sequence[StreamBackup | ChangedStream] = chosen
+        if options.words:
+            planned = plan_streams(manifest, chosen, options, "exported")
+            written = change_streams(repository.objects, manifest.id, planned, options, secret=secret)
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
-            if kind == "config":
-                exported = export_configs(new, chosen)
+            if kind in CONFIG_FORMATS:
+                entries = [one if isinstance(one, StreamBackup) else one.entry for one in written]
+                exported = export_configs(new, entries, kind)
             elif len(patterns) == 1 and patterns[0].is_literal:
-                exported = [export_stream(new, "", repository.objects, chosen[0], archive=wanted, progress=progress)]
+                exported = [export_stream(new, "", repository.objects, written[0], archive=wanted, progress=progress)]
             else:
-                exported = export_account(new, repository.objects, chosen, wanted, progress=progress)
+                exported = export_account(new, repository.objects, written, wanted, progress=progress)
             new.commit()
     return _tell(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
 
@@ -217,7 +338,8 @@ def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
         if not any(pattern.matches(stream.name) for stream in manifest.streams):
             raise UsageError(
                 f"backup {manifest.id} has no stream {pattern.pattern}",
-                hint=f"See 'jsbackup show {manifest.id}' for the streams it has.",
+                hint=nearest(pattern.pattern, [stream.name for stream in manifest.streams])
+                or f"See 'jsbackup show {manifest.id}' for the streams it has.",
             )
     chosen = [s for s in manifest.streams if not patterns or any(p.matches(s.name) for p in patterns)]
     if not chosen:
@@ -233,6 +355,7 @@ def _tell(
     *,
     broken: BrokenLists,
     directory: str,
+    choice: SparkChoice | None = None,
 ) -> int:
     output = shared.output
     messages = sum(stream.messages for stream in exported)
@@ -257,6 +380,7 @@ def _tell(
             {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
         ],
         "failed": broken_json(broken),
+        **({} if choice is None else {"spark": choice.json}),
     }
     output.result(document, text)
     return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0

@@ -91,7 +91,7 @@ def follow(
     """
     import asyncio
 
-    from jsbackup.cli.loop import run
+    from jsbackup.cli.loop import run_loop
     from jsbackup.engine.backup.options import BackupOptions
     from jsbackup.engine.backup.run import BackupRun
     from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
@@ -137,7 +137,7 @@ def follow(
         return await follow_streams(backup, options, hold=lambda: hold(Mode.SHARED), stopping=stopping, report=report)
 
     with make_live_line(wanted=shared.progress and not shared.output.as_json) as show:
-        run(work(show), stopping.set)
+        run_loop(work(show), stopping.set)
     return _tell(shared.output, report)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.commands.prune import grace_option, print_prune, prune_json, run_prune
+from jsbackup.cli.commands.prune import grace_option, run_prune
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_tag
 from jsbackup.cli.options.context import Shared
@@ -20,19 +20,17 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.retention_report import tell_forget
 from jsbackup.config import parse_duration
-from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, UsageError
-from jsbackup.exit_codes import first_of
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.keep.forget import ForgetPlan
-    from jsbackup.repository.keep.prune import PruneReport
-    from jsbackup.repository.keep.retention import Decisions
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS", "GROUPINGS"]
@@ -44,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _keep(rule: str, text: str) -> Callable[[F], F]:
-    return click.option(f"--keep-{rule}", type=click.IntRange(min=0), default=0, metavar="N", help=text)
+    return click.option(f"--keep-{rule}", type=WholeNumber(0), default=0, metavar="N", help=text)
 
 
 @click.command(cls=Command, unattended=True)
@@ -105,7 +103,7 @@ def forget(
     applies to the backups of that profile; those of other profiles stay. Objects that only removed backups need stay
     stored until 'jsbackup prune'.
     """
-    from jsbackup.repository.keep.forget import carry_out, plan_by_ids, plan_by_policy
+    from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
     from jsbackup.repository.keep.groups import Grouping
     from jsbackup.repository.keep.retention import Policy
 
@@ -139,7 +137,7 @@ def forget(
         plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=now_ns, profile=shared.profile)
     for warning in plan.warnings:
         shared.output.note(warning)
-    decisions = plan.decisions if dry_run else carry_out(repository, plan.decisions)
+    decisions = plan.decisions if dry_run else remove_decided(repository, plan.decisions)
     report = None
     if prune:
         gone = frozenset(one.backup for one in decisions.removed)
@@ -149,62 +147,12 @@ def forget(
             if not dry_run:
                 shared.output.note(f"removed {format_count(len(gone), 'backup')}, before the prune failed")
             raise
-    return _tell(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
+    return tell_forget(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
 
 
 def _typed_to_keep(ctx: click.Context) -> bool:
     names = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
     return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
-
-
-def _tell(
-    output: Output,
-    plan: ForgetPlan,
-    decisions: Decisions,
-    report: PruneReport | None,
-    *,
-    dry_run: bool,
-    named: bool,
-) -> int:
-    from jsbackup.repository.keep.forget import LOCKED
-
-    locked = [one.backup for one in decisions.kept if LOCKED in one.reasons]
-    document: JsonObject = {
-        "dry_run": dry_run,
-        "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
-        "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
-        "damaged": [one.error.message for one in plan.unreadable],
-        "prune": None if report is None else {**prune_json(report), "dry_run": dry_run},
-    }
-
-    def text() -> None:
-        if not named:  # otherwise the output would only repeat the command line
-            _print_decisions(output, decisions, dry_run=dry_run)
-        for backup in locked if named else ():
-            output.line(f"backup {backup} was not removed: {LOCKED}")
-        gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
-        output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
-        if report is not None:
-            print_prune(output, report, dry_run=dry_run)
-
-    output.result(document, text)
-    if named and locked:
-        return IncompleteError.exit_code
-    return first_of((one.error.exit_code for one in plan.unreadable), IntegrityError.exit_code)
-
-
-def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:
-    """Print one line for each backup, oldest first, in groups."""
-    gone = "would remove" if dry_run else "removed"
-    groups: dict[str, list[tuple[str, str, str]]] = {}
-    for kept in decisions.kept:
-        groups.setdefault(kept.group, []).append((kept.backup, "keep", "; ".join(kept.reasons)))
-    for removed in decisions.removed:
-        groups.setdefault(removed.group, []).append((removed.backup, gone, removed.reason))
-    for group, rows in sorted(groups.items()):
-        output.line(group or "of no known group")
-        output.table(["BACKUP", "", "WHY"], sorted(rows))
-        output.line()
 
 
 @click.command(cls=Command)

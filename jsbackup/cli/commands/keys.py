@@ -93,7 +93,7 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it."""
     start_log(shared)
     if not encrypt_to and passphrase is None:
-        raise UsageError("nobody was named", hint="Give --encrypt-to or --encrypt-passphrase-file.")
+        raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
     from jsbackup.repository.crypto.age import parse_recipient
     from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
 
@@ -153,7 +153,7 @@ def remove(shared: Shared, key_id: str) -> None:
     """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it.
 
     A reader who has used the key before may have kept what opens everything in the repository, later backups
-    included. To lock somebody out, create a new repository.
+    included. To lock someone out, create a new repository.
     """
     start_log(shared)
     from jsbackup.repository.crypto.keys import remove_identity
@@ -163,8 +163,8 @@ def remove(shared: Shared, key_id: str) -> None:
 
     def text() -> None:
         shared.output.line(f"removed {removed.key}")
-        shared.output.line("who has used it before may still read everything, new backups included: only a new")
-        shared.output.line("repository shuts somebody out")
+        shared.output.line("anyone who has used it before can still read everything, also new backups: only a new")
+        shared.output.line("repository locks someone out")
 
     shared.output.result({"removed": removed.key}, text)
 

@@ -5,21 +5,34 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options
-from jsbackup.cli.options.restore_options import Asked, planning_options, refuse_beside, runbook_option
+from jsbackup.cli.options.restore_options import (
+    Asked,
+    planning_options,
+    refuse_given,
+    refuse_options_beside,
+    runbook_option,
+)
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-__all__ = ["COMMANDS", "tell_what_would_be"]
+if TYPE_CHECKING:
+    from jsbackup.cli.options.latest import Finder
+    from jsbackup.engine.restore.preview import Preview
+    from jsbackup.planning.model import RestoreOptions
+
+__all__ = ["COMMANDS", "preview_asked", "tell_what_would_be"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -33,6 +46,8 @@ __all__ = ["COMMANDS", "tell_what_would_be"]
     help="Save the plan for 'restore --plan', unless something blocks it.",
 )
 @runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
+@account_options("Plan the restore of the latest backup of each account.")
+@map_account_option
 @mask_key_options
 @lock_timeout_option
 def plan(
@@ -41,6 +56,8 @@ def plan(
     output_file: Path | None,
     runbook: Path | None,
     *,
+    accounts: AskedAccounts,
+    mapped: tuple[str, ...],
     mask_secret: bytes,
     lock_timeout: str,
 ) -> int:
@@ -52,10 +69,16 @@ def plan(
     something that you asked for, else that of the refusals.
     """
     start_log(shared)
+    refuse_mapped(mapped, accounts)
+    if accounts.all_accounts:
+        from jsbackup.cli.accounts.restore import plan_all
+
+        refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
+        return plan_all(shared, asked, accounts, mapped, mask_secret=mask_secret, lock_timeout=lock_timeout)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 
-        refuse_beside(click.get_current_context(), "--runbook", "output_file")
+        refuse_options_beside(click.get_current_context(), "--runbook", "output_file")
         return plan_runbook(shared, runbook, mask_secret, lock_timeout)
     return tell_what_would_be(shared, asked, mask_secret, lock_timeout, output_file=output_file)
 
@@ -64,19 +87,8 @@ def tell_what_would_be(
     shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str, *, output_file: Path | None = None
 ) -> int:
     """Plan the requested restore, print and save the plan; return the exit code."""
-    from jsbackup.engine.restore.preview import preview_restore
-    from jsbackup.planning.elsewhere import with_elsewhere
-
-    options = asked.options()
-    if mask_secret:  # otherwise the key is only needed when the plan is carried out
-        options.reshape.masks.check_secret(mask_secret)
-    connection = connection_of(shared)
-    repository = open_repository(shared)
-    with reading(shared, repository, "plan", lock_timeout):
-        finder = asked.finder(shared, repository, options, None, silent=True)
-        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
-    manifest, preview = finder.found, replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
-    saved = None
+    finder, preview, options = preview_asked(shared, asked, mask_secret, lock_timeout)
+    manifest, saved = finder.found, None
     if output_file is not None and not preview.plan.refusals:
         from jsbackup.planning.saved_plan import encode_plan, write_plan
 
@@ -90,6 +102,24 @@ def tell_what_would_be(
         old = f"; {output_file} is an earlier one" if output_file.exists() else ""
         shared.output.note(f"the plan was not saved, since it is refused{old}")
     return plan_code(preview.plan)
+
+
+def preview_asked(
+    shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str
+) -> tuple[Finder, Preview, RestoreOptions]:
+    """Plan the requested restore; also return what found the backup, and the parsed options."""
+    from jsbackup.engine.restore.preview import preview_restore
+    from jsbackup.planning.elsewhere import with_elsewhere
+
+    options = asked.options()
+    if mask_secret:  # otherwise the key is only needed when the plan is carried out
+        options.reshape.masks.check_secret(mask_secret)
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    with reading(shared, repository, "plan", lock_timeout):
+        finder = asked.finder(shared, repository, options, None, silent=True)
+        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
+    return finder, replace(preview, plan=with_elsewhere(preview.plan, finder.choice)), options
 
 
 COMMANDS = {"plan": plan}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, reading
@@ -14,8 +15,8 @@ from jsbackup.cli.options.reshaping import mask_key_options
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
-    refuse_beside,
     refuse_given,
+    refuse_options_beside,
     runbook_option,
     window_option,
 )
@@ -41,6 +42,11 @@ _SPARK = ("spark_master", "spark_remote", "spark_conf")
     "the restore.",
 )
 @runbook_option("Carry out all restores in this file, if all of them can be. Replaces BACKUP, like --plan.")
+@account_options(
+    "Restore the latest backup of each account: log in as a user of the system account, and give the logins of the "
+    "accounts by the options below."
+)
+@map_account_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
 @window_option
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
@@ -61,6 +67,8 @@ def restore(
     plan_file: Path | None,
     *,
     runbook: Path | None,
+    accounts: AskedAccounts,
+    mapped: tuple[str, ...],
     dry_run: bool,
     window: str | None,
     partial: bool,
@@ -84,16 +92,39 @@ def restore(
     With --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
     exit code is 3.
 
+    With --all-accounts, each account goes into the one with its key, else into the one with its name, or where
+    --map-account says. Nothing is changed in any account unless all of them can be restored.
+
+    Without BACKUP, on a terminal, it asks: which repository, backup, streams, moment and server. It shows the plan, and
+    changes nothing before you agree. Then it prints the command line that does the same.
+
     With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
     says.
     """
     start_log(shared)
+    refuse_mapped(mapped, accounts)
+    saved = None
+    if accounts.all_accounts:
+        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *_SPARK)
+    elif not asked.backup and plan_file is None and runbook is None and _may_ask(shared, asked):
+        from jsbackup.cli.guided.guided_restore import guide_restore
+
+        if dry_run:
+            _refuse_for_preview()
+        guided = guide_restore(shared, asked, mask_secret, lock_timeout=lock_timeout, dry_run=dry_run)
+        if guided.plan is None:
+            return guided.code
+        shared, asked, saved = guided.shared, guided.asked, guided.plan
+    if dry_run and accounts.all_accounts:
+        from jsbackup.cli.accounts.restore import plan_all
+
+        _refuse_for_preview()
+        return plan_all(shared, asked, accounts, mapped, mask_secret=mask_secret, lock_timeout=lock_timeout)
     if dry_run:
         return _preview(shared, asked, runbook, mask_secret, lock_timeout=lock_timeout)
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 
-    saved = None
     settings = RestoreSettings(
         jobs=jobs,
         window_bytes=None if window is None else parse_size(window),
@@ -102,13 +133,17 @@ def restore(
         check_first=check_first,
         mask_secret=mask_secret,
     )
+    if accounts.all_accounts:
+        from jsbackup.cli.accounts.restore import restore_all
+
+        return restore_all(shared, asked, accounts, mapped, settings=settings, lock_timeout=lock_timeout)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
-        refuse_beside(click.get_current_context(), "--runbook", "plan_file", *_SPARK)
+        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *_SPARK)
         return restore_runbook(shared, runbook, settings, lock_timeout)
     if plan_file is not None:
-        refuse_beside(click.get_current_context(), "--plan", "partial")
+        refuse_options_beside(click.get_current_context(), "--plan", "partial")
         from jsbackup.planning.saved_plan import read_plan
 
         saved = read_plan(plan_file)
@@ -135,15 +170,26 @@ def restore(
 
 def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:
     """Print what 'jsbackup plan' prints for the same restore; return the exit code."""
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *_SPARK)
+    _refuse_for_preview()
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 
-        refuse_beside(click.get_current_context(), "--runbook")
+        refuse_options_beside(click.get_current_context(), "--runbook")
         return plan_runbook(shared, runbook, mask_secret, lock_timeout)
     from jsbackup.cli.commands.plan import tell_what_would_be
 
     return tell_what_would_be(shared, asked, mask_secret, lock_timeout)
+
+
+def _refuse_for_preview() -> None:
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *_SPARK)
+
+
+def _may_ask(shared: Shared, asked: Asked) -> bool:
+    """Return whether a missing backup is asked for. With --origin or --tag, `latest` was meant."""
+    from jsbackup.cli.guided.questions import can_ask
+
+    return not asked.origins and not asked.tags and can_ask(shared.output)
 
 
 COMMANDS = {"restore": restore}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import Finder, make_finder
+from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.output.progress import make_progress
@@ -71,15 +71,8 @@ def _opened(
 
 def _found(entry: RunbookEntry, repository: Repository) -> Finder:
     options = entry.options
-    finder = make_finder(
-        entry.shared,
-        repository,
-        entry.backup,
-        entry.choosing,
-        streams=options.streams,
-        exclude=options.exclude,
-        silent=True,
-    )
+    backup = WantedBackup(entry.backup, entry.choosing, options.streams, options.exclude, silent=True, in_part=True)
+    finder = make_finder(entry.shared, repository, backup)
     finder.early()(run_async(read_source(entry.connection)))
     return finder
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
 from jsbackup.cli.notify.push import PushTarget, parse_push_url, push_metrics
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_stream
@@ -21,9 +22,10 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.config import Glob, hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from jsbackup.cli.notify.metrics import Metrics
     from jsbackup.cli.output.status_report import Report
     from jsbackup.engine.check.health_rules import LiveStreams
+    from jsbackup.engine.check.live_accounts import LiveAccounts
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
@@ -57,13 +60,22 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     "--max-drill-age", metavar="DURATION", help="Fail if the last successful drill is older than this, such as 31d."
 )
 @click.option(
-    "--min-backups", type=click.IntRange(1), metavar="N", help="Fail if there are fewer complete backups than this."
+    "--min-backups", type=WholeNumber(1), metavar="N", help="Fail if there are fewer complete backups than this."
 )
 @click.option("--min-history", metavar="DURATION", help="Fail if the oldest complete backup is younger than this.")
 @click.option(
     "--max-unused", metavar="SIZE", help="Fail if unused objects take more than this (as the last prune found)."
 )
-@click.option("--live", is_flag=True, help="Ask the server for its streams; fail if one is in no newest backup.")
+@click.option(
+    "--all-objects",
+    is_flag=True,
+    help="List all stored objects, however many: beyond 20,000 they are not counted, nor missing ones noticed.",
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Ask the server for its streams; fail if one of them is missing from the newest backups.",
+)
 @click.option(
     "--exclude",
     multiple=True,
@@ -71,6 +83,7 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     shell_complete=complete_stream,
     help="With --live: streams that need no backup.",
 )
+@account_choice_options("With --live: ask a user of the system account for the streams of all accounts.")
 @only_tagged("Count only backups with this tag.")
 @only_origin("Count only backups of")
 @click.option(
@@ -95,15 +108,17 @@ def status(
     min_backups: int | None,
     min_history: str | None,
     max_unused: str | None,
+    all_objects: bool,
     live: bool,
     exclude: tuple[str, ...],
+    accounts: AskedAccounts,
     tags: tuple[str, ...],
     origins: tuple[str, ...],
     metrics: Path | None,
     push: str | None,
     page: Path | None,
 ) -> int:
-    """Check how backups stand. If anything is wrong, the exit code is 17, and every breach is named.
+    """Check the health of backups. If anything is wrong, the exit code is 17, and every broken rule is listed.
 
     It always checks that there is a complete backup; that the newest one is complete, and has streams if earlier ones
     have; that all can be read; that no object of the newest backups is missing or known to be damaged; that
@@ -123,8 +138,9 @@ def status(
     start_log(shared)
     if not live:
         _refuse_idle_server(click.get_current_context())
-        if exclude:
-            raise UsageError("--exclude makes sense with --live only", hint="Leave it out.")
+        for option, given in (("--exclude", exclude), ("--all-accounts", accounts.all_accounts)):
+            if given:
+                raise UsageError(f"{option} makes sense with --live only", hint="Leave it out.")
     limits = Limits(
         max_age_seconds=_seconds(max_age),
         max_verify_age_seconds=_seconds(max_verify_age),
@@ -143,12 +159,18 @@ def status(
     now_ns = time.time_ns()
     try:
         repository = open_repository(shared)
-        found = take_status(repository, now_ns=now_ns, tags=tag_rules, origins=wanted)
+        found = take_status(repository, now_ns=now_ns, tags=tag_rules, origins=wanted, all_objects=all_objects)
     except JsBackupError as error:
         outlet.tell_failure(now_ns, error)
         raise
-    there, failed = _ask(shared, left_out) if live else (None, None)
-    return _tell(shared, repository, Report(found, limits, there), failed, outlet=outlet, page=page)
+    there: LiveStreams | None = None
+    system: LiveAccounts | None = None
+    failed: NatsError | None = None
+    if live and accounts.all_accounts:
+        system, failed = _ask_system(shared, accounts, left_out)
+    elif live:
+        there, failed = _ask(shared, left_out)
+    return _tell(shared, repository, Report(found, limits, there, system), failed, outlet=outlet, page=page)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -176,6 +198,19 @@ def _ask(shared: Shared, left_out: Sequence[Glob]) -> tuple[LiveStreams | None, 
         return None, error
 
 
+def _ask_system(
+    shared: Shared, accounts: AskedAccounts, left_out: Sequence[Glob]
+) -> tuple[LiveAccounts | None, NatsError | None]:
+    """Return the streams of all accounts, or the error, likewise."""
+    from jsbackup.engine.check.live_accounts import list_live_accounts
+
+    connection = accounts.connection(shared)
+    try:
+        return run_async(list_live_accounts(connection, accounts.choice(connection), left_out)), None
+    except NatsError as error:
+        return None, error
+
+
 def _tell(
     shared: Shared,
     repository: Repository,
@@ -192,10 +227,9 @@ def _tell(
     code = PolicyBreach.exit_code if report.breaches else failed.exit_code if failed is not None else 0
     errors: list[JsBackupError] = [] if failed is None else [failed]
     if page is not None:
-        from jsbackup.cli.output.status_page import status_page
-
-        errors += _attempt(lambda: write_new_file(page, status_page(report, location), replace=True, for_all=True))
-    errors += outlet.tell(lambda: status_metrics(report.status, report.breaches, report.live, code))
+        errors += _attempt(lambda: _write_page(shared, repository, report, page))
+    each = () if report.accounts is None else report.accounts.accounts
+    errors += outlet.tell(lambda: status_metrics(report.status, report.breaches, report.live, code, accounts=each))
     output = shared.output
     for warning in report.status.warnings:
         output.note(warning)
@@ -204,6 +238,19 @@ def _tell(
     unanswered = "" if failed is None else failed.message
     output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
     return first_of([code, *(error.exit_code for error in errors)])
+
+
+def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:
+    from jsbackup.browse.overview import next_removal
+    from jsbackup.cli.output.pages.status_page import status_page
+    from jsbackup.cli.profiles.forget_policy import policy_in_use
+    from jsbackup.repository.keep.holds import held_backups
+
+    inventory, held = repository.inventory(), held_backups(repository)
+    policy = policy_in_use(click.get_current_context(), shared)
+    expiry = next_removal(inventory, held, policy, now_ns=report.status.now_ns, profile=shared.profile)
+    data = status_page(report, hide_logins(repository.store.location), expiry=expiry, held=held)
+    write_new_file(page, data, replace=True, for_all=True)
 
 
 def _attempt(work: Callable[[], None]) -> list[JsBackupError]:

@@ -21,6 +21,7 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import open_with_keys
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.options.typed_amounts import Percentage
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
@@ -28,7 +29,8 @@ from jsbackup.cli.output.output import Output, format_bytes, format_count, forma
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import problem_json
 from jsbackup.config import parse_size
-from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.errors import UsageError
+from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.checks.verified import Coverage, Portion
     from jsbackup.repository.checks.verify import Checker
     from jsbackup.repository.checks.verify_run import VerifyReport
+    from jsbackup.repository.manifest import Losses
 
 __all__ = ["COMMANDS", "LEVELS"]
 
@@ -53,9 +56,9 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
 )
 @click.option(
     "--sample",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=Percentage(),
     metavar="PERCENT",
-    help="Read this part of the stored bytes; see above.",
+    help="Check this percentage of the stored bytes; see above.",
 )
 @click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
 @click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
@@ -74,8 +77,8 @@ def verify(
 ) -> int:
     """Check stored backups: all, or those that you name.
 
-    This also notices when a backup was removed or exchanged, except when the newest one was removed together with its
-    witness; --expect checks for that. Level data needs a key that reads messages.
+    This also notices when a backup was removed or exchanged, except when the newest one was removed together with the
+    object that records it; --expect checks for that. Level data needs a key that reads messages.
 
     With --sample or --max-bytes, a run reads a part of the objects: first those never checked, then those checked
     longest ago. A nightly `--sample 4` covers everything in 25 nights.
@@ -154,6 +157,8 @@ def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion
 
 
 def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
+    from jsbackup.repository.pages.stream_json import losses_to_json
+
     found, gaps, flaws, coverage = report.backups, report.gaps, report.flaws, report.coverage
     wrong = {gap.backup for gap in gaps}
     documents: list[JsonObject] = [
@@ -162,6 +167,7 @@ def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bo
             "level": level,
             "ok": not one.problems and one.backup not in wrong,
             "problems": [{"stream": problem.stream, **problem_json(problem)} for problem in one.problems],
+            "lost": {name: losses_to_json(lost) for name, lost in one.salvaged.items()},
         }
         for one in found
     ]
@@ -177,6 +183,7 @@ def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bo
         for document, one in zip(documents, found, strict=True):
             output.line(f"{document['backup']}  {level}  ", State("ok" if document["ok"] else "DAMAGED"))
             tell_each(output, (Said("  ", p.stream, p.problem, lost=p) for p in one.problems))
+            tell_each(output, (Said("salvaged", name, _lacking(lost)) for name, lost in one.salvaged.items()))
         for gap in gaps:
             output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
         for flaw in flaws:
@@ -185,7 +192,13 @@ def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bo
             output.line(_coverage_text(coverage))
 
     output.result({**documents[0], **more} if alone else {"backups": documents, **more}, text)
-    return IntegrityError.exit_code if report.problems else 0
+    return damage(report.problems)
+
+
+def _lacking(lost: Losses) -> str:
+    from jsbackup.repository.read.losses import about_losses
+
+    return f"it was read from a damaged store, and lacks {about_losses(lost)}"
 
 
 def _coverage_json(coverage: Coverage) -> JsonObject:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from difflib import get_close_matches
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,12 +10,14 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.manual.pages import read_page, search, topics
 from jsbackup.cli.manual.plain import plain
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.context import Shared, help_of_all
 from jsbackup.cli.output.output import Output
+from jsbackup.config import similar
 from jsbackup.errors import UsageError
 
 __all__ = ["COMMANDS"]
 
+_OPTIONS = "options"  # those that commands share
 _WIDEST = 100  # wider text is hard to read
 
 
@@ -31,8 +32,8 @@ def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
 def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], searches: bool) -> None:
     """Show a page of the manual, or find words in it.
 
-    Without TOPIC, list the topics. TOPIC may also be a command: if no page has its name, its --help is shown. Any
-    other word is searched for in all pages.
+    Without TOPIC, list the topics. TOPIC may also be a command: if no page has its name, its --help is shown.
+    'options' are those that commands share. Any other word is searched for in all pages.
     """
     output, name = shared.output, " ".join(words)
     if searches and not words:
@@ -45,6 +46,9 @@ def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], search
     elif not searches and name in topics():
         page = read_page(name)
         output.result({"topic": name, "text": page}, lambda: output.paged(plain(page, _width())))
+    elif not searches and name == _OPTIONS:
+        text = help_of_all(ctx.find_root())
+        output.result({"topic": name, "text": text}, lambda: output.paged(text))
     elif not searches and (command := _find_command(ctx, words)) is not None:
         text = command.get_help()
         output.result({"topic": name, "text": text}, lambda: output.paged(text))
@@ -54,6 +58,7 @@ def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], search
 
 def _list_topics(output: Output) -> None:
     output.table(["TOPIC", "WHAT IT SAYS"], topics().items())
+    output.line("'jsbackup help options' lists the options that commands share")
     output.line("'jsbackup help TOPIC' shows one; 'jsbackup help --search WORD' finds a word in all of them")
 
 
@@ -74,8 +79,8 @@ def _find(ctx: click.Context, output: Output, words: tuple[str, ...]) -> None:
     if not found:
         root = ctx.find_root()
         assert isinstance(root.command, click.Group)
-        near = get_close_matches(" ".join(words), [*topics(), *root.command.list_commands(root)], n=3)
-        hint = f"Did you mean {' or '.join(dict.fromkeys(near))}?" if near else "See 'jsbackup help' for all topics."
+        near = similar(" ".join(words), [*topics(), *root.command.list_commands(root)])
+        hint = f"Did you mean {' or '.join(near)}?" if near else "See 'jsbackup help' for all topics."
         raise UsageError(f"nothing in the manual has {' '.join(words)!r}", hint=hint)
     document = {"words": list(words), "found": [{"topic": one.topic, "heading": one.heading} for one in found]}
     output.result(document, lambda: output.table(["TOPIC", "CHAPTER"], [(one.topic, one.heading) for one in found]))

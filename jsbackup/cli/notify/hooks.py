@@ -39,7 +39,7 @@ HOOK_PREFIX: Final = "hook-"  # omitted from keys in the table of hooks
 
 HOOK_OPTIONS: list[click.Option] = [
     click.Option(["--hook-before"], metavar="COMMAND", help="Run this first; if it fails, nothing else is done."),
-    click.Option(["--hook-after"], metavar="COMMAND", help="Run this afterwards, however it went."),
+    click.Option(["--hook-after"], metavar="COMMAND", help="Run this afterwards, whatever the result."),
     click.Option(["--hook-on-failure"], metavar="COMMAND", help="Run this if it did not end with 0."),
     click.Option(["--hook-timeout"], metavar="DURATION", help="How long each of them may take (10m)."),
     click.Option(
@@ -203,7 +203,7 @@ def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) ->
                     start_new_session=True,  # so that all its children can be ended too
                 )
         except (OSError, ValueError, IndexError) as error:  # not chained: it contains the command
-            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
+            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is not a command"
             raise JsBackupError(f"hook-{name} cannot be run: {reason}") from None
         finally:
             os.close(writing)

@@ -70,15 +70,20 @@ def failure_metrics(now_ns: int, code: int) -> Metrics:
 
 
 def _head(found: Metrics, now_ns: int, up: int, code: int) -> None:
-    found.one("status_up", "Whether the repository could be looked at.", up)
-    found.one("status_timestamp_seconds", "When it was looked at.", now_ns // 10**9)
+    found.one("status_up", "Whether the repository could be read.", up)
+    found.one("status_timestamp_seconds", "When it was read.", now_ns // 10**9)
     found.one("status_exit_code", "What jsbackup status ended with: 0 for all is well, 17 for a breach.", code)
 
 
 def status_metrics(
-    status: RepositoryStatus, breaches: Sequence[Breach], live: LiveStreams | None, code: int
+    status: RepositoryStatus,
+    breaches: Sequence[Breach],
+    live: LiveStreams | None,
+    code: int,
+    *,
+    accounts: Sequence[LiveStreams] = (),
 ) -> Metrics:
-    """Return all metrics."""
+    """Return all metrics. `accounts` are the streams of each account of a system."""
     found = Metrics()
     _head(found, status.now_ns, 1, code)
     counts = dict.fromkeys(BreachRule, 0)
@@ -86,6 +91,12 @@ def status_metrics(
         counts[breach.rule] += 1
     found.family("breaches", "What is wrong, by rule.", (({"rule": rule}, count) for rule, count in counts.items()))
     _lines(found, status.lines)
+    named_accounts = {line.origin.account: line.origin for line in status.lines if line.origin.account_name}
+    found.family(
+        "account_info",
+        "What the operator calls an account that is known by its key.",
+        (({"account": key, "account_name": one.account_name}, 1) for key, one in sorted(named_accounts.items())),
+    )
     newest = status.newest_complete
     found.one(
         "newest_backup_timestamp_seconds",
@@ -93,7 +104,7 @@ def status_metrics(
         None if newest is None else _seconds(newest.created),
     )
     found.one("backups_unreadable", "Backups whose manifest cannot be read.", len(status.unreadable))
-    found.one("backups_from_the_future", "Backups that a wrong clock has dated.", len(status.ahead))
+    found.one("backups_from_the_future", "Backups dated in the future.", len(status.ahead))
     _verifies(found, status)
     _drills(found, status.drills_of(None))
     stored = status.stored
@@ -101,24 +112,43 @@ def status_metrics(
     found.one("stored_bytes", "Their bytes.", stored.bytes)
     found.one("unused_objects", "Objects that the last prune found not needed by any backup.", stored.unused_objects)
     found.one("unused_bytes", "Their bytes.", stored.unused_bytes)
-    found.one("interrupted_runs", "Backups that were stopped and have left what they stored.", stored.interrupted_runs)
+    found.one("interrupted_runs", "Interrupted backups whose objects are left.", stored.interrupted_runs)
     at_work = sum(work.live for work in status.work)
     leases = [({"state": "live"}, at_work), ({"state": "expired"}, len(status.work) - at_work)]
-    found.family("leases", "Who is at work in the repository, and who was stopped.", leases)
+    found.family("leases", "Leases in the repository, active and expired.", leases)
     if live is not None:
         missing = not_backed_up(status, live)
         found.one("server_streams", "Streams on the server.", len(live.names))
-        found.one("server_streams_not_backed_up", "Those in no newest backup, without those left out.", len(missing))
+        found.one(
+            "server_streams_not_backed_up",
+            "Streams missing from the newest backups, except excluded ones.",
+            len(missing),
+        )
         named = (({"stream": name}, 1) for name in missing[:_MOST_STREAMS])
         found.family("stream_not_backed_up", "A stream on the server that is in no newest backup.", named)
+    found.family(
+        "account_streams",
+        "Streams of an account on the servers.",
+        ((_account_labels(one), len(one.names)) for one in accounts),
+    )
+    found.family(
+        "account_streams_not_backed_up",
+        "Those in no newest backup, without those left out.",
+        ((_account_labels(one), len(not_backed_up(status, one))) for one in accounts),
+    )
     return found
+
+
+def _account_labels(live: LiveStreams) -> dict[str, str]:
+    origin = live.origin
+    return {"account": origin.account, "account_name": origin.account_name, "domain": origin.domain}
 
 
 def _lines(found: Metrics, lines: Sequence[BackupSeries]) -> None:
     known = [(_labels(line), line) for line in lines]
     found.family(
         "backups",
-        "Backups that there are.",
+        "Number of backups.",
         (
             ({**labels, "result": result}, sum(backup.result is result for backup in line.backups))
             for labels, line in known
@@ -198,7 +228,7 @@ def _drills(found: Metrics, drills: Sequence[DrillOutcome]) -> None:
         return
     found.one("last_drill_timestamp_seconds", "When the last drill ended.", _seconds(newest.ended))
     found.one("last_drill_ok", "Whether it restored and proved everything.", newest.ok)
-    found.one("last_drill_duration_seconds", "What it took.", newest.seconds)
+    found.one("last_drill_duration_seconds", "How long it took.", newest.seconds)
     found.one("last_drill_messages", "Messages that it restored.", newest.messages)
     found.family(
         "last_drill_stream_duration_seconds",

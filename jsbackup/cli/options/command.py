@@ -30,6 +30,7 @@ from jsbackup.cli.output.output import Output
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.readable import format_count
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
@@ -71,7 +72,7 @@ class Command(click.Command):
             # A shell completes: errors are not shown while typing.
             with suppress(JsBackupError) if ctx.resilient_parsing else nullcontext():
                 self.take_profile(ctx, args)
-            if len(ctx.names) > 1 and not ctx.resilient_parsing:  # each profile has its own context
+            if ctx.several and not ctx.resilient_parsing:  # each profile has its own context
                 return []
             left = super().parse_args(ctx, args)
             self._prefer_profile(ctx)
@@ -92,17 +93,21 @@ class Command(click.Command):
         asks_for_help = self.get_help_option(ctx)
         if HELP_ALL.name in typed or (asks_for_help is not None and asks_for_help.name in typed):
             return
-        file, ctx.names = self.named_profiles(ctx, typed)
+        file, names = self.named_profiles(ctx, typed)
         if file is None:
             return
-        if len(ctx.names) > 1:
+        ctx.names, globbed = file.matching(names)
+        # A glob is always for several, so that the form of the output does not depend on how many it matches.
+        ctx.several = len(ctx.names) > 1 or (globbed and self.unattended and not self.endless)
+        if ctx.several:
             if not self.unattended or self.endless:
                 raise UsageError(f"'{ctx.table}' runs for one profile at a time", hint="Name one of them.")
             return
         profile = self.read_profile(ctx, file, ctx.names[0])
         if profile.problems:
             first, more = profile.problems[0], len(profile.problems) - 1
-            hint = f"{first.hint or ''} There are {more} more problems: see 'jsbackup config check'.".strip()
+            others = format_count(more, "more problem")
+            hint = f"{first.hint or ''} 'jsbackup config check' shows {others}.".strip()
             raise UsageError(first.message, hint=hint if more else first.hint)
         ctx.profile = profile
         ctx.from_profile = profile.values(ctx.table)
@@ -181,7 +186,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         assert isinstance(ctx, CommandContext)
-        if len(ctx.names) > 1:
+        if ctx.several:
             from jsbackup.cli.profiles.many_profiles import run_each
 
             return run_each(self, ctx)

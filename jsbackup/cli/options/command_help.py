@@ -28,6 +28,8 @@ _RUNS_ALREADY = f"{_OTHERS_AT_WORK}; or the same run of the profile is not over"
 _LACKS = "the plan can be carried out, but the backup lacks something that was asked for"
 _SEVERAL = "failed, or several streams failed for different reasons"
 _NO_SPARK = "format or feature not supported; Spark or Java is not there"
+_NOT_SO = "nothing was made: a restore with these options would be refused"
+_COLLIDE = "nothing was made: new names or subjects collide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup backup -s nats://nats.internal:4222 -r ./repo": "all streams of the account",
             "jsbackup backup 'KV_*' ORDERS --exclude KV_tmp --tag why=release -r ./repo": "some of them",
             "jsbackup backup --profile shop --profile reports": "two profiles, one after the other",
+            "jsbackup backup --all-accounts --creds sys.creds --account-creds ./creds -r ./repo": "all accounts",
             "jsbackup backup --incremental never -r ./repo": "read everything again",
             "jsbackup backup --no-init -q -r /mnt/backups/repo": "for cron: creates none if the disk is not mounted",
         },
@@ -118,12 +121,23 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {
             "jsbackup view latest ORDERS --last 20 -r ./repo": "the last messages",
             "jsbackup view latest ORDERS --subject 'orders.eu.>' --since 2h --until 1h -r ./repo": "those of an hour",
-            "jsbackup view latest ORDERS --header Nats-Msg-Id=4711 --json -r ./repo": "those with a header, as JSON",
+            "jsbackup view latest ORDERS --header Nats-Msg-Id:4711 --json -r ./repo": "those with a header, as JSON",
             "jsbackup view latest ORDERS --grep 4711 -r ./repo": "those with a text in the payload",
+            "jsbackup view latest KV_settings --kv-compact -r ./repo": "the newest revision of each key",
         },
         _READS,
         {0: "shown; there may be none"},
         ("get", "show", "export"),
+    ),
+    "browse": CommandHelp(
+        {
+            "jsbackup browse --open -r ./repo": "in the browser of this desktop",
+            "jsbackup browse --port 8080 --for 1h -r ./repo": "on a known port, such as for ssh -L, for an hour",
+            "jsbackup browse --context staging -r ./repo": "with plans for this server, besides all contexts",
+        },
+        _READS | _NATS,
+        {0: "ended by Ctrl-C, SIGTERM or --for", 13: "format not supported; jsbackup[browse] is not installed"},
+        ("status", "view", "kv ls", "diff", "plan"),
     ),
     "get": CommandHelp(
         {
@@ -154,7 +168,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             1: "failed; the key did not exist then, or was deleted",
             3: "the backup cannot say, because older revisions may be gone",
         },
-        ("kv history", "kv ls"),
+        ("put-back", "kv history", "kv ls"),
     ),
     "kv history": CommandHelp(
         {"jsbackup kv history latest settings theme -r ./repo": "the revisions of a key that the backup has"},
@@ -194,6 +208,25 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "listed; there may be none"},
         ("view", "stats"),
     ),
+    "put-back": CommandHelp(
+        {
+            "jsbackup put-back latest settings --key theme -s nats://nats:4222 -r ./repo": "the value of a key",
+            "jsbackup put-back latest settings --key theme --at '2h ago' --dry-run -r ./repo": "for an older one",
+            "jsbackup put-back latest ORDERS --since '2h ago' -r ./repo": "the messages that are missing since then",
+            "jsbackup put-back latest ORDERS --sequence 4711-4720 --to ORDERS_EU -r ./repo": "into another stream",
+            "jsbackup put-back latest reports --object 2026/q3.pdf -r ./repo": "a file of an object store",
+        },
+        _READS | {11} | _TARGET,
+        {
+            0: "what was chosen is in the stream, written now or there already",
+            1: "failed; no message of the backup matches, or the key had no value then",
+            3: "some of it was written; the output says what was not; or the backup cannot say what a key was",
+            11: _OTHERS_AT_WORK,
+            15: "the stream cannot take it; nothing was written",
+            16: "something newer would be replaced, or there is no room; nothing was written unless the output says so",
+        },
+        ("kv get", "view", "object get", "restore"),
+    ),
     "consumers": CommandHelp(
         {"jsbackup consumers latest ORDERS -r ./repo": "what each had delivered and acknowledged"},
         _READS,
@@ -209,7 +242,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         _READS,
         {
             0: "shown",
-            1: "failed; no backup has such a message",
+            1: "failed; no backup has a matching message",
             2: "usage; no backup has the stream",
             14: "a backup cannot be read; what the others have is shown",
         },
@@ -218,7 +251,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "find": CommandHelp(
         {
             "jsbackup find --grep 4711 --since 2d -r ./repo": "a text in the payloads of two days",
-            "jsbackup find ORDERS --header Nats-Msg-Id=order-4711 -r ./repo": "a message by a header",
+            "jsbackup find ORDERS --header Nats-Msg-Id:order-4711 -r ./repo": "a message by a header",
         },
         _READS,
         {0: "searched; nothing may be found", 14: "a backup cannot be read; what the others have is shown"},
@@ -253,6 +286,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup drill -r ./repo": "the latest backup, into a single server",
             "jsbackup drill --origin SHOP -r ./repo": "that of one account, where several share the repository",
             "jsbackup drill latest 'KV_*' --nodes 3 -r ./repo": "some streams, into a cluster of three",
+            "jsbackup drill --keep -r ./repo": "and let the server stay until Ctrl-C",
         },
         _WRITES | _TARGET,
         {
@@ -263,12 +297,31 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             14: "what came back is not what was backed up, or stored objects are damaged",
             15: "the backup cannot be restored into this server",
         },
-        ("restore", "verify", "status"),
+        ("restore", "verify", "status", "serve"),
+    ),
+    "serve": CommandHelp(
+        {
+            "jsbackup serve -r ./repo": "the latest backup, until Ctrl-C",
+            "jsbackup serve latest ORDERS 'KV_*' --read-only -r ./repo": "some streams, for a user who may only read",
+            "jsbackup serve latest ORDERS --until 'yesterday 14:02' --for 1h -r ./repo": "as it was then, for an hour",
+            "jsbackup serve latest --read-only --json -r ./repo": "one line of JSON when it is ready, for a script",
+        },
+        _READS | _TARGET | {11},
+        {
+            0: "everything was restored and proved, and served until Ctrl-C, SIGTERM or --for",
+            1: f"{_SEVERAL}; or the server ended by itself",
+            3: "served, but the backup lacks something, or something could not be proved",
+            11: _OTHERS_AT_WORK,
+            14: "what came back is not what was backed up, or stored objects are damaged",
+            15: "the backup cannot be restored into this server",
+        },
+        ("drill", "view", "kv get", "restore"),
     ),
     "status": CommandHelp(
         {
             "jsbackup status --max-age 25h --max-drill-age 31d -r ./repo": "a gate for monitoring",
             "jsbackup status --live -s nats://nats.internal:4222 -r ./repo": "are there streams that no backup has?",
+            "jsbackup status --live --all-accounts --creds sys.creds -r ./repo": "in any account?",
             "jsbackup status --metrics ./jsbackup.prom --html ./status.html -r ./repo": "numbers and a page",
         },
         _READS | _NATS,
@@ -276,7 +329,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             0: "all is well",
             1: "the metrics or the page could not be written, or not be pushed",
             11: "the same run of the profile is not over",
-            17: "something is wrong; every breach is named",
+            17: "something is wrong; every broken rule is listed",
         },
         ("backup", "verify", "drill", "schedule"),
     ),
@@ -343,7 +396,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup repair --check -s nats://shop.internal:4222 -r ./repo": "read everything, and ask the server",
         },
         _WRITES | _NATS,
-        {0: "nothing is broken any more", 3: "some objects could not be mended, and are named", 11: _OTHERS_AT_WORK},
+        {0: "nothing is broken any more", 3: "some objects could not be repaired, and are named", 11: _OTHERS_AT_WORK},
         ("verify", "copy", "restore"),
     ),
     "plan": CommandHelp(
@@ -357,6 +410,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     ),
     "restore": CommandHelp(
         {
+            "jsbackup restore": "on a terminal: ask what to restore, and where",
             "jsbackup restore latest -s nats://target.internal:4222 -r ./repo": "everything",
             "jsbackup restore latest --origin C1/SHOP -s nats://new.internal:4222 -r ./repo": (
                 "from one of several sources, into another cluster"
@@ -364,7 +418,11 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup restore latest ORDERS --until 2026-11-20T14:02:00Z --rename ORDERS=ORDERS_before -r ./repo": (
                 "one stream as it was then, under another name"
             ),
+            "jsbackup restore latest ORDERS --header Region:eu --rename ORDERS=ORDERS_eu -r ./repo": (
+                "only messages with that header, under another name"
+            ),
             "jsbackup restore --plan plan.json -r ./repo": "carry out a saved plan",
+            "jsbackup restore --all-accounts --creds sys.creds --account-creds ./creds -r ./repo": "all accounts",
         },
         _WRITES | _TARGET,
         {
@@ -375,7 +433,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             15: "nothing was changed: the plan is refused, or the target has changed since",
             16: "nothing was changed: names, limits or subjects are in the way",
         },
-        ("plan", "diff", "drill", "clone"),
+        ("plan", "put-back", "diff", "drill", "clone"),
     ),
     "clone": CommandHelp(
         {
@@ -396,7 +454,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "import": CommandHelp(
         {
             "jsbackup import ./nats-backup -r ./repo": "what nats backup account wrote",
-            "jsbackup import ./configs -r ./repo": "config files of an export",
+            "jsbackup import ./configs -r ./repo": "config files of an export, or resources of NACK or Terraform",
             "jsbackup import ./kafka.parquet --format parquet --stream ORDERS -r ./repo": "a table",
         },
         _WRITES,
@@ -407,16 +465,28 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {
             "jsbackup export latest --format nats-cli --output ./for-nats -r ./repo": "for nats backup restore account",
             "jsbackup export latest --format config --output ./configs -r ./repo": "files for version control",
+            "jsbackup export latest --format nack --output ./kubernetes -r ./repo": "resources for kubectl apply",
             "jsbackup export latest ORDERS --format parquet --output s3://lake/orders -r ./repo": "a table",
+            "jsbackup export latest ORDERS --payload-match '(?i)error' --format jsonl --output ./errors -r ./repo": (
+                "only messages in which an expression matches"
+            ),
         },
         _WRITES,
-        {0: "written", 3: "written, except for what the output names", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        {
+            0: "written",
+            3: "written, except for what the output names",
+            11: _OTHERS_AT_WORK,
+            13: _NO_SPARK,
+            15: _NOT_SO,
+            16: _COLLIDE,
+        },
         ("import", "query"),
     ),
     "stats": CommandHelp(
         {
             "jsbackup stats latest -r ./repo": "messages and sizes by stream and subject",
             "jsbackup stats latest --html stats.html -r ./repo": "as a page",
+            "jsbackup stats latest --spark-master spark://host:7077 -r s3://bucket/prefix": "on a cluster",
         },
         _WRITES,
         {0: "counted", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
@@ -432,11 +502,11 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     ),
     "transform": CommandHelp(
         {
-            "jsbackup transform latest KV_settings --latest-per-subject -r ./repo": "a bucket without its history",
+            "jsbackup transform latest KV_settings --kv-compact -r ./repo": "a bucket without its history",
             "jsbackup transform latest --mask '>:$.email=redact' --tag for=staging -r ./repo": "without personal data",
         },
         _WRITES,
-        {0: "made", 11: _OTHERS_AT_WORK, 13: _NO_SPARK, 15: "a message cannot be masked, or a cut cannot be met"},
+        {0: "made", 11: _OTHERS_AT_WORK, 13: _NO_SPARK, 15: _NOT_SO, 16: _COLLIDE},
         ("restore", "clone"),
     ),
     "compact": CommandHelp(
@@ -520,9 +590,10 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
     **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get"), "look"),
-    **dict.fromkeys(("subjects", "consumers", "history", "find"), "look"),
+    **dict.fromkeys(("subjects", "consumers", "history", "find", "serve"), "look"),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
+    "put-back": "put-back",
     **dict.fromkeys(("drill", "status"), "operate"),
     **dict.fromkeys(("forget", "hold", "prune", "unlock", "copy"), "retention"),
     "upgrade": "format",
@@ -533,6 +604,7 @@ MANUAL_PAGES: Mapping[str, str] = {
     "clone": "recipes",
     "follow": "follow",
     "diff": "diff",
+    "browse": "browse",
     "doctor": "doctor",
     "completion": "scripting",
 }

@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.typed_amounts import check_amounts
+from jsbackup.cli.options.typed_amounts import WholeNumber, check_amounts
+from jsbackup.cli.options.usage import no_such_command
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.profiles.precedence import over
@@ -43,7 +44,7 @@ COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
 
 INTERRUPTED = "interrupted; what was committed before is untouched"
 
-# Sources of values that somebody chose: typed, or in the profile.
+# Sources of values that someone chose: typed, or in the profile.
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
@@ -106,6 +107,14 @@ class HelpGroup(click.Group):
         check_amounts(ctx)
         return left
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not ctx.resilient_parsing:
+            raise no_such_command(args[0], known, "" if ctx.parent is None else str(ctx.info_name))
+        return super().resolve_command(ctx, args)
+
 
 class CommandContext(HelpContext):
     """The context of a `Command`, with the values of its profile.
@@ -125,6 +134,7 @@ class CommandContext(HelpContext):
         self.print_to = print_to
         self.words: tuple[str, ...] = ()
         self.names: tuple[str, ...] = ()
+        self.several = False  # the command runs once for each of the names
         self.config_path: Path | None = None
         self.profile: Profile | None = None
         self.from_profile: Mapping[str, Any] = {}  # by parameter name
@@ -181,7 +191,7 @@ def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str
 
 
 jobs_option = click.option(
-    "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time."
+    "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Streams at the same time."
 )
 
 
@@ -203,6 +213,12 @@ HELP_ALL = click.Option(
     callback=_print_all,
     help="Show this message with all options: those of servers, S3 and keys, and global ones.",
 )
+
+
+def help_of_all(ctx: click.Context) -> str:
+    """Return the help of a command or group with all options."""
+    ctx.meta[_ALL] = True
+    return ctx.get_help()
 
 
 def wants_all(ctx: click.Context) -> bool:

@@ -7,7 +7,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.keep.retention import TagRule
     from jsbackup.repository.manifest import Manifest, Selection, Source
     from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.repository import Repository
 
@@ -31,6 +32,7 @@ __all__ = [
     "LATEST",
     "Choosing",
     "Finder",
+    "WantedBackup",
     "choosing_options",
     "find_backup",
     "find_ids",
@@ -131,49 +133,47 @@ class Finder:
             output.note(f"note: {note}")
 
 
-def make_finder(
-    shared: Shared,
-    repository: Repository,
-    text: str,
-    choosing: Choosing | None = None,
-    *,
-    streams: Sequence[Glob] = (),
-    exclude: Sequence[Glob] = (),
-    silent: bool = False,
-    all_needed: bool = True,
-) -> Finder:
-    """Return a `Finder`, which considers what the named profile backs up. Without `all_needed`, named streams may be in
-    other backups.
+@dataclass(frozen=True, slots=True)
+class WantedBackup:
+    """The backup that a command works on: what was typed for it, and which streams it must have.
+
+    `silent`: the result of the command says which backup it is. Unless `all_needed`, named streams may be in other
+    backups. A manifest is read `in_part` if so asked, and for the `needed` streams (`repository/read/needed.py`).
     """
+
+    text: str
+    choosing: Choosing = field(default_factory=Choosing)
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    silent: bool = False
+    all_needed: bool = True
+    in_part: bool = False
+    needed: Needed = ()
+
+
+def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> Finder:
+    """Return a `Finder`, which considers what the named profile backs up."""
     from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.read.sources import Wanted
 
-    choosing = choosing or Choosing()
+    choosing = backup.choosing
     wanted = Wanted(
-        streams=tuple(streams),
-        exclude=tuple(exclude),
-        all_needed=all_needed,
+        streams=backup.streams,
+        exclude=backup.exclude,
+        all_needed=backup.all_needed,
         origins=choosing.origins,
         tags=choosing.tags,
         choosable=choosing.given,
         profile=shared.profile,
-        usual=_usual(shared) if text == LATEST and shared.profile else None,
+        usual=_usual(shared) if backup.text == LATEST and shared.profile else None,
     )
-    return Finder(shared, BackupSearch(repository, text, wanted), silent)
+    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
+    return Finder(shared, search, backup.silent)
 
 
-def find_backup(
-    shared: Shared,
-    repository: Repository,
-    text: str,
-    choosing: Choosing | None = None,
-    *,
-    streams: Sequence[Glob] = (),
-    exclude: Sequence[Glob] = (),
-    silent: bool = False,
-) -> Manifest:
+def find_backup(shared: Shared, repository: Repository, backup: WantedBackup) -> Manifest:
     """Return the backup for a command without a server. Raises the errors of `Repository.choose`."""
-    return make_finder(shared, repository, text, choosing, streams=streams, exclude=exclude, silent=silent)()
+    return make_finder(shared, repository, backup)()
 
 
 def notes_json(finder: Finder) -> JsonObject:
@@ -192,12 +192,13 @@ def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, ne
     """
     found = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
     if LATEST in texts:
-        finder = make_finder(shared, repository, LATEST)
+        finder = make_finder(shared, repository, WantedBackup(LATEST, in_part=True))
         found[LATEST] = finder().id
         last = repository.backups()[-1]
         if newest and found[LATEST] != last:
             raise UsageError(
-                f"'latest' would be {found[LATEST]}, and {last} is newer", hint="Name the one that is meant by its id."
+                f"'latest' would be {found[LATEST]}, but {last} is newer",
+                hint="Name the backup that you mean by its id.",
             )
     return [found[text] for text in texts]
 

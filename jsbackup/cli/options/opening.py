@@ -28,6 +28,7 @@ from jsbackup.config import (
     target_reference,
 )
 from jsbackup.errors import NoFolder, RepositoryNotFound, UsageError
+from jsbackup.model import S3Settings
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
@@ -51,6 +52,7 @@ __all__ = [
     "open_repository",
     "open_with_keys",
     "run_async",
+    "s3_of",
     "store_at",
     "target_connection_of",
 ]
@@ -100,8 +102,13 @@ def _store(shared: Shared) -> Store:
 
 def store_at(location: str, shared: Shared) -> Store:
     """Return the store at a location, which retries temporary errors."""
-    store = open_store(location, s3_settings(shared.s3, _variables(shared)))
+    store = open_store(location, s3_of(shared))
     return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
+
+
+def s3_of(shared: Shared) -> S3Settings:
+    """Return the settings for S3 from options and environment. Raises UsageError for invalid ones."""
+    return s3_settings(shared.s3, _variables(shared))
 
 
 def _variables(shared: Shared) -> Mapping[str, str]:
@@ -195,7 +202,7 @@ def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Reposit
 def not_made(missing: RepositoryNotFound) -> RepositoryNotFound:
     """Return the error for a missing repository that may not be created."""
     return RepositoryNotFound(
-        f"{missing.message}, and none is made (no-init)",
+        f"{missing.message}, and --no-init forbids creating one",
         hint="See whether a disk or share is not mounted there. A new repository is made by 'jsbackup init'.",
     )
 
@@ -203,8 +210,8 @@ def not_made(missing: RepositoryNotFound) -> RepositoryNotFound:
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work. Ctrl-C and SIGTERM stop it cleanly and raise Interrupted."""
     try:
-        from jsbackup.cli.loop import run
+        from jsbackup.cli.loop import run_loop
 
-        return run(work)
+        return run_loop(work)
     finally:
         work.close()  # if it is interrupted before it begins, Python would warn that it was never awaited

@@ -4,29 +4,90 @@ needed: `--help` and completion load this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.options.typed_times import understand_time
-from jsbackup.config import environment, mask_secret
+from jsbackup.config import environment, mask_secret, parse_glob
 from jsbackup.config.secrets import expand_path
 
+if TYPE_CHECKING:
+    from jsbackup.planning.transforming import TransformOptions
+
 __all__ = [
+    "CONDITIONS",
+    "NEWEST",
     "RESHAPING",
     "UNMASKABLE",
+    "about_messages",
     "mask_key_names",
     "mask_key_options",
     "reshaping_options",
+    "transform_options",
 ]
 
 UNMASKABLE = ("refuse", "drop", "keep")  # as in `transforms/mask.py`
 
+CONDITIONS = (
+    click.option(
+        "--exclude-subject",
+        multiple=True,
+        metavar="FILTER",
+        help="Leave messages of these subjects out.",
+    ),
+    click.option(
+        "--header",
+        multiple=True,
+        metavar="NAME[:VALUE]",
+        help="Keep messages with this header only; if repeated, with any of them.",
+    ),
+    click.option(
+        "--exclude-header",
+        multiple=True,
+        metavar="NAME[:VALUE]",
+        help="Leave messages with this header out.",
+    ),
+    click.option(
+        "--payload-match",
+        multiple=True,
+        metavar="REGEX",
+        help="Keep messages only whose payload this regular expression (RE2, as in Go) matches; if repeated, any of "
+        "them.",
+    ),
+    click.option(
+        "--exclude-payload-match",
+        multiple=True,
+        metavar="REGEX",
+        help="Leave messages out whose payload this matches.",
+    ),
+)
+"""The options of `Filters` except --subject."""
+
+NEWEST = (
+    click.option(
+        "--last-per-subject",
+        type=WholeNumber(1),
+        metavar="N",
+        help="Keep only the newest N messages of each subject, of those that the other options keep.",
+    ),
+    click.option(
+        "--kv-compact",
+        is_flag=True,
+        help="Keep only the newest revision of each key, and nothing of deleted keys; for buckets.",
+    ),
+)
+"""The options of a `NewestRule`."""
+
 RESHAPING = (
     click.option(
-        "--rename", multiple=True, metavar="OLD=NEW", help="Another name for a stream; for a bucket, KV_old=KV_new."
+        "--rename",
+        multiple=True,
+        metavar="OLD=NEW",
+        help="Restore a stream under another name; for a bucket, KV_old=KV_new.",
     ),
     click.option("--rename-prefix", metavar="PREFIX", help="Put this in front of all names; buckets stay buckets."),
     click.option(
@@ -55,11 +116,19 @@ RESHAPING = (
         metavar="FILTER",
         help="Keep messages of these subjects only (as they are in the source).",
     ),
+    *CONDITIONS,
+    *NEWEST,
+    click.option(
+        "--renumber",
+        is_flag=True,
+        help="Number the kept messages from 1; consumers follow.",
+    ),
     click.option(
         "--mask",
         multiple=True,
         metavar="FILTER:WHAT=HOW",
-        help="Mask values: WHAT is a JSON path ($.user.email) or header(NAME), HOW is redact or hash.",
+        help="Mask values: WHAT is a JSON path ($.user.email) or header(NAME), HOW is redact or hash. Or payloads: "
+        "payload=zero keeps their sizes, payload=drop empties them.",
     ),
     click.option(
         "--unmaskable",
@@ -76,7 +145,7 @@ RESHAPING = (
     click.option(
         "--pattern-may-miss",
         is_flag=True,
-        help="Allow an --exclude, --map-subject, --subject or subjects of --set that match nothing.",
+        help="Allow an --exclude, --map-subject, filter (such as --subject) or subjects of --set that match nothing.",
     ),
     click.option(
         "--allow-empty",
@@ -128,14 +197,49 @@ def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
     return named
 
 
+_OF_MESSAGES = (
+    "until",
+    "since",
+    "subject",
+    "exclude_subject",
+    "header",
+    "exclude_header",
+    "payload_match",
+    "exclude_payload_match",
+    "last_per_subject",
+    "kv_compact",
+    "renumber",
+    "mask",
+)
+
+
+def transform_options(typed: Mapping[str, Any], streams: Iterable[str], consumers: str = "all") -> TransformOptions:
+    """Return the options of what is typed (`reshaping_options`). Raises UsageError."""
+    from jsbackup.planning.model import Consumers
+    from jsbackup.planning.transforming import TransformOptions
+    from jsbackup.planning.typed_options import rename_options, reshape_options
+
+    return TransformOptions(
+        streams=tuple(map(parse_glob, streams)),
+        renames=rename_options(typed),
+        reshape=reshape_options(typed),
+        consumers=Consumers(consumers),
+        mask_may_miss=typed["mask_may_miss"],
+        pattern_may_miss=typed["pattern_may_miss"],
+        allow_empty=typed["allow_empty"],
+    )
+
+
+def about_messages(typed: Mapping[str, Any]) -> list[str]:
+    """Return the options that were typed and are about messages."""
+    return [f"--{name.replace('_', '-')}" for name in _OF_MESSAGES if typed[name] not in (None, (), False)]
+
+
 _NAMES = (
     "rename",
     "rename_prefix",
     "map_subject",
-    "until",
-    "since",
-    "subject",
-    "mask",
+    *_OF_MESSAGES,
     "unmaskable",
     "mask_may_miss",
     "pattern_may_miss",

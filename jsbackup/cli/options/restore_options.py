@@ -16,8 +16,9 @@ from click.core import ParameterSource
 
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import GIVEN, Shared
-from jsbackup.cli.options.latest import Choosing, Finder, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.latest import Choosing, Finder, WantedBackup, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.options.reshaping import RESHAPING
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ __all__ = [
     "Asked",
     "live_planning_options",
     "planning_options",
-    "refuse_beside",
     "refuse_given",
+    "refuse_options_beside",
     "runbook_option",
     "window_option",
 ]
@@ -68,7 +69,7 @@ _OPTIONS = (
         is_flag=True,
         help="Allow a cut, a filter or --partial to replace a stream that has more messages.",
     ),
-    click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target."),
+    click.option("--replicas", type=WholeNumber(1, 5), metavar="N", help="Number of replicas at the target."),
     click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
     click.option("--placement-cluster", metavar="NAME", help="Cluster that the target places streams in."),
     click.option(
@@ -134,6 +135,14 @@ class Asked:
     until: str | None
     since: str | None
     subject: tuple[str, ...]
+    exclude_subject: tuple[str, ...]
+    header: tuple[str, ...]
+    exclude_header: tuple[str, ...]
+    payload_match: tuple[str, ...]
+    exclude_payload_match: tuple[str, ...]
+    last_per_subject: int | None
+    kv_compact: bool
+    renumber: bool
     mask: tuple[str, ...]
     unmaskable: str
     mask_may_miss: bool
@@ -150,15 +159,18 @@ class Asked:
         self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
     ) -> Finder:
         """Return the finder of the backup named here, or by a saved plan. Raises UsageError."""
-        return make_finder(
-            shared,
-            repository,
+        from jsbackup.planning.selection.chosen_streams import needed_by
+
+        backup = WantedBackup(
             self.backup if saved is None else saved.backup,
             self.choosing(),
-            streams=options.streams,
-            exclude=options.exclude,
+            options.streams,
+            options.exclude,
             silent=silent,
+            in_part=True,
+            needed=needed_by(options),
         )
+        return make_finder(shared, repository, backup)
 
     def options(self) -> RestoreOptions:
         """Return the parsed options. Raises UsageError, and click's own error if a required backup is not named."""
@@ -229,7 +241,7 @@ def _senseless(ctx: click.Context, parameter: click.Parameter, option: str, why:
     return UsageError(f"{typed} makes no sense with {option}{why}", hint=hint)
 
 
-def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:
+def refuse_options_beside(ctx: click.Context, option: str, *others: str) -> None:
     """Raise UsageError if anything was given that is already in the file of an option, or one of the `others`.
 
     A saved plan may have been made with the named profile, and replaces its options for planning.

@@ -59,7 +59,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON document."),
     click.Option(["-q", "--quiet"], is_flag=True, help="Print nothing if all goes well."),
     click.Option(["-v", "--verbose"], count=True, help="Log what is done, with server advisories; twice for more."),
-    click.Option(["--no-progress"], is_flag=True, help="Draw no progress bars."),
+    click.Option(["--no-progress"], is_flag=True, help="Show no progress bars."),
     click.Option(
         ["--log-format"], type=click.Choice(["text", "json"]), default="text", help="Form of log lines on stderr."
     ),
@@ -76,14 +76,15 @@ GLOBAL_OPTIONS: list[click.Option] = [
         type=_ProfileName(),
         multiple=True,
         envvar="JSBACKUP_PROFILE",
-        help="Take options from this profile; repeat it to run the command once for each [env: JSBACKUP_PROFILE].",
+        help="Take options from this profile; with several, or a glob such as 'prod-*', the command runs once for each "
+        "[env: JSBACKUP_PROFILE].",
     ),
 ]
 
 # Their environment is read where their values are checked: `jsbackup.config.s3`.
 S3_OPTIONS: list[click.Option] = [
     click.Option(
-        ["--s3-endpoint"], metavar="URL", help="The store, if it is not Amazon's [env: JSBACKUP_S3_ENDPOINT]."
+        ["--s3-endpoint"], metavar="URL", help="URL of the S3 store; by default Amazon's [env: JSBACKUP_S3_ENDPOINT]."
     ),
     click.Option(["--s3-region"], metavar="NAME", help="Region of the bucket [env: JSBACKUP_S3_REGION]."),
     click.Option(["--s3-profile"], metavar="NAME", help="Profile of the AWS configuration [env: JSBACKUP_S3_PROFILE]."),
@@ -100,7 +101,9 @@ S3_OPTIONS: list[click.Option] = [
         type=click.Choice(SSE_KINDS),
         help="Let the store encrypt what is stored [env: JSBACKUP_S3_SSE].",
     ),
-    click.Option(["--s3-sse-kms-key"], metavar="ID", help="The KMS key for that [env: JSBACKUP_S3_SSE_KMS_KEY]."),
+    click.Option(
+        ["--s3-sse-kms-key"], metavar="ID", help="KMS key for --s3-sse aws:kms [env: JSBACKUP_S3_SSE_KMS_KEY]."
+    ),
     click.Option(
         ["--s3-storage-class"], metavar="CLASS", help="Storage class of objects [env: JSBACKUP_S3_STORAGE_CLASS]."
     ),
@@ -159,10 +162,10 @@ SERVER_OPTIONS: list[click.Option] = [
     click.Option(["--creds"], metavar="FILE", type=_FILE, help="Credentials file [env: NATS_CREDS]."),
     click.Option(["--nkey"], metavar="FILE", type=_FILE, help="NKey seed file [env: NATS_NKEY]."),
     click.Option(["--user"], metavar="NAME", help="User name [env: NATS_USER]."),
-    click.Option(["--password"], metavar="TEXT", help="Password; better given by NATS_PASSWORD."),
+    click.Option(["--password"], metavar="TEXT", help="Password; prefer NATS_PASSWORD."),
     click.Option(["--password-file"], metavar="FILE", type=_FILE, help="File that holds the password."),
     click.Option(["--password-command"], metavar="COMMAND", help="Command that prints the password."),
-    click.Option(["--token"], metavar="TEXT", help="Token; better given by NATS_TOKEN."),
+    click.Option(["--token"], metavar="TEXT", help="Token; prefer NATS_TOKEN."),
     click.Option(["--token-file"], metavar="FILE", type=_FILE, help="File that holds the token."),
     click.Option(["--token-command"], metavar="COMMAND", help="Command that prints the token."),
     click.Option(["--tlscert"], metavar="FILE", type=_FILE, help="Client certificate [env: NATS_CERT]."),

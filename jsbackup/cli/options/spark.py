@@ -5,9 +5,9 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import wraps
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,22 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.leases import reading
-from jsbackup.config import environment, parse_glob, s3_settings
+from jsbackup.config import environment, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from jsbackup.cli.options.latest import Choosing
-    from jsbackup.pipeline.messages.backup_frames import BackupFrames
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.session.session import SparkSettings
-    from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = [
+    "SparkUse",
     "Where",
-    "choose_readable",
     "on_spark",
-    "open_with_spark",
+    "on_spark_if_large",
     "place_given",
     "require_spark",
     "settings_of",
@@ -40,13 +36,25 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class SparkUse(StrEnum):
+    """Whether a command that can do without Spark uses it."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+    REQUIRED = "required"  # the command cannot do without it, and has no option --spark
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The values of `--spark-master`, `--spark-remote` (None if not given) and `--spark-conf`."""
+    """The values of `--spark-master`, `--spark-remote` (None if not given), `--spark-conf`, and `--spark` (`auto` for a
+    command without it).
+    """
 
     master: str | None
     conf: tuple[str, ...]
     remote: str | None = None
+    use: SparkUse = SparkUse.AUTO
 
     @property
     def given(self) -> bool:
@@ -71,9 +79,11 @@ def _spark_options(says: str) -> Callable[[F], F]:
             spark_master: str | None,
             spark_remote: str | None,
             spark_conf: tuple[str, ...],
+            spark: str = SparkUse.AUTO,
             **others: Any,
         ) -> Any:
-            return command(*arguments, where=Where(spark_master, spark_conf, spark_remote), **others)
+            where = Where(spark_master, spark_conf, spark_remote, SparkUse(spark))
+            return command(*arguments, where=where, **others)
 
         return cast(F, run)
 
@@ -84,6 +94,21 @@ _MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
 
 on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
 """Add `--spark-master` and `--spark-conf`, passed as `where`."""
+
+_USE = click.option(
+    "--spark",
+    type=click.Choice([use.value for use in SparkUse if use is not SparkUse.REQUIRED]),
+    default=SparkUse.AUTO.value,
+    show_default=True,
+    help="Whether to use Spark; auto: if another option of Spark is given, or for 16 GiB of messages and more (2 GiB "
+    "for JSON lines).",
+)
+
+
+def on_spark_if_large(command: F) -> F:
+    """Add the options of `on_spark`, and `--spark`, which decides."""
+    return _USE(on_spark(command))
+
 
 spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")
 """Add the same options to a command that only uses Spark if they are given."""
@@ -120,49 +145,3 @@ def place_given(shared: Shared) -> RepositoryRef:
     if not shared.repo:
         raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
     return place_of(shared.repo, s3_settings(shared.s3, environment()), shared.keys)
-
-
-@contextmanager
-def open_with_spark(
-    shared: Shared,
-    purpose: str,
-    backup: str,
-    choosing: Choosing,
-    *,
-    streams: Sequence[str],
-    where: Where,
-    lock_timeout: str,
-) -> Iterator[BackupFrames]:
-    """Open a backup with Spark, under a lease. Errors in the command are reported before Spark starts."""
-    settings = settings_of(where)
-    from jsbackup.cli.options.latest import find_backup
-    from jsbackup.pipeline.messages.backup_frames import open_backup
-    from jsbackup.pipeline.messages.source import choose_streams
-    from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.pipeline.session.session import open_session
-    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
-
-    place, patterns = place_given(shared), tuple(map(parse_glob, streams))
-    repository = place.open()
-    with reading(shared, repository, purpose, lock_timeout):
-        # Of these documents only that of `stats` names its backup.
-        silent = purpose == "stats" and shared.output.as_json
-        manifest = find_backup(shared, repository, backup, choosing, streams=patterns, silent=silent)
-        check_readable(repository)
-        chosen = choose_streams(manifest, streams)
-        refuse_broken(broken_lists(chosen), of=len(chosen))
-        with open_session(settings) as session:
-            yield open_backup(session, place, manifest.id)
-
-
-def choose_readable(shared: Shared, backup: BackupFrames, streams: Sequence[str]) -> tuple[Sequence[str], BrokenLists]:
-    """Return the names or patterns of the chosen streams that can be read, and those whose lists are broken. Reports
-    which are left out because of their format.
-    """
-    from jsbackup.repository.read.broken_lists import broken_lists
-
-    for name in backup.left_out(streams):
-        shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
-    chosen = backup.streams(streams)
-    broken = broken_lists(chosen)
-    return [stream.name for stream in chosen if stream.name not in broken] if broken else streams, broken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsbackup.config import Glob, parse_duration, parse_time
+from jsbackup.config import Glob, parse_duration, parse_typed_time
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
 def parse_lock_end(text: str) -> tuple[float | None, float | None]:
     """Parse a time to seconds since the epoch, or a duration to seconds. Raises UsageError for anything else."""
     if text[:4].isdecimal() and "-" in text:
-        return parse_time(text) / 10**9, None
+        return parse_typed_time(text) / 10**9, None
     return None, parse_duration(text)
 
 
 def parse_origin(text: str) -> Glob:
     """Parse a cluster, an account, a domain, or a pattern of them. Raises UsageError."""
-    if not text or any(character.isspace() or not character.isprintable() for character in text):
+    if not text.strip() or not text.isprintable():
         raise UsageError(
             f"no cluster, account or domain can be named {text!r}", hint="See 'jsbackup list' for those there are."
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from jsbackup.cli.options.context import NOTES
-from jsbackup.config import environment, parse_duration
+from jsbackup.config import environment, parse_duration, parse_typed_time
 from jsbackup.errors import UsageError
 
 __all__ = ["as_rfc3339", "understand_time"]
@@ -25,6 +25,11 @@ _TEXT = re.compile(
 )
 # A zone by its rule, as in `CET-1CEST` (POSIX).
 _RULE = re.compile(r"(?:<[^>]+>|[A-Za-z]{3,})[+-]?\d")
+_DATE = re.compile(r"\d{4}-", re.ASCII)
+_HINT = (
+    "Give a time such as 14:02, 'yesterday 14:02', '2026-11-21 14:02' or 2026-11-21T14:02:00Z, a duration before now "
+    "such as 24h, or a sequence."
+)
 _ALWAYS_KNOWN = ("UTC", "GMT")
 _AGO = re.compile(r"(\S+)\s+ago", re.IGNORECASE)
 
@@ -37,10 +42,23 @@ def understand_time(ctx: click.Context, param: click.Parameter, value: str | Non
         understood = as_rfc3339(value, datetime.now().astimezone())
     except UsageError as error:
         raise UsageError(f"{param.opts[0]}: {error.message}", hint=error.hint) from None
+    if understood is None:
+        _check(param.opts[0], value.strip())
     meaning = understood or _meaning(value)
     if meaning:
         ctx.meta.setdefault(NOTES, []).append(f"{param.opts[0]} {value} is {meaning}")
     return understood or value
+
+
+def _check(option: str, text: str) -> None:
+    """Raises UsageError unless it is a sequence, a duration, or a time in RFC 3339."""
+    try:
+        if _DATE.match(text):
+            parse_typed_time(text)
+        elif not text.isdecimal():
+            parse_duration(text, "a time, a duration or a sequence")
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message[:200]}", hint=_HINT) from None
 
 
 def _meaning(value: str) -> str:

@@ -1,26 +1,39 @@
-"""Print the result of a drill as JSON and as text."""
+"""Print what is on a throwaway server, after a drill or to look at it, as JSON and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.output.reports import consumer_result_json, consumer_result_text
+from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.engine.check.drill_run import DrillReport
+    from jsbackup.engine.check.kept_server import KeptServer
+    from jsbackup.engine.check.serve_run import ServeReport
+    from jsbackup.engine.restore.restore import RestoreReport
     from jsbackup.engine.restore.restored_stream import RestoredStream
 
-__all__ = ["tell_drill"]
+__all__ = ["tell_drill", "tell_served"]
 
 
 def tell_drill(output: Output, report: DrillReport) -> int:
     """Print the result; return the exit code."""
-    output.result(_drill_json(report), lambda: _tell(output, report))
+    if report.kept is None:
+        output.result(_drill_json(report), lambda: _tell(output, report))
+        return report.outcome.code
+    kept = report.kept
+
+    def tell() -> None:
+        _tell(output, report)
+        _tell_kept(output, kept)
+
+    output.ready({**_drill_json(report), "kept": _kept_json(kept)}, tell)
     return report.outcome.code
 
 
@@ -39,23 +52,8 @@ def _drill_json(report: DrillReport) -> JsonObject:
             "newest_message": outcome.newest_message,
             "newest_message_age_seconds": None if newest_age is None else round(newest_age, 3),
         },
-        "streams": [
-            {
-                "name": s.name,
-                "messages": s.messages,
-                "bytes": s.bytes,
-                "digest": s.digest,
-                "verified": s.verified,
-                "seconds": round(s.seconds, 3),
-                "consumers": [consumer_result_json(consumer) for consumer in s.consumers],
-                "notes": _notes(report, s),
-            }
-            for s in report.restored.streams
-        ],
-        "failed": [
-            {"name": one.name, "code": one.error.exit_code, "reason": one.error.message}
-            for one in report.restored.failures
-        ],
+        "streams": [restored_stream_json(s, _notes(report, s)) for s in report.restored.streams],
+        "failed": [failure_json(one.name, one.error) for one in report.restored.failures],
         "warnings": list(report.warnings),
     }
 
@@ -64,36 +62,11 @@ def _notes(report: DrillReport, stream: RestoredStream) -> list[str]:
     return [*report.adapted.get(stream.name, ()), *stream.notes]
 
 
-def _remarks(report: DrillReport) -> Iterator[Said]:
-    for s in report.restored.streams:
-        for note in _notes(report, s):
-            yield Said("note", s.name, note)
-        for c in s.consumers:
-            if c.note:
-                yield Said("note", s.name, consumer_result_text(c))
-    for failure in report.restored.failures:
-        yield Said("failed", failure.name, failure.error.message)
-
-
 def _tell(output: Output, report: DrillReport) -> None:
     from jsbackup.engine.check.health_rules import span
 
     outcome, streams = report.outcome, report.restored.streams
-    output.table(
-        ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "PROOF"],
-        [
-            (
-                s.name,
-                format_count(s.messages),
-                format_bytes(s.bytes),
-                str(len(s.consumers)),
-                format_seconds(s.seconds),
-                State("verified" if s.verified else "not verified"),
-            )
-            for s in streams
-        ],
-    )
-    tell_each(output, _remarks(report))
+    _tell_proved_streams(output, report.restored, report.adapted)
     newest_age = report.newest_message_age_seconds
     last = "" if newest_age is None else f", its newest message {span(newest_age)}"
     output.line(f"recovery point: the backup is {span(report.backup_age_seconds)} old{last}")
@@ -104,3 +77,96 @@ def _tell(output: Output, report: DrillReport) -> None:
         came = "nothing restored, nothing proved: the backup has no stream"
     where = f"nats-server {outcome.server}" + (f", {outcome.nodes} of them" if outcome.nodes > 1 else "")
     output.line(f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came))
+
+
+def tell_served(output: Output, report: ServeReport) -> None:
+    """Print what is served, and where."""
+    output.ready(_served_json(report), lambda: _tell_server(output, report))
+
+
+def _served_json(report: ServeReport) -> JsonObject:
+    return {
+        "backup": report.manifest.id,
+        "created": report.manifest.created,
+        "ok": report.code == 0,
+        "seconds": round(report.seconds, 3),
+        "server": {"version": report.version, "nodes": 1},
+        "kept": None if report.kept is None else _kept_json(report.kept),
+        "streams": [
+            restored_stream_json(s, [*report.adapted.get(s.name, ()), *s.notes]) for s in report.restored.streams
+        ],
+        "failed": [failure_json(one.name, one.error) for one in report.restored.failures],
+        "missing": [{"name": one.stream, "reason": one.reason} for one in report.restored.plan.missing],
+        "warnings": list(report.warnings),
+    }
+
+
+def _tell_server(output: Output, report: ServeReport) -> None:
+    _tell_proved_streams(output, report.restored, report.adapted)
+    tell_each(
+        output,
+        (Said("missing", one.stream, one.reason, one.hint) for one in report.restored.plan.missing),
+    )
+    came = "all restored and proved" if report.code == 0 else "NOT all restored and proved"
+    if not report.restored.streams and not report.restored.failures:
+        came = "nothing to serve: the backup has no stream"
+    where = f"nats-server {report.version}"
+    output.line(f"filled from backup {report.manifest.id} in {format_seconds(report.seconds)} ({where}): ", State(came))
+    if report.kept is not None:
+        _tell_kept(output, report.kept)
+
+
+def _kept_json(kept: KeptServer) -> JsonObject:
+    """Return how to reach a server that stays."""
+    return {
+        "url": kept.url,
+        "user": kept.user,
+        "password": kept.password,
+        "read_only": kept.read_only,
+        "context": str(kept.context),
+        "folder": str(kept.folder),
+    }
+
+
+def _tell_kept(output: Output, kept: KeptServer) -> None:
+    """Print how to reach a server that stays."""
+    output.line()
+    for name, value in (
+        ("url", kept.url),
+        ("user", f"{kept.user}{', may only read' if kept.read_only else ''}"),
+        ("password", kept.password),
+        ("folder", str(kept.folder)),
+        ("look", f"nats --context {shlex.quote(str(kept.context))} stream ls -a"),
+    ):
+        output.line(f"{name:<10}{value}")
+    output.line("Ctrl-C ends the server and removes the folder.")
+
+
+def _tell_proved_streams(output: Output, restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> None:
+    """Print the streams of a throwaway server; `adapted` says by stream what was adapted."""
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "PROOF"],
+        [
+            (
+                s.as_name,
+                format_count(s.messages),
+                format_bytes(s.bytes),
+                str(len(s.consumers)),
+                format_seconds(s.seconds),
+                State("verified" if s.verified else "not verified"),
+            )
+            for s in restored.streams
+        ],
+    )
+    tell_each(output, _remarks(restored, adapted))
+
+
+def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> Iterator[Said]:
+    for s in restored.streams:
+        for note in (*adapted.get(s.name, ()), *s.notes):
+            yield Said("note", s.as_name, note)
+        for c in s.consumers:
+            if c.note:
+                yield Said("note", s.as_name, consumer_result_text(c))
+    for failure in restored.failures:
+        yield Said("failed", failure.name, failure.error.message)

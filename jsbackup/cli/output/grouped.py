@@ -1,6 +1,7 @@
-"""Print findings about streams, one line each; equal ones of many streams as one line with their number.
+"""Print findings about streams, one line each; those of many streams as one line with their number.
 
-A text often contains the stream's name, in a subject or a command: texts are equal if they are without it.
+A text often contains the stream's name, in a subject or a command: texts are equal if they are without it. Of many
+texts of one kind, such as refusals for one rule, the first is an example.
 """
 
 from __future__ import annotations
@@ -11,73 +12,65 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.output.output import Output, failure_json, format_count
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
+from jsbackup.readable import NAMED, alike, in_short, without_name
 
 if TYPE_CHECKING:
     from jsbackup.repository.checks.verify import Problem
 
-__all__ = ["NAMED", "Said", "broken_json", "in_short", "tell_broken", "tell_each", "without"]
-
-NAMED = 4  # number of streams named in a shared line
+__all__ = ["Said", "broken_json", "tell_broken", "tell_each"]
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """`word: name: text`, with a hint below it; and the messages lost because of it."""
+    """`word: name: text`, with a hint below it; the messages lost because of it; the rule of a refusal."""
 
     word: str
     name: str
     text: str
     hint: str = ""
     lost: Problem | None = None
+    rule: str = ""
 
     def of_any(self) -> Said:
         """Return it without what is specific to this stream."""
         text = re.sub(r"\d+", "…", self.text.replace(self.lost.key, "…")) if self.lost and self.lost.key else self.text
-        return Said(self.word, "", without(self.name, text), without(self.name, self.hint))
-
-
-def without(name: str, text: str) -> str:
-    """Return `text` without the stream's name."""
-    return re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "<stream>", text) if name and name in text else text
-
-
-def in_short(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = f" and {format_count(len(names) - NAMED)} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+        return Said(self.word, "", without_name(self.name, text), without_name(self.name, self.hint), rule=self.rule)
 
 
 def tell_each(output: Output, said: Iterable[Said]) -> int:
     """Print the findings in order; return the number of lines without hints."""
-    groups: dict[Said, list[Said]] = {}
-    keyed = [(one, one.of_any()) for one in said]
-    for one, key in keyed:
-        groups.setdefault(key, []).append(one)
-    names = {key: list(dict.fromkeys(one.name for one in group)) for key, group in groups.items()}
-    lines = 0
-    for one, key in keyed:
-        if len(names[key]) <= NAMED:
-            _print(output, one, one.name, _lost_text(one.lost))
-        elif one is groups[key][0]:
-            _print_group(output, key, groups[key], names[key])
+    listed = list(said)
+    keys = [one.of_any() for one in listed]
+    kinds = [(key.word, key.rule, key.hint) if key.rule else None for key in keys]
+    groups = alike((at, listed[at].name, key, kinds[at]) for at, key in enumerate(keys))
+    lines: list[list[int]] = []
+    for group in groups:
+        one_line = len({listed[at].name for at in group}) > NAMED or len({keys[at].text for at in group}) > 1
+        lines += [group] if one_line else [[at] for at in group]
+    for line in sorted(lines):
+        first, *others = [listed[at] for at in line]
+        if others:
+            _print_group(output, [first, *others])
         else:
-            continue
-        lines += 1
-    return lines
+            _print(output, first, first.name, _lost_text(first.lost))
+    return len(lines)
 
 
-def _print_group(output: Output, key: Said, group: Sequence[Said], names: Sequence[str]) -> None:
+def _print_group(output: Output, group: Sequence[Said]) -> None:
+    names = list(dict.fromkeys(one.name for one in group))
+    of = f"{format_count(len(names), 'stream')} ({in_short(names)})"
+    first, key = group[0], group[0].of_any()
+    if any(one.of_any().text != key.text for one in group):
+        of = f"{of}: for example {first.name}" if len(names) > 1 else first.name
+        more = f" (and {format_count(len(group) - 1, 'more reason')})" if len(names) == 1 else ""
+        _print(output, Said(key.word, "", first.text, key.hint), of, more)
+        return
     lost = sum(one.lost.messages for one in group if one.lost)
-    shown = group[0] if all(one.text == group[0].text for one in group) else key
-    _print(
-        output,
-        shown,
-        f"{format_count(len(names))} streams ({in_short(names)})",
-        f" (lost: {format_count(lost, 'message')})" if lost else "",
-    )
+    shown = first if all(one.text == first.text for one in group) else key
+    _print(output, shown, of, f" (lost: {format_count(lost, 'message')})" if lost else "")
 
 
 def _print(output: Output, said: Said, of: str, more: str) -> None:
@@ -96,7 +89,7 @@ def _lost_text(problem: Problem | None) -> str:
 
 def broken_json(broken: Mapping[str, JsBackupError]) -> list[JsonObject]:
     """Return the streams that a command did without, because the lists of their segments cannot be read."""
-    return [{"name": name, "code": e.exit_code, "reason": e.message} for name, e in broken.items()]
+    return [failure_json(name, error) for name, error in broken.items()]
 
 
 def tell_broken(output: Output, broken: Mapping[str, JsBackupError]) -> None:

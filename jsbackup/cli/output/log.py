@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.colour import State, paint, wants_colour
-from jsbackup.cli.output.grouped import NAMED, without
 from jsbackup.cli.output.output import log_line
 from jsbackup.cli.output.progress import write_beside_bars
 from jsbackup.cli.output.terminal import printable
 from jsbackup.config import hide_logins
+from jsbackup.readable import NAMED, without_name
 
 __all__ = ["silence_spark", "start_log"]
 
@@ -52,7 +52,7 @@ class _FewAlike(logging.Filter):
         if record.levelno < logging.WARNING or len(texts) < 2:
             return True
         name, *others = texts
-        alike = (record.msg, *(without(name, other) for other in others))
+        alike = (record.msg, *(without_name(name, other) for other in others))
         news_since = record.created - _NEWS_SECONDS
         self._seen = {what: (since, names) for what, (since, names) in self._seen.items() if since > news_since}
         _, names = self._seen.setdefault(alike, (record.created, set()))
@@ -61,7 +61,7 @@ class _FewAlike(logging.Filter):
         if known > NAMED:
             return False
         if len(names) > NAMED:
-            record.msg, record.args = "the same goes for others; -v logs all of them", ()
+            record.msg, record.args = "more streams have the same problem; -v logs all", ()
         return True
 
 

@@ -24,10 +24,12 @@ from jsbackup.cli.output.terminal import display_width, pad, printable, to_json
 from jsbackup.config import format_bytes, hide_logins
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
+from jsbackup.readable import format_count, format_seconds, format_time
 
 __all__ = [
     "Output",
     "error_json",
+    "failure_json",
     "format_bytes",
     "format_count",
     "format_seconds",
@@ -38,26 +40,6 @@ __all__ = [
 
 
 _MOST_HELD_BACK = 200  # for commands that never end
-
-
-def format_count(count: int, noun: str = "") -> str:
-    """Format `1,234`, or with a noun `1 stream`, `1,234 streams`."""
-    return f"{count:,}" + (f" {noun}{'' if count == 1 else 's'}" if noun else "")
-
-
-def format_seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def format_time(ns: int) -> str:
-    """Format a time as RFC 3339 to the second, UTC; `-` for none."""
-    if not ns:
-        return "-"
-    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Output:
@@ -89,6 +71,13 @@ class Output:
             text()
         else:
             self._held_back.append(text)
+
+    def ready(self, document: JsonObject, text: Callable[[], None]) -> None:
+        """Print the result of a command that goes on, in one line of JSON: its reader cannot wait for the end."""
+        if self.as_json:
+            _write(sys.stdout, to_json(document, encoding=_encoding(sys.stdout)))
+        else:
+            text()
 
     def give_up_silence(self) -> None:
         """Print on stderr what --quiet has held back so far."""
@@ -232,3 +221,8 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def failure_json(name: str, error: JsBackupError, key: str = "name") -> JsonObject:
+    """Return something that failed, as all documents have it; `key` says what the name is of."""
+    return {key: name, "code": error.exit_code, "reason": error.message}

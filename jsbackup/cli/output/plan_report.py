@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.cli.options.latest import notes_json
@@ -35,8 +36,9 @@ def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject
     from jsbackup.repository.origin import origin_of
 
     manifest = finder.found
-    chosen = "the latest" if finder.is_latest else f"the one that {finder.text} names"
-    chosen = f"{chosen}, {manifest.result}, made {_second(manifest.created)}"
+    named = "" if finder.text == manifest.id else f"the one that {finder.text} names, "
+    chosen = "the latest, " if finder.is_latest else named
+    chosen += f"{manifest.result}, made {_second(manifest.created)}"
     if finder.is_latest and "imported" not in manifest.source.extra:
         chosen += f", of {origin_of(manifest.source).words}"
     document: JsonObject = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview)
@@ -160,7 +162,7 @@ def tell_preview(output: Output, document: JsonObject, done: str, origin: str, *
     actions, refusals = document["actions"], document["refusals"]
     if actions:
         output.table(
-            ["STREAM", "AS", "ACTION", ">ORDER", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", "SENT AS"],
+            ["STREAM", "AS", "ACTION", ">STEP", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", "SENT AS"],
             [
                 (
                     a["stream"],
@@ -180,7 +182,7 @@ def tell_preview(output: Output, document: JsonObject, done: str, origin: str, *
     tell_each(output, (said for action in actions for said in _details(action)))
     tell_each(output, (Said("skipped", item["name"], item["reason"]) for item in document["skipped"]))
     tell_each(output, (_said("warning", found) for found in document["warnings"]))
-    reasons = tell_each(output, (_said("refused", found) for found in refusals))
+    reasons = tell_each(output, (replace(_said("refused", found), rule=found["rule"]) for found in refusals))
     target = document["target"]
     where = f"nats-server {target['version']}" + (f", cluster {target['cluster']}" if target["cluster"] else "")
     output.line(origin)
@@ -215,10 +217,10 @@ def _details(action: JsonObject) -> Iterator[Said]:
     for consumer in action["consumers"]:
         yield Said("consumer", name, f"{consumer['name']}: {_consumer_text(consumer)}")
     if gone := action["destroys"]:
-        what = "a leftover of an interrupted restore" if gone["leftover"] else "the stream that is there"
+        what = "the leftover of an interrupted restore" if gone["leftover"] else "the existing stream"
         messages = format_count(gone["messages"], "message")
         made = _second(gone["created"])
-        yield Said("destroyed", name, f"{what}, {messages} up to sequence {gone['last_seq']}, made {made}")
+        yield Said("will be deleted", name, f"{what}, {messages} up to sequence {gone['last_seq']}, made {made}")
 
 
 def _consumer_text(consumer: JsonObject) -> str:

@@ -15,6 +15,7 @@ from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.restore.after_restore import RestoredConsumer
+    from jsbackup.engine.restore.restored_stream import RestoredStream
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
     from jsbackup.repository.write.new_backup import StoredStream
@@ -25,6 +26,7 @@ __all__ = [
     "consumer_result_text",
     "problem_json",
     "read_as",
+    "restored_stream_json",
     "stream_json",
     "tell_backup",
 ]
@@ -94,8 +96,25 @@ def again_text(count: int | None) -> str:
     return f"up to {format_count(count, 'message')} redelivered" if count else "no redelivery"
 
 
+def restored_stream_json(stream: RestoredStream, notes: Sequence[str]) -> JsonObject:
+    """Return a stream of `drill --json` and `serve --json`, which `restore --json` extends."""
+    return {
+        "name": stream.name,
+        "as": stream.as_name,
+        "messages": stream.messages,
+        "bytes": stream.bytes,
+        "digest": stream.digest,
+        "verified": stream.verified,
+        "seconds": round(stream.seconds, 3),
+        "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
+        "notes": list(notes),
+    }
+
+
 def stream_json(stream: StreamBackup) -> JsonObject:
     """Return a stream of `show --json`, which `backup --json` extends."""
+    from jsbackup.repository.pages.stream_json import losses_to_json
+
     return {
         "name": stream.name,
         "messages": stream.captured.messages,
@@ -108,6 +127,7 @@ def stream_json(stream: StreamBackup) -> JsonObject:
         "read": None if stream.read is None else {"how": stream.read.how, "why": stream.read.why},
         "consumers": [consumer_json(consumer) for consumer in stream.consumers],
         "warnings": list(stream.warnings),
+        "lost": losses_to_json(stream.lost) if stream.lost else None,
     }
 
 

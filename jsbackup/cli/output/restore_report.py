@@ -10,8 +10,12 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import notes_json
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.output.reports import consumer_result_json, consumer_result_text, problem_json
+from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.reports import (
+    consumer_result_text,
+    problem_json,
+    restored_stream_json,
+)
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -24,16 +28,8 @@ __all__ = ["restored_json", "tell_report", "tell_restored"]
 
 def _stream_json(stream: RestoredStream) -> JsonObject:
     return {
-        "name": stream.name,
-        "as": stream.as_name,
-        "messages": stream.messages,
-        "bytes": stream.bytes,
-        "digest": stream.digest,
-        "verified": stream.verified,
-        "seconds": round(stream.seconds, 3),
+        **restored_stream_json(stream, stream.notes),
         "wire": stream.wire,
-        "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
-        "notes": list(stream.notes),
         "copying": None
         if stream.copying is None
         else {
@@ -49,7 +45,7 @@ def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonOb
     """Return the document of `restore --json` and, without a `finder`, of `clone --json`."""
     return {
         "streams": [_stream_json(stream) for stream in report.streams],
-        "failed": [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures],
+        "failed": [failure_json(one.name, one.error) for one in report.failures],
         "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped],
         "missing": [{"name": one.stream, "reason": one.reason} for one in report.plan.missing],
         **({} if finder is None else {"backup": report.plan.backup, **notes_json(finder)}),

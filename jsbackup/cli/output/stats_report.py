@@ -12,7 +12,7 @@ from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    from jsbackup.pipeline.jobs.stats import Sizes, StreamStats
+    from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats
 
 __all__ = ["format_moment", "format_width", "stats_json", "tell_stats"]
 

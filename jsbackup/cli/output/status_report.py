@@ -17,7 +17,8 @@ from jsbackup.engine.check.health_rules import (
     not_backed_up,
     span,
 )
-from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork
+from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals
 from jsbackup.model import JsonObject
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
@@ -37,10 +38,13 @@ class Report:
     status: RepositoryStatus
     limits: Limits
     live: LiveStreams | None
+    accounts: LiveAccounts | None = None
     breaches: Sequence[Breach] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "breaches", tuple(find_breaches(self.status, self.limits, self.live)))
+        found = find_breaches(self.status, self.limits, self.live)
+        found += [] if self.accounts is None else find_account_breaches(self.status, self.accounts)
+        object.__setattr__(self, "breaches", tuple(found))
 
     def age_seconds(self, moment: str) -> float:
         return (self.status.now_ns - parse_time(moment)) / 1e9
@@ -108,6 +112,21 @@ def status_json(report: Report, location: str) -> JsonObject:
         "live": None
         if live is None
         else {"origin": str(live.origin), "streams": len(live.names), "not_backed_up": not_backed_up(status, live)},
+        "live_accounts": None
+        if report.accounts is None
+        else [_live_account_json(status, one) for one in report.accounts.accounts],
+    }
+
+
+def _live_account_json(status: RepositoryStatus, live: LiveStreams) -> JsonObject:
+    origin = live.origin
+    return {
+        "origin": str(origin),
+        "account": origin.account,
+        "account_name": origin.account_name or None,
+        "domain": origin.domain or None,
+        "streams": len(live.names),
+        "not_backed_up": not_backed_up(status, live),
     }
 
 
@@ -167,6 +186,7 @@ def _line_json(report: Report, line: BackupSeries) -> JsonObject:
         "line": line.words,
         "cluster": line.origin.cluster,
         "account": line.origin.account,
+        "account_name": line.origin.account_name or None,
         "domain": line.origin.domain,
         "covered": line.covered,
         "backups": len(line.backups),
@@ -208,14 +228,16 @@ def tell_status(output: Output, report: Report, location: str, unanswered: str =
                 output.line(f"            {word} since the backup before: {', '.join(names[:10])}")
     output.line(f"verify      {_verify_text(report)}")
     output.line(f"drill       {_drill_text(report)}")
-    stored = status.stored
-    unused = f", {format_bytes(stored.unused_bytes)} not needed by any backup" if stored.unused_objects else ""
-    output.line(f"stored      {format_count(stored.objects, 'object')}, {format_bytes(stored.bytes)}{unused}")
+    output.line(f"stored      {_stored_text(status.stored)}")
     for work in status.work:
-        what = "somebody" if work.text is None else str(work.text)
+        what = "an unknown command" if work.text is None else str(work.text)
         output.line(f"at work     {what}" if work.live else f"stopped     {what}; see 'jsbackup unlock'")
     if report.live is not None:
         output.line(f"server      {format_count(len(report.live.names), 'stream')} ({report.live.origin})")
+    if report.accounts is not None:
+        there = report.accounts.accounts
+        streams = format_count(sum(len(one.names) for one in there), "stream")
+        output.line(f"system      {format_count(len(there), 'account')} with JetStream, {streams}")
     for breach in report.breaches:
         output.line(State("BREACH"), f"      {breach.rule}: {breach.reason}")
         output.line(f"            {breach.hint}")
@@ -225,17 +247,24 @@ def tell_status(output: Output, report: Report, location: str, unanswered: str =
         output.line(State("all is well"))
 
 
+def _stored_text(stored: StoredTotals) -> str:
+    unused = f", {format_bytes(stored.unused_bytes)} not needed by any backup" if stored.unused_objects else ""
+    if stored.objects is None or stored.bytes is None:
+        return f"too many objects to list on every run; --all-objects lists them and finds missing ones{unused}"
+    return f"{format_count(stored.objects, 'object')}, {format_bytes(stored.bytes)}{unused}"
+
+
 def _line_text(report: Report, line: BackupSeries) -> str:
     newest = line.newest_complete
     counts = f"{format_count(len(line.complete), 'complete backup')} of {len(line.backups)}"
     if newest is None:
-        return f"{line.words}: {counts}"
+        return f"{line.title}: {counts}"
     grown = "".join(
         f", {'+' if one.bytes >= 0 else '-'}{format_bytes(abs(one.bytes))} in {one.days} d"
         for one in growth_of_line(line)
     )
     sizes = f"{format_count(newest.streams, 'stream')}, {format_bytes(newest.bytes)}{grown}"
-    return f"{line.words}: {counts}, the newest {newest.id} {span(report.age_seconds(newest.created))} ago ({sizes})"
+    return f"{line.title}: {counts}, the newest {newest.id} {span(report.age_seconds(newest.created))} ago ({sizes})"
 
 
 def _verify_text(report: Report) -> str:

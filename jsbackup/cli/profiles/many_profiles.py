@@ -14,9 +14,9 @@ import click
 
 from jsbackup.cli.options.context import CommandContext
 from jsbackup.cli.options.usage import usage_error
-from jsbackup.cli.output.output import Output, error_json
-from jsbackup.errors import IncompleteError, IntegrityError, Interrupted, JsBackupError, PolicyBreach
-from jsbackup.exit_codes import combined
+from jsbackup.cli.output.output import Output, error_json, format_count
+from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach
+from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.model import JsonObject
 
 __all__ = ["run_each"]
@@ -66,10 +66,10 @@ def run_each(command: click.Command, ctx: CommandContext) -> int:
             output.line()
 
     def text() -> None:
-        output.line(f"{len(outcomes)} profiles: {', '.join(map(str, outcomes))}")
+        output.line(f"{format_count(len(outcomes), 'profile')}: {', '.join(map(str, outcomes))}")
 
     output.result({"profiles": [one.json() for one in outcomes]}, text)
-    return combined((one.code for one in outcomes), first=(IntegrityError.exit_code, PolicyBreach.exit_code))
+    return combined((one.code for one in outcomes), first=(DAMAGE, PolicyBreach.exit_code))
 
 
 def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:

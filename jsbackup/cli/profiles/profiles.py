@@ -24,6 +24,7 @@ from jsbackup.cli.options.option_keys import check_kind, option_keys
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
 from jsbackup.cli.options.typed_amounts import AMOUNTS
+from jsbackup.cli.options.usage import value_error
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import (
     ConfigFile,
@@ -32,6 +33,7 @@ from jsbackup.config import (
     expand_variables,
     has_login,
     hide_logins,
+    is_reference,
     nearest,
     parse_glob,
 )
@@ -54,7 +56,7 @@ def _check_program(text: str) -> None:
     except ValueError:
         words = []
     if not words:
-        raise UsageError("it is no command", hint="Write a program and its arguments, quoted as for a shell.")
+        raise UsageError("it is not a command", hint="Write a program and its arguments, quoted as for a shell.")
 
 
 def _check_location(text: str) -> None:
@@ -74,7 +76,6 @@ _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
     "K=V": lambda text: parse_tags((text,)),
     "K[=V]": parse_tag_rule,
 }
-_REFERENCES: Final = ("env://", "file://")
 
 FindCommand = Callable[[str], click.Command | None]
 
@@ -111,7 +112,7 @@ class Setting:
         if "${" in plain:
             return False
         if name in ("password", "token") or name.startswith("ping_"):
-            return not plain.startswith(_REFERENCES)
+            return not is_reference(plain)
         return plain.startswith("data:") or hide_logins(plain) != plain or (name == "server" and "@" in plain)
 
 
@@ -219,7 +220,7 @@ class _Reader:
 
     def _is_table(self, value: Any, where: str) -> bool:
         if not isinstance(value, dict):
-            self._problem(where, "it is no table", None)
+            self._problem(where, "it is not a table", None)
         return isinstance(value, dict)
 
     def _set(
@@ -228,7 +229,7 @@ class _Reader:
         try:
             value = _value(key, parameter, written, self.variables)
         except click.ClickException as wrong:
-            self._problem(where, f"{key}: {' '.join(wrong.message.split()).rstrip('.')}", None)
+            self._problem(where, f"{key}: {value_error(wrong)}", None)
         except UsageError as wrong:
             message = wrong.message if wrong.message.startswith(f"{key} ") else f"{key}: {wrong.message}"
             self._problem(where, message, wrong.hint)
@@ -289,6 +290,6 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
         has_login(text)
     if name == "repo" and not text.lower().startswith("s3://"):  # checking it would import boto3
         _check_location(text)
-    if name.startswith("ping_") and not text.startswith(_REFERENCES):
+    if name.startswith("ping_") and not is_reference(text):
         check_url(Secret(text))
     return text

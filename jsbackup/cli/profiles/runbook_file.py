@@ -37,7 +37,7 @@ from jsbackup.cli.options.option_keys import check_kind, option_keys, refuse_unk
 from jsbackup.cli.options.restore_options import Asked, planning_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.usage import usage_error
-from jsbackup.config import LOGIN_NAMES, read_toml
+from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml
 from jsbackup.errors import UsageError
 from jsbackup.failure import naming
 
@@ -47,13 +47,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RunbookEntry", "naming_restore", "read_runbook"]
 
-MAX_ENTRIES: Final = 1000
+MAX_RESTORES: Final = 1000
 
 _LIST = "restore"
 _REPO = next(option for option in GLOBAL_OPTIONS if option.name == "repo")
 _GROUPS = {"repo": [_REPO], "s3": S3_OPTIONS, "keys": KEY_OPTIONS, "server": SERVER_OPTIONS}
 _BARE = ("password", "token")  # options that may be a secret themselves
-_REFERENCES = ("env://", "file://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,8 @@ def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
     tables = found.get(_LIST)
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"runbook {path} has no list of restores", hint="Write [[restore]] before each of them.")
-    if len(tables) > MAX_ENTRIES:
-        raise UsageError(f"runbook {path} has {len(tables)} restores, more than {MAX_ENTRIES}")
+    if len(tables) > MAX_RESTORES:
+        raise UsageError(f"runbook {path} has {len(tables)} restores, more than {MAX_RESTORES}")
     entries = []
     for number, table in enumerate(tables, start=1):
         with naming_restore(number):
@@ -159,7 +158,7 @@ def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connec
         left = {name: value for name, value in left.items() if name not in LOGIN_NAMES}
         if "@" in str(left.get("server", "")):
             raise UsageError(
-                "it logs in otherwise than --server, which holds a login",
+                "--server contains a login, but this restore logs in differently",
                 hint="Name the server here too, or give --server without a login.",
             )
     own = replace(shared, server={**left, **given})
@@ -187,7 +186,13 @@ def _check_text(key: str, text: str) -> None:
     """Raise UsageError for programs and secrets, without their text."""
     if key.endswith("-command"):
         raise UsageError(f"{key} runs a program, which a runbook may not", hint="Give it on the command line.")
-    bare = key in _BARE and not text.startswith(_REFERENCES)
+    program = needs_program(text)
+    if program is not None:
+        raise UsageError(
+            f"{key} is an {program}:// reference, which runs a program, and a runbook may not",
+            hint="Give it on the command line, or in a context of the nats CLI.",
+        )
+    bare = key in _BARE and not is_reference(text)
     if bare or (key == "server" and "@" in text) or text.lower().startswith("data:"):
         raise UsageError(
             f"{key} holds a secret, which a runbook may not",

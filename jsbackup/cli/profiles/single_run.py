@@ -46,8 +46,8 @@ def alone(config: Path, profile: str, command: str) -> Iterator[None]:
                 _log.info("cannot tell whether this runs already: %s", error.strerror)
             elif (holder := _holder(name)) is not None:
                 raise RepositoryLocked(
-                    f"the {command} of profile {profile} that began before is still running{holder}",
-                    hint="It goes on, and nothing was done. Run it less often, or look at what holds it up.",
+                    f"the previous {command} of profile {profile} is still running{holder}",
+                    hint="This run did nothing. Run it less often, or find out why it takes so long.",
                 ) from None
         yield
 
@@ -63,6 +63,6 @@ def _holder(name: str) -> str | None:
             return ""
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid != os.getuid():
-        _log.warning("process %d of another user says that this runs already, and is not believed", pid)
+        _log.warning("process %d of another user claims to be this command; it is ignored", pid)
         return None
     return f" (process {pid})"

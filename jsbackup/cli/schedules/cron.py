@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shlex
 
-from jsbackup.cli.schedules.jobs import File, Job, Plan
+from jsbackup.cli.schedules.jobs import Job, Plan, ScheduleFile
 
 __all__ = ["cron_files"]
 
 
-def cron_files(plan: Plan) -> list[File]:
+def cron_files(plan: Plan) -> list[ScheduleFile]:
     needs = [f"# The profile takes from the environment, to be set here: {' '.join(plan.variables)}"]
     lines = [
         f"# jsbackup, profile {plan.profile}. Install as the user who owns the repository and its keys:",
@@ -20,7 +20,7 @@ def cron_files(plan: Plan) -> list[File]:
         *(needs if plan.variables else []),
         *(f"{job.when.cron} {_command(plan, job)}" for job in plan.jobs),
     ]
-    return [File(_name(plan), "\n".join([*lines, ""]))]
+    return [ScheduleFile(_name(plan), "\n".join([*lines, ""]))]
 
 
 def _name(plan: Plan) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 from jsbackup.config import parse_duration
 from jsbackup.errors import UsageError
 
-__all__ = ["JOBS", "Credential", "File", "Job", "Plan", "When", "times_of"]
+__all__ = ["JOBS", "Credential", "Job", "Plan", "ScheduleFile", "When", "times_of"]
 
 JOBS: Final = ("backup", "forget", "verify", "status", "drill")
 
@@ -119,7 +119,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ScheduleFile:
     name: str
     content: str
 

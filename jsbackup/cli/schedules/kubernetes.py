@@ -16,8 +16,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from jsbackup.cli.schedules.jobs import File, Job, Plan
-from jsbackup.cli.schedules.yaml import to_yaml
+from jsbackup.cli.schedules.jobs import Job, Plan, ScheduleFile
+from jsbackup.formats.yaml_text import to_yaml
 
 __all__ = ["SECRETS_FOLDER", "kubernetes_files", "toml_text"]
 
@@ -30,13 +30,13 @@ _MAX_NAME: Final = 36
 Tables = Mapping[str, Mapping[str, Any]]
 
 
-def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str]) -> list[File]:
+def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str]) -> list[ScheduleFile]:
     """Return the files. `config` is the profile as TOML without secrets, `withheld` the variables that replace some."""
     name = _name(plan.profile)
     files = dict.fromkeys(one for job in plan.jobs for one in job.credentials)
     remarks = [
         f"# jsbackup, profile {plan.profile}: kubectl apply -f jsbackup-{plan.profile}.yaml",
-        "# Before that, and in the same namespace, by somebody who has the secrets:",
+        "# Before that, and in the same namespace, by someone who has the secrets:",
         *_secret(name, [shlex.quote(f"--from-file={one.name}={one.path}") for one in files]),
         *_secret(f"{name}-env", [f"--from-literal={variable}=…" for variable in (*plan.variables, *withheld)]),
     ]
@@ -55,7 +55,7 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
         *(_cron_job(plan, job, name, image, labels=labels, with_files=bool(files)) for job in plan.jobs),
     ]
     text = "\n".join([*remarks, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
-    return [File(f"jsbackup-{plan.profile}.yaml", text)]
+    return [ScheduleFile(f"jsbackup-{plan.profile}.yaml", text)]
 
 
 def toml_text(tables: Tables) -> str:

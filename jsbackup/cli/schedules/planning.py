@@ -51,13 +51,20 @@ def plan_schedule(
             notes.append("the profile keeps all backups: write what to keep into its table forget, such as keep-daily")
             continue
         if name == "drill" and values.keys() & {"writer_key", "writer_key_command"} and not values.keys() & _READERS:
-            notes.append("no drill: the profile names a writer key and no identity, and reads no message")
+            notes.append("drill is left out: with a writer key and no identity, the profile cannot read messages")
             continue
         taken = {str(parameter.name) for parameter in command.params}
         jobs.append(_job(name, {key: value for key, value in values.items() if key in taken}, times, between))
     if any("--no-init" in job.arguments for job in jobs):
         notes.append(
-            "backup makes no repository here (--no-init): make it once, with 'jsbackup init' or a first backup"
+            "the scheduled backup creates no repository (--no-init): create it once, with 'jsbackup init' or a first "
+            "backup"
+        )
+    if profile.values("backup").get("all_accounts"):
+        _check_account_files(profile.values("backup"))
+        notes.append(
+            "the files of --account-… options are not lent to the job: let the user who runs it read them, and nobody "
+            "else (in Kubernetes, mount them from a secret)"
         )
     if not jobs:
         raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
@@ -94,6 +101,15 @@ def _credentials(values: Mapping[str, Any]) -> tuple[Credential, ...]:
         for option, path in paths.items()
         if path and not _REFERENCE.match(path)
     )
+
+
+def _check_account_files(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a relative path among the options for the logins of accounts."""
+    for name in ("account_creds", "account_signing_keys", "account_logins"):
+        given = values.get(name) or ()
+        for text in given if isinstance(given, list | tuple) else [given]:
+            if str(text).lower() != "nsc" and not _REFERENCE.match(str(text)) and not str(text).startswith(("~", "$")):
+                _absolute(str(text), name.replace("_", "-"))
 
 
 def _folder(values: Mapping[str, Any]) -> Path | None:

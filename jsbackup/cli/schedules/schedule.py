@@ -15,14 +15,14 @@ import click
 
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import CommandContext, Shared
-from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.config import read_config
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
-    from jsbackup.cli.schedules.jobs import File, Plan
+    from jsbackup.cli.schedules.jobs import Plan, ScheduleFile
 
 __all__ = ["COMMANDS"]
 
@@ -134,7 +134,7 @@ def _profile(shared: Shared) -> Profile:
     return profile
 
 
-def _files(kind: str, plan: Plan, profile: Profile, image: str | None, *, run_as: str | None) -> list[File]:
+def _files(kind: str, plan: Plan, profile: Profile, image: str | None, *, run_as: str | None) -> list[ScheduleFile]:
     if kind == "cron":
         from jsbackup.cli.schedules.cron import cron_files
 
@@ -156,7 +156,7 @@ def _files(kind: str, plan: Plan, profile: Profile, image: str | None, *, run_as
     return kubernetes_files(plan, image, config, withheld)
 
 
-def _write(folder: Path, files: Sequence[File], *, force: bool) -> None:
+def _write(folder: Path, files: Sequence[ScheduleFile], *, force: bool) -> None:
     """Write all files, or none if one exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

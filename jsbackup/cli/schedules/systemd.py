@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jsbackup.cli.schedules.jobs import File, Job, Plan
+from jsbackup.cli.schedules.jobs import Job, Plan, ScheduleFile
 from jsbackup.errors import UsageError
 
 __all__ = ["systemd_files"]
@@ -41,12 +41,12 @@ SystemCallFilter=@system-service
 _HOMES = ("/home", "/root", "/run/user")
 
 
-def systemd_files(plan: Plan, user: str | None) -> list[File]:
+def systemd_files(plan: Plan, user: str | None) -> list[ScheduleFile]:
     """Return the files. `user` runs the services; by default `jsbackup` if folders are written, else a dynamic user."""
     return [file for job in plan.jobs for file in (_service(plan, job, user), _timer(plan, job))]
 
 
-def _service(plan: Plan, job: Job, user: str | None) -> File:
+def _service(plan: Plan, job: Job, user: str | None) -> ScheduleFile:
     lent = [("config.toml", str(plan.config)), *((one.name, one.path) for one in job.credentials)]
     given = [word for one in job.credentials for word in (one.option, f"%d/{one.name}")]
     words = [*map(_escaped, [*plan.program, *job.arguments]), "--config", "%d/config.toml"]
@@ -67,10 +67,10 @@ def _service(plan: Plan, job: Job, user: str | None) -> File:
         *(f"ReadWritePaths={_quoted(str(folder))}" for folder in job.folders),
         _HARDENING.format(home="read-only" if in_home else "yes").rstrip(),
     ]
-    return File(f"{_unit(plan, job)}.service", "\n".join([*lines, ""]))
+    return ScheduleFile(f"{_unit(plan, job)}.service", "\n".join([*lines, ""]))
 
 
-def _timer(plan: Plan, job: Job) -> File:
+def _timer(plan: Plan, job: Job) -> ScheduleFile:
     # A tenth of the time between backups, in addition to the spread by the profile's name.
     delay = min(300, plan.every_minutes * 6)
     lines = [
@@ -86,7 +86,7 @@ def _timer(plan: Plan, job: Job) -> File:
         "WantedBy=timers.target",
         "",
     ]
-    return File(f"{_unit(plan, job)}.timer", "\n".join(lines))
+    return ScheduleFile(f"{_unit(plan, job)}.timer", "\n".join(lines))
 
 
 def _unit(plan: Plan, job: Job) -> str:

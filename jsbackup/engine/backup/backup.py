@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
-from jsbackup.engine.backup.emptied import find_lost, warn_emptied
+from jsbackup.engine.backup.emptied import find_vanished, warn_emptied
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
@@ -27,16 +27,18 @@ from jsbackup.engine.link.source import lives_of, named_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.read.downstream import CaptureOrder, order_of
-from jsbackup.errors import JsBackupError, NatsError, UsageError
+from jsbackup.engine.read.salvage import DAMAGE_HINT, is_damage
+from jsbackup.errors import JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
+from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.lives import about_another_server
 from jsbackup.repository.write.locking import BackupLock, open_lock
-from jsbackup.repository.write.new_backup import StoredStream, new_manifest, with_streams
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream, with_streams
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
@@ -124,7 +126,8 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         lock = await in_thread(open_lock, repository, options.lock, begun_ns / 10**9)
     async with connect_jetstream(run.connection) as js, advisories(js.link):
         await js.account()  # checks that JetStream is enabled for this account
-        source = replace(await named_source(js, run.connection), profile=options.profile or None)
+        source = await named_source(js, run.connection, run.account)
+        source = replace(source, profile=options.profile or None)
         asked_ns = run.clock_ns()
         streams, failures, notes = await choose_streams(
             js, options.streams, options.exclude, may_exclude_all=options.allow_empty
@@ -144,7 +147,9 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
         earlier: Mapping[str, StreamBackup] = {}
         if not options.config_only:
-            earlier = await in_thread(previous_streams, repository, incarnations)
+            earlier = await in_thread(
+                previous_streams, repository, incarnations, origin=origin_of(source), among=run.earlier
+            )
             await in_thread(receipts.read_earlier)
         lives = lives_of(streams)
         asked, tags = _selection(options), dict(options.tags)
@@ -160,17 +165,19 @@ def finish_backup(
     failed: Sequence[Failure],
     *,
     lease: leases.Lease,
+    followed: Mapping[str, StreamBackup] | None = None,
 ) -> BackupReport:
-    """Commit what was stored, if anything was. Raises RepositoryLocked and StoreError."""
+    """Commit what was stored, if anything was. `followed` are the last backups of streams whose emptying is not news.
+
+    Raises RepositoryLocked and StoreError.
+    """
     repository, options = run.repository, run.options
     failures = (*begun.failures, *failed)
     results = _beside_copies(results)
     if failures and not results:
         return BackupReport(None, (), failures, begun.notes)
-    manifest = new_manifest(
+    made = NewBackup(
         repository,
-        results,
-        failures,
         source=begun.chosen.source,
         begun_ns=begun.begun_ns,
         clock_ns=run.clock_ns,
@@ -178,14 +185,20 @@ def finish_backup(
         tags=options.tags,
         selection=_selection(options),
     )
+    manifest = made.manifest(results, failures)
     notes = begun.notes
     if not failures:
-        lost = find_lost(repository, manifest, results, begun.chosen.earlier)
+        known = begun.chosen.earlier if followed is None else followed
+        lost = find_vanished(repository, manifest, results, known, among=run.earlier)
         results, failures = lost.results, lost.gone
         if not (lost.note or options.allow_empty):
             results = warn_emptied(repository, results, begun.chosen.earlier)
         notes += (lost.note,) if lost.note else ()
         manifest = with_streams(manifest, results, failures)
+    damaged = [failure.name for failure in failures if is_damage(failure.error)]
+    damaged += [one.stream.name for one in results if one.stream.lost]
+    if damaged:
+        notes += (f"{', '.join(damaged)}: {DAMAGE_HINT}",)
     manifest = repository.paged(manifest)
     if begun.lock is not None:
         manifest = begun.lock.lock_content(manifest)
@@ -205,7 +218,7 @@ def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
         stream = result.stream
         if (copy := copies.get(stream.name)) is None:
             return result
-        why = f"it may lack messages: an interrupted restore was to replace it, and left the copy {copy}"
+        why = f"it may lack messages: an interrupted restore was replacing it, and left the copy {copy}"
         return replace(result, stream=replace(stream, warnings=(*stream.warnings, why)), incomplete=True)
 
     return [warned(result) for result in results]
@@ -233,8 +246,7 @@ async def choose_streams(
     none, unless that is allowed.
     """
     listing = await js.streams()
-    silent = dict.fromkeys(listing.missing, "it did not answer")
-    silent.update({name: f"it is offline: {reason}" for name, reason in listing.offline.items()})
+    silent = listing.silent
     there = set(listing.entries) | set(silent)
     copies = find_copies(listing.entries)
     for glob in names:
@@ -242,7 +254,7 @@ async def choose_streams(
             hint = nearest(glob.pattern, sorted(there)) or "See 'nats stream ls' for the streams there are."
             if left := [copy.name for copy in copies if glob.matches(copy.original)]:
                 hint = f"An interrupted restore has removed it, and left its copy {left[0]}: run that restore again."
-            raise UsageError(f"no stream matches {glob.pattern}", hint=hint)
+            raise NothingChosen(f"no stream matches {glob.pattern}", hint=hint)
     missed = {pattern: nearest(pattern, sorted(there)) for pattern in excludes_nothing(there, exclude)}
     for pattern, near in missed.items() if not pattern_may_miss else ():
         raise UsageError(f"--exclude {pattern}: no such stream", hint=f"{near or 'Correct it.'} {MAY_MISS}")
@@ -253,7 +265,7 @@ async def choose_streams(
     meant = [name for name in there if is_chosen(name, names, ())]
     if meant and not any(map(wanted, meant)) and not may_exclude_all:
         what = f"all {len(meant)} streams" if len(meant) > 1 else f"stream {meant[0]}"
-        raise UsageError(
+        raise NothingChosen(
             f"--exclude leaves out {what}, so nothing would be backed up",
             hint="Correct it, or add --allow-empty to make an empty backup.",
         )

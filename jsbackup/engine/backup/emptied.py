@@ -24,6 +24,7 @@ from itertools import islice
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import Failure
 from jsbackup.model import JsonObject
+from jsbackup.readable import format_count
 from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import EMPTIED, ArchiveFormat, Manifest, Result, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -32,7 +33,7 @@ from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import parse_time
 
-__all__ = ["Lost", "find_lost", "warn_emptied"]
+__all__ = ["Lost", "find_vanished", "warn_emptied"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +57,18 @@ class Lost:
     note: str = ""
 
 
-def find_lost(
-    repository: Repository, made: Manifest, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
+def find_vanished(
+    repository: Repository,
+    made: Manifest,
+    results: Sequence[StoredStream],
+    earlier: Mapping[str, StreamBackup],
+    *,
+    among: Sequence[BackupSummary] | None = None,
 ) -> Lost:
     """Find lost streams in a backup that is about to be committed as `made`. Raises StoreError.
 
-    `earlier` has the last backups of its streams since they were created.
+    `earlier` has the last backups of its streams since they were created; `among` are all backups of its origin, if
+    they are known.
     """
     asked = made.selection
     assert asked is not None
@@ -71,7 +78,7 @@ def find_lost(
         left = any(one.captured.messages and _goes_on(earlier.get(one.name)) for one in made.streams)
     if left or asked.allow_empty:
         return Lost(tuple(results))
-    before = next(_earlier(repository, made), None)
+    before = next(_earlier(repository, made, among), None)
     if before is None:
         return Lost(tuple(results))
     had = {stream.name: stream for stream in _of_worth(before, made)}
@@ -82,12 +89,12 @@ def find_lost(
     lost = {name: why for name, why in reasons.items() if why}
     if not lost:
         return Lost(tuple(results))
-    others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is no replacement"
+    others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is not a replacement"
     marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
     note = (
-        f"{_NOTHING_LEFT} {before.id} has: see whether the server has lost its streams, or is another "
-        "one now; if it should have none any more, say so once with 'jsbackup backup --allow-empty'"
+        f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if it "
+        "is meant to be empty, run 'jsbackup backup --allow-empty' once"
     )
     return Lost(tuple(marked), tuple(gone), note)
 
@@ -115,7 +122,7 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
     sentences: dict[str, str] = {}
     for backup in reversed(repository.backups()) if streams else ():
         try:
-            manifest = repository.manifest(backup)
+            manifest = repository.manifest(backup, in_part=True)
         except JsBackupError as error:
             _log.warning("backup %s: %s", backup, error.message)
             continue
@@ -128,11 +135,12 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
     return sentences
 
 
-def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
+def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSummary] | None) -> Iterator[Manifest]:
     """Yield the newest backups with streams of the same selection; those with an equal selection come first."""
     mine = summary_of(made)
     try:
-        backups = [one for one in repository.inventory().summaries if _is_comparable(one, mine)]
+        summaries = repository.inventory().summaries if among is None else among
+        backups = [one for one in summaries if _is_comparable(one, mine)]
     except JsBackupError as error:
         _log.warning("what there was before cannot be looked up: %s", error.message)
         return
@@ -150,7 +158,7 @@ def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
     )
     for backup in islice(newest, _LOOKED_AT):
         try:
-            manifest = repository.manifest(backup)
+            manifest = repository.manifest(backup, in_part=True)
         except JsBackupError as error:
             _log.warning("backup %s: %s", backup, error.message)
             continue
@@ -185,16 +193,16 @@ def _has_old(now: StreamBackup, before: Manifest) -> bool:
 def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> str:
     """Return why the stream may have been lost; "" if it is fine."""
     messages = had.captured.messages
-    held = f"it had {messages:,} messages in backup {backup}" if messages else f"it is in backup {backup}"
+    held = f"it had {format_count(messages, 'message')} in backup {backup}" if messages else f"it is in backup {backup}"
     if found is None:
         return f"{held}, and the server no longer has this stream"
     now = found.stream
     if now.created != had.created or now.state.last_seq < had.state.last_seq:
         count = now.captured.messages
-        holds = f"with {count:,} messages" if count > 1 else "with 1 message" if count else "without messages"
+        holds = f"with {format_count(count, 'message')}" if count else "without messages"
         return f"{held}, and {_ANOTHER}, {holds}"
     # If our clock is behind the server's, old messages seem newer than the backup that has them.
-    return "" if now.captured.messages or _lets_go(now.config) else f"{held}, and has none any more"
+    return "" if now.captured.messages or _lets_go(now.config) else f"{held}, and has none now"
 
 
 def _lets_go(config: JsonObject) -> bool:

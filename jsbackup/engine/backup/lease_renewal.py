@@ -107,7 +107,8 @@ def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], N
     from jsbackup.repository.checks.damaged import read_damaged  # rarely needed
     from jsbackup.repository.checks.verified import remember_damaged
 
-    new = repository.objects.found_damaged - read_damaged(repository.documents)
+    known = read_damaged(repository.documents)
+    new = {name: folder for name, folder in repository.objects.found_damaged.items() if name not in known}
     if not new:
         return
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jsbackup.config import Glob
 from jsbackup.engine.read.increment import Incremental
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.repository.write.locking import LockRequest
 
 __all__ = ["BackupOptions"]
@@ -17,7 +17,8 @@ __all__ = ["BackupOptions"]
 class BackupOptions:
     """The options of the user. `streams` and `exclude` are names or globs; no `streams` means all.
 
-    `allow_empty` accepts a backup without the streams of earlier ones. `profile` is that of the command.
+    `allow_empty` accepts a backup without the streams of earlier ones. `salvage`: a stream whose snapshot fails is read
+    as far as possible. `profile` is that of the command.
     """
 
     streams: tuple[Glob, ...] = ()
@@ -28,6 +29,7 @@ class BackupOptions:
     consumers: bool = True
     config_only: bool = False
     check: bool = False
+    salvage: bool = False
     incremental: Incremental = Incremental.AUTO
     jobs: int = 4
     lock: LockRequest | None = None

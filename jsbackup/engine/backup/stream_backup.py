@@ -6,7 +6,8 @@ import logging
 from dataclasses import replace
 
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_capture import Stored, capture_stream
+from jsbackup.engine.backup.stored import Stored
+from jsbackup.engine.backup.stream_capture import capture_stream
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.model import Fidelity
@@ -81,6 +82,7 @@ async def back_up_stream(
         opaque=stored.opaque,
         warnings=tuple(warnings),
         read=stored.read,
+        lost=stored.lost,
     )
     incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
     return StoredStream(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)

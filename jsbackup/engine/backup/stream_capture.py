@@ -9,22 +9,32 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.engine.backup.salvaging import salvage
+from jsbackup.engine.backup.stored import Stored
+from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import CaughtUp, catch_up, cut_down, describe_stream, gone_at, is_overwritten
-from jsbackup.engine.read.consume import open_reader, read_into
+from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at, is_overwritten
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import take_increment
-from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits, capture_opaque, capture_snapshot
-from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, TransferError, UnsupportedError
-from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
-from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.protocol.paging import Listing
+from jsbackup.engine.read.salvage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
+from jsbackup.engine.read.snapshot_transfer import capture_opaque
+from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
+from jsbackup.engine.read.vanished import vanished
+from jsbackup.errors import (
+    IntegrityError,
+    JsBackupError,
+    KeyUnavailable,
+    NatsPermissionDenied,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.model import StreamState
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    OpaqueRef,
     ReadAs,
     Reading,
     SegmentRef,
@@ -32,40 +42,19 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.pages.segment_list import SegmentList
+from jsbackup.repository.read.losses import about_losses
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
 
-__all__ = ["Stored", "capture_stream"]
+__all__ = ["StreamCapture", "capture_stream"]
 
 _log = logging.getLogger(__name__)
 
-_V2_SINCE = (2, 15)
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The result of a capture. `config` and `state` are as reported; the state is advanced to what was proved.
-
-    `inventory` has the consumers that belong to the state, None if they are requested afterwards.
-    """
-
-    archive_format: ArchiveFormat
-    state: StreamState
-    read: Reading | None = None
-    config: JsonObject | None = None
-    inventory: Listing[ConsumerInfo] | None = None
-    archived: tuple[ArchivedConsumer, ...] = ()
-    segments: Sequence[SegmentRef] = ()
-    opaque: tuple[OpaqueRef, ...] = ()
-    reused: int = 0
-    stored_bytes: int = 0
-    warnings: tuple[str, ...] = ()
-    incomplete: bool = False  # something is missing; the warnings say what
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,7 @@ async def capture_stream(
     run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
 ) -> Stored:
     """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible."""
-    capture = _Capture(run, js, folder, name, previous=previous, receipts=receipts)
+    capture = StreamCapture(run, js, folder, name, previous=previous, receipts=receipts)
     with closing(capture):
         stored = await capture.increment()
         if isinstance(stored, Whole):
@@ -93,7 +82,7 @@ async def capture_stream(
     return stored
 
 
-class _Capture:
+class StreamCapture:
     """The capture of one stream, for any number of attempts."""
 
     def __init__(
@@ -108,14 +97,17 @@ class _Capture:
     ) -> None:
         self.js = js
         self.objects = run.repository.objects
-        self._paged = run.repository.listed
+        self.paged = run.repository.listed
         self.folder = folder
         self.options = run.options
         self._many = run.many
         self.progress = run.progress
         self.name = name
+        self._reading = StreamReading(js, name, self.advance)
         self.previous = previous
         self.receipts = receipts
+        self._first: StreamInfo | None = None  # before the first snapshot
+        self._last: StreamInfo | None = None  # after the last one, of an archive v2
         self._denials = 0  # how often messages were missing that the user may not read
         self._shunned: set[str] = set()  # unreadable segments that hold messages to be removed
         self._writers_bytes = 0  # stored by all attempts except the last
@@ -124,7 +116,7 @@ class _Capture:
     def advance(self, byte_count: int, messages: int) -> None:
         self.progress.advance(self.name, byte_count, messages)
 
-    async def _stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
+    async def still_stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
         found = await in_thread(stored_segments, self.objects, self.folder, *lists)
         return [ref for ref in found if ref.key not in self._shunned]
 
@@ -135,17 +127,17 @@ class _Capture:
         run has its lease.
         """
         trusted = isinstance(segments, SegmentList) or self._many
-        return (
-            segments if trusted and not (self.objects.knows_damage or self._shunned) else await self._stored(segments)
-        )
+        if trusted and not (self.objects.damaged_in(self.folder) or self._shunned):
+            return segments
+        return await self.still_stored(segments)
 
     async def reusable(self) -> list[SegmentRef]:
         """Return the stored segments: of the previous backup, and those that later runs and attempts have left."""
         if self._last_writer is not None:  # it may still be storing a segment
             await in_thread(self._last_writer.settle)
-        return await self._stored(*self.receipts.candidates(self.folder, self.previous))
+        return await self.still_stored(*self.receipts.candidates(self.folder, self.previous))
 
-    def _writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
+    def new_writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
         self._writers_bytes = self.stored_bytes
         self.close()
         self._last_writer = SegmentWriter(self.objects, self.folder, reusable, note=self.receipts.note)
@@ -173,13 +165,13 @@ class _Capture:
         # storing.
         kept = await self._kept(self.previous.segments)
         since = self.receipts.candidates(self.folder, None)
-        reusable = await self._stored(kept, *since) if since else kept
+        reusable = await self.still_stored(kept, *since) if since else kept
         joined = await take_increment(
             self.js,
             self.options.incremental,
             self.previous,
             kept,
-            new_writer=lambda: self._writer(reusable),
+            new_writer=lambda: self.new_writer(reusable),
             start=lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
             advance=self.advance,
             consumers=self.options.consumers,
@@ -187,7 +179,7 @@ class _Capture:
         if isinstance(joined, Whole):
             return joined
         try:
-            segments = await in_thread(self._paged, joined.segments)
+            segments = await in_thread(self.paged, joined.segments)
         except (IntegrityError, UnsupportedError) as error:  # a page of the last backup; the server has the messages
             return Whole(error.message)
         return Stored(
@@ -201,27 +193,19 @@ class _Capture:
             stored_bytes=self.stored_bytes,
         )
 
-    async def snapshot(self, limits: CaptureLimits, why: str) -> Stored:
+    async def snapshot(self, why: str, limits: CaptureLimits) -> Stored:
         info = await self.js.stream(self.name)
+        self._first = self._first or info
         self.progress.start(self.name, info.state.bytes, info.state.messages)
-        deleted = await self._deleted(info)
+        info = before = await self._reading.with_deleted(info)
         reusable = await self.reusable()
-        writer = self._writer(reusable)
-        capture = await capture_snapshot(
-            self.js,
-            self.name,
-            writer,
-            deleted=deleted,
-            consumers=self.options.consumers,
-            check=self.options.check,
-            limits=limits,
-            advance=self.advance,
+        writer = self.new_writer(reusable)
+        capture = await self._reading.snapshot(
+            info, writer, limits=limits, consumers=self.options.consumers, check=self.options.check
         )
         end = capture.end
         assert end is not None
         archive_format = ArchiveFormat(end.format)
-        if archive_format is ArchiveFormat.V2:
-            await self._check_count(capture.state, capture.messages)
         touched = {ref.key for ref in reusable}
         try:
             if archive_format is ArchiveFormat.V2:
@@ -232,18 +216,17 @@ class _Capture:
                 remove = await in_thread(messages_to_remove, end, capture.config, segments, reader)
                 touched -= {ref.key for ref in untouched(reusable, remove)}
                 segments = await in_thread(writer.without, segments, remove)
-                state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
-                whole = _Complete(segments, state)
+                whole = _Complete(segments, state_at_end(capture))
         except (KeyUnavailable, IntegrityError) as error:
             # Segments of an earlier run that are encrypted or damaged had to be read: do not build on them.
             if not touched:
                 raise
             self._shunned |= touched
             _log.info("stream %s: %s; trying again without it", self.name, error.message)
-            return await self.snapshot(limits, why)
+            return await self.snapshot(why, limits)
         if archive_format is ArchiveFormat.V1:
-            await self._check_count(capture.state, total_of(whole.segments).messages)
-        return Stored(
+            await self._reading.check_count(capture.state, total_of(whole.segments).messages)
+        stored = Stored(
             archive_format,
             whole.state,
             Reading(ReadAs.SNAPSHOT, why),
@@ -255,6 +238,19 @@ class _Capture:
             warnings=whole.warnings,
             incomplete=bool(whole.warnings),
         )
+        if archive_format is ArchiveFormat.V2:  # the server may have found damage while it read its messages
+            before = self._last = await describe_stream(self.js, self.name)
+        lost = reported_losses(before, stored.segments)
+        if lost and self.options.salvage:
+            return await salvage(self, f"the server has lost {about_losses(lost)}")
+        return stored.with_lost(lost)
+
+    async def with_vanished(self, stored: Stored, *, suspected: bool) -> Stored:
+        """Return the result with what is gone since the first snapshot began. `suspected`: one failed by damage."""
+        if self._first is None or stored.lost or not (suspected or self._last):
+            return stored
+        after = self._last or await describe_stream(self.js, self.name)
+        return stored.with_lost(vanished(self._first, after, suspected=suspected))
 
     async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> _Complete:
         """Return the segments and a state that the stream really had. `messages` were read, up to its end at `then`.
@@ -276,8 +272,7 @@ class _Capture:
             except KeyUnavailable:  # messages deleted since they were read stay
                 return _Complete(segments, then)
         try:
-            async with open_reader(self.js, info, self.advance, first=then.last_seq + 1) as on:
-                caught = await catch_up(self.js, info, then.last_seq, on, add=writer.add)
+            caught = await self._reading.read_on(info, then.last_seq, writer.add)
         except NatsPermissionDenied as error:
             return await self._denied(writer, then, error)
         segments = await in_thread(writer.finish)
@@ -295,36 +290,17 @@ class _Capture:
         )
         return _Complete(await in_thread(writer.finish), then, (note,))
 
-    async def _deleted(self, info: StreamInfo) -> SequenceSet:
-        """Request deleted sequences before a v1 snapshot, so that it needs less rewriting; its end has the rest."""
-        if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
-            return SequenceSet()
-        detailed = await self.js.stream(self.name, deleted_details=True)
-        return SequenceSet(detailed.deleted or ())
-
-    async def _check_count(self, then: StreamState, messages: int) -> None:
-        """Check the count, if the stream is unchanged since the snapshot began."""
-        if messages == then.messages:
-            return
-        now = (await self.js.stream(self.name)).state
-        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
-        if quiet:
-            raise IntegrityError(
-                f"the snapshot of {self.name} has {messages} messages, the server reports {then.messages}",
-                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
-            )
-
-    async def otherwise(self, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
+    async def without_snapshot(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError) -> Stored:
         """Capture a stream of which no snapshot can be made, or decoded."""
         info = await self.js.stream(self.name)
         if info.config.get("storage") == "memory":
             return await self.messages(info, why)
-        return await self.opaque(info, limits, why, unsupported)
+        return await self.opaque(info, limits, why, unsupported.message)
 
     async def messages(self, info: StreamInfo, why: str) -> Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
-        writer = self._writer(await self.reusable())
-        messages = await read_into(self.js, info, writer.add, self.advance)
+        writer = self.new_writer(await self.reusable())
+        messages = await self._reading.messages(info, writer.add)
         whole = await self._complete(writer, info, info.state, messages)
         note = "read message by message: this server cannot make snapshots of streams kept in memory"
         return Stored(
@@ -357,25 +333,31 @@ class _Capture:
         )
 
 
-async def _store_with_attempts(capture: _Capture, why: str) -> Stored:
-    """Capture the whole stream; `why` is the reason for that."""
-    attempts = SnapshotAttempts(capture.name, capture.options.limits)
-    unsupported = ""
-    while True:
-        limits = attempts.limits
+async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
+    """Capture the whole stream; `why` is the reason for that. What is damaged is salvaged, if so asked."""
+    attempts = SnapshotAttempts(capture.js, capture.name, capture.options.limits)
+    damage: list[JsBackupError] = []
+
+    async def snapshot(limits: CaptureLimits) -> Stored:
         try:
-            return await (capture.otherwise(limits, why, unsupported) if unsupported else capture.snapshot(limits, why))
-        except UnsupportedError as error:
-            if unsupported:
-                raise
-            unsupported = error.message
-        except REPEATABLE as error:
-            await attempts.next(error)
+            return await capture.snapshot(why, limits)
+        except JsBackupError as error:
+            if is_damage(error):
+                damage.append(error)
+            raise
+
+    try:
+        stored = await attempts.run(snapshot, partial(capture.without_snapshot, why))
+        return await capture.with_vanished(stored, suspected=bool(damage))
+    except JsBackupError as error:
+        if capture.options.salvage and is_salvageable(error):
+            return await salvage(capture, f"its snapshot fails: {error.message}")
+        raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
 
 
 def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
     if not caught.missing:
         return ()
-    count = f"{caught.missing} messages were" if caught.missing > 1 else "1 message was"
+    count = count_were(caught.missing, "message")
     subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
     return (f"{count} overwritten faster than they could be read and are missing{subjects}",)

@@ -21,16 +21,18 @@ from jsbackup.model import StreamState
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, StreamBackup
-from jsbackup.repository.pages.stream_pages import UNPAGED
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
 
 __all__ = ["find_unchanged", "has_many"]
 
+# Measured: asking for this many streams, some at a time, takes a fifth of a second.
+_MANY = 64
+
 
 def has_many(streams: Sized) -> bool:
     """Return whether these are so many streams that the server and the store are not asked for each of them."""
-    return len(streams) > UNPAGED
+    return len(streams) > _MANY
 
 
 def find_unchanged(
@@ -41,13 +43,7 @@ def find_unchanged(
     `asked_ns` is when the list was asked for and had been answered, in Unix time.
     """
     options = run.options
-    if (
-        not has_many(streams)
-        or options.config_only
-        or options.check
-        or options.incremental is Incremental.NEVER
-        or run.repository.objects.knows_damage
-    ):
+    if not has_many(streams) or options.config_only or options.check or options.incremental is Incremental.NEVER:
         return {}
     begun, ended = map(format_time, asked_ns)
     found = {}
@@ -55,6 +51,8 @@ def find_unchanged(
     for info in streams:
         before = earlier.get(info.name)
         if info.name in related or before is None or not _is_unchanged(info, before, with_consumers=options.consumers):
+            continue
+        if run.repository.objects.damaged_in(run.repository.objects.sealing.folder(info.name, before.incarnation)):
             continue
         stream = replace(
             before,

@@ -10,10 +10,10 @@ Functions here are synchronous, and run their own event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from jsbackup.engine.backup.backup import Chosen, back_up_streams
@@ -41,7 +41,7 @@ __all__ = ["RestorePart", "RestoredPart", "StoredPart", "back_up_part", "complet
 T = TypeVar("T")
 
 # Server source: a server gives up a restore after 5 s without a chunk. If its stream is deleted before that, the data
-# that it still reads creates the stream again (`abandon.py`).
+# that it still reads creates the stream again (`remove_unfinished.py`).
 _GIVEN_UP_SECONDS = 6.0
 
 
@@ -87,11 +87,11 @@ class RestorePart:
 
 @dataclass(frozen=True, slots=True)
 class RestoredPart:
-    """Streams that were restored, and those that failed; and the ids of objects that were found damaged."""
+    """Streams that were restored, and those that failed; and the ids and folders of objects that were found damaged."""
 
     results: tuple[RestoredStream, ...]
     failures: tuple[Failure, ...]
-    damaged: frozenset[bytes] = frozenset()
+    damaged: Mapping[bytes, str] = field(default_factory=dict)
 
 
 def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, again: bool) -> RestoredPart:
@@ -108,7 +108,7 @@ def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, 
     execution = (_Repeated if again else Execution)(alone, stored, part.start)
     work = with_own_threads(execution.all)(RestorePlan(part.start.label, (part.actions,)))
     results, failures = asyncio.run(work)
-    return RestoredPart(tuple(results), tuple(failures), frozenset(repository.objects.found_damaged))
+    return RestoredPart(tuple(results), tuple(failures), dict(repository.objects.found_damaged))
 
 
 class _Repeated(Execution):
@@ -118,7 +118,7 @@ class _Repeated(Execution):
         await asyncio.sleep(_GIVEN_UP_SECONDS)
         return await super().all(plan)
 
-    async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+    async def _restore_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         if action.replaces:
             raise TransferError(
                 f"the process that was to replace stream {action.name} was lost",
@@ -130,6 +130,6 @@ class _Repeated(Execution):
             return await self._streams.restore(js, supply, action)  # creating it again has no effect
         found = await js.find_stream(action.name)
         if found is None or is_marked(found.config):
-            return await super()._one(js, supply, replace(action, leftover=found is not None))
+            return await super()._restore_stream(js, supply, replace(action, leftover=found is not None))
         assert isinstance(supply, StoredSupply)
         return await self._streams.finish(js, supply, action, await supply.sent_before(action), amiss=[])

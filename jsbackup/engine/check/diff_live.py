@@ -36,8 +36,8 @@ from jsbackup.repository.read.diff import (
     compare_described,
     described,
     has_messages,
-    left_out,
     one_sided,
+    skipped_errors,
     stored_only,
 )
 from jsbackup.repository.read.message_diff import EQUAL
@@ -56,13 +56,12 @@ async def diff_live(run: DiffRun, connection: Connection, manifest: Manifest, si
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []
     stored = {stream.name: stream for stream in manifest.streams}
-    lost = left_out(manifest)
+    lost = skipped_errors(manifest)
     async with connect_jetstream(connection) as js, advisories(js.link):
         cluster = js.link.cluster_name or js.link.server_name or ""
         account = await js.link.account() or ""
         listing = await js.streams()
-        silent = dict.fromkeys(listing.missing, "it did not answer")
-        silent.update({stream: f"it is offline: {reason}" for stream, reason in listing.offline.items()})
+        silent = listing.silent
         copies = useless_copies(listing.entries) - stored.keys()
         live = {name: info for name, info in listing.entries.items() if name not in copies}
         chosen = run.choose({*stored, *live, *lost, *silent})

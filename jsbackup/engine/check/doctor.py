@@ -17,7 +17,7 @@ from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.read.catch_up import is_overwritten
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
 from jsbackup.model import Check
-from jsbackup.planning.configs.features import Version, version_text
+from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, V2_SINCE, Version, version_text
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.checks.doctor import Purpose, check_clock
@@ -27,7 +27,6 @@ from jsbackup.times import parse_time
 __all__ = ["NEWEST", "OLDEST", "examine_server", "unreachable"]
 
 OLDEST, NEWEST = (2, 10), (2, 15)
-_MEMORY_SNAPSHOTS_SINCE = (2, 15)
 
 _NEARLY_FULL = 0.9
 _SHOWN = 5
@@ -35,7 +34,7 @@ _SHOWN = 5
 _REACH = "Check --server or --context, and that the server runs."
 _NAME_IT = "Correct the server and login options on the command line, in the profile or in the environment."
 _TURN_ON = "Enable JetStream for the server and the account, or name its domain with --js-domain."
-_GRANT = "Grant the user this subject; see 'jsbackup help permissions'."
+_GRANT = "Allow the user to publish to this subject; see 'jsbackup help permissions'."
 _AFTER_THAT = "See the lines above first."
 _USER_INFO = "$SYS.REQ.USER.INFO"
 
@@ -68,9 +67,8 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
         jetstream, limits, listing = _jetstream(account), _limits(account), await _listing(js)
     streams = dict(listing.entries) if isinstance(listing, Listing) else {}
     in_memory = any(stream.config.get("storage") == "memory" for stream in streams.values())
-    by_message = in_memory and version < _MEMORY_SNAPSHOTS_SINCE
-    # Snapshots v2 came with the same release as those of streams in memory.
-    on = version >= _MEMORY_SNAPSHOTS_SINCE and any(is_overwritten(stream.config) for stream in streams.values())
+    by_message = in_memory and version < MEMORY_SNAPSHOTS_SINCE
+    on = version >= V2_SINCE and any(is_overwritten(stream.config) for stream in streams.values())
     grants = grants_for(js.prefix.text, purpose, reads_by_message=by_message, reads_on=on)
     return [
         server,
@@ -98,7 +96,7 @@ async def _server(js: JetStream, *, known: bool) -> tuple[Check, Version]:
     if serving != version:
         found += f"; its JetStream is that of {version_text(serving)}"
     if serving < OLDEST:
-        old = f"{found}: jsbackup knows servers from {version_text(OLDEST)} on"
+        old = f"{found}: jsbackup supports servers from {version_text(OLDEST)} on"
         return Check.problem("server", old, "Upgrade the server.", code=UnsupportedError.exit_code), serving
     if serving > NEWEST:
         new = f"{found}: newer than {version_text(NEWEST)}, the newest that this jsbackup was tested with"
@@ -186,14 +184,14 @@ async def _replies(js: JetStream) -> Check:
     """Check that deliveries of snapshots and restores can be received."""
     inbox = js.link.new_inbox()
     below = f"{js.link.connection.inbox_prefix}.>"
-    fix = f"Grant the user to subscribe to {below}, or name another prefix with --inbox-prefix."
+    fix = f"Allow the user to subscribe to {below}, or name another prefix with --inbox-prefix."
     try:
         async with js.link.subscribe(inbox) as subscription:
             await js.link.flush()
             subscription.next_nowait()
     except JsBackupError as error:
         return replace(Check.failed("replies", error, fix, about=below), fix=fix)
-    return Check.fine("replies", "may be subscribed to", about=below)
+    return Check.fine("replies", "subscribing is allowed", about=below)
 
 
 async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], int]) -> Check:
@@ -208,7 +206,7 @@ async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], i
         if there:
             ahead, unsure = (there - (before + after) / 2) / 1e9, (after - before) / 2e9
             return check_clock("server-clock", "the server", ahead, unsure)
-    fix = f"Grant the user to publish to {_USER_INFO}, or look again when there is a stream."
+    fix = f"Allow the user to publish to {_USER_INFO}, or run doctor again when there is a stream."
     return Check.not_tried("server-clock", "the server does not report its time", fix)
 
 

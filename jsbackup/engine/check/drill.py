@@ -25,19 +25,19 @@ from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE
 from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 
-__all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill"]
+__all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill", "wait_ready"]
 
 _READY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 _PROBE_SECONDS = 1.0
 _PROBE = "jsbackup_drill_probe"
 
-_MEMORY_SINCE = (2, 15)
 _FINITE = ("max_age", "allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_schedules")
 
 
@@ -49,7 +49,7 @@ def adapt_streams(
     Raises FormatError for a damaged configuration.
     """
     notes: dict[str, list[str]] = {}
-    keeps_memory = tuple(map(int, version.split("."))) >= _MEMORY_SINCE
+    keeps_memory = tuple(map(int, version.split("."))) >= MEMORY_SNAPSHOTS_SINCE
     streams: list[StreamBackup] = []
     for entry in manifest.streams:
         if is_chosen(entry.name, options.streams, options.exclude):
@@ -101,11 +101,11 @@ def newest_message_ns(streams: Sequence[StreamBackup]) -> int | None:
 @with_own_threads
 async def run_drill(run: RestoreRun, repository: Repository, manifest: Manifest, nodes: int) -> RestoreReport:
     """Wait for the servers, restore an adapted manifest and prove it. Raises as `run_restore`."""
-    await _wait_ready(run.connection, nodes)
+    await wait_ready(run.connection, nodes)
     return await run_restore(run, repository, manifest)
 
 
-async def _wait_ready(connection: Connection, nodes: int) -> None:
+async def wait_ready(connection: Connection, nodes: int) -> None:
     """Wait until a stream with a replica on each server can be created. Raises NatsError if that takes too long."""
     deadline = time.monotonic() + _READY_SECONDS
     config: JsonObject = {"name": _PROBE, "subjects": [_PROBE], "storage": "memory", "retention": "limits"}
@@ -117,6 +117,6 @@ async def _wait_ready(connection: Connection, nodes: int) -> None:
                 break
             except NatsError as error:
                 if time.monotonic() > deadline:
-                    raise NatsError(f"the servers of the drill do not become ready: {error.message}") from error
+                    raise NatsError(f"the servers did not start in time: {error.message}") from error
             await asyncio.sleep(_PAUSE_SECONDS)
         await js.delete_stream(_PROBE)

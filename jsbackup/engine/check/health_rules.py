@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
+from jsbackup.readable import format_count
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
@@ -25,6 +26,7 @@ __all__ = [
     "BreachRule",
     "Limits",
     "LiveStreams",
+    "breach_of_streams",
     "find_breaches",
     "last_good_drill",
     "last_good_verify",
@@ -51,6 +53,8 @@ class BreachRule(StrEnum):
     FEW_BACKUPS = "few-backups"
     SHORT_HISTORY = "short-history"
     NOT_BACKED_UP = "streams-not-backed-up"
+    ACCOUNT_NOT_BACKED_UP = "account-not-backed-up"
+    SERVERS = "servers-not-answering"
     UNUSED = "unused-objects"
 
 
@@ -90,7 +94,7 @@ def find_breaches(status: RepositoryStatus, limits: Limits, live: LiveStreams | 
     """Return all breaches, the gravest rules first."""
     return [
         *_of_backups(status, limits),
-        *_of_streams(status, live),
+        *([] if live is None else breach_of_streams(status, live)),
         *_of_verifies(status, limits),
         *_of_drills(status, limits),
         *_of_retention(status, limits),
@@ -137,11 +141,13 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             "Set the clock of this host, or of the one that makes backups.",
         )
     if not status.lines:
-        others = f" that counts; there are {status.others} others" if status.others else ""
+        found = "there is no backup"
+        if status.others:
+            found = f"no backup counts here; {status.others} {'other does' if status.others == 1 else 'others do'} not"
         yield Breach(
             BreachRule.NO_BACKUP,
             "",
-            f"there is no backup{others}",
+            found,
             "Run 'jsbackup backup', and check the job that should have run it.",
         )
     for line in status.lines:
@@ -156,14 +162,15 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
         yield Breach(
             BreachRule.NO_BACKUP,
             line.words,
-            f"there is no complete backup ({line.words})",
+            f"there is no complete backup ({line.title})",
             f"See 'jsbackup show {line.newest.id}' for what is missing in the newest one.",
         )
     elif limits.max_age_seconds is not None and (age := _age(newest.created, status)) > limits.max_age_seconds:
         yield Breach(
             BreachRule.BACKUP_AGE,
             line.words,
-            f"the newest complete backup is {span(age)} old, {span(limits.max_age_seconds)} are allowed ({line.words})",
+            f"the newest complete backup is {span(age)} old; at most {span(limits.max_age_seconds)} is allowed "
+            f"({line.title})",
             "See why backups are not made or not complete. If these are not wanted any more, remove them with "
             "'jsbackup forget', or leave them out with --origin or --tag.",
         )
@@ -171,8 +178,8 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
         yield Breach(
             BreachRule.EMPTY,
             line.words,
-            f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.words})",
-            "See whether the server has lost its streams, or is another one now. If it should have none any more, run "
+            f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.title})",
+            "Check whether the server has lost its streams or is a different one. If it is meant to be empty, run "
             "'jsbackup backup --allow-empty' once.",
         )
     lacking = [*(one.name for one in line.skipped), *line.warned]
@@ -193,12 +200,16 @@ def _has_nothing(line: BackupSeries) -> bool:
     return not newest.messages and (newest.id in line.hollow or newest.result is not Result.COMPLETE)
 
 
-def _of_streams(status: RepositoryStatus, live: LiveStreams | None) -> Iterator[Breach]:
-    if live is not None and (missing := not_backed_up(status, live)):
+def breach_of_streams(status: RepositoryStatus, live: LiveStreams) -> Iterator[Breach]:
+    """Yield a breach if streams of the server are not backed up."""
+    if missing := not_backed_up(status, live):
+        of_it = f" ({live.origin.words})" if live.origin.account_name else ""
         yield Breach(
             BreachRule.NOT_BACKED_UP,
             str(live.origin),
-            f"{len(missing)} of {len(live.names)} streams on the server are in no newest backup: {_some(missing)}",
+            f"the newest backups lack {len(missing):,} of {format_count(len(live.names), 'stream')} on the "
+            f"server{of_it}: "
+            f"{_some(missing)}",
             "Back them up, or leave them out with 'backup --exclude', or with --exclude here.",
         )
 
@@ -222,7 +233,7 @@ def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
         yield Breach(
             BreachRule.VERIFY_FAILED,
             "",
-            f"the verify of {failed.ended[:19]}Z found {failed.problems} problems {what}, "
+            f"the verify of {failed.ended[:19]}Z found {format_count(failed.problems, 'problem')} {what}, "
             "and no later verify found them repaired",
             "Run 'jsbackup verify'; restore from other backups, bring objects back from a copy, or forget what is "
             "damaged.",
@@ -238,8 +249,8 @@ def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
         yield Breach(
             BreachRule.VERIFY_AGE,
             "",
-            f"the last verify{wanted} that succeeded was {span(age)} ago, {span(limits.max_verify_age_seconds)} are "
-            "allowed",
+            f"the last verify{wanted} that succeeded was {span(age)} ago; at most "
+            f"{span(limits.max_verify_age_seconds)} is allowed",
             command,
         )
 
@@ -289,7 +300,7 @@ def _of_drills(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             )
         elif (age := _age(good.ended, status)) > limits.max_drill_age_seconds:
             allowed = span(limits.max_drill_age_seconds)
-            reason = f"the last drill that succeeded{of_it} was {span(age)} ago, {allowed} are allowed"
+            reason = f"the last drill that succeeded{of_it} was {span(age)} ago; at most {allowed} is allowed"
             yield Breach(BreachRule.DRILL_AGE, about, reason, hint)
 
 
@@ -316,7 +327,8 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             yield Breach(
                 BreachRule.FEW_BACKUPS,
                 line.words,
-                f"there are {len(complete)} complete backups, {limits.min_backups} are asked for ({line.words})",
+                f"found {format_count(len(complete), 'complete backup')}; at least {limits.min_backups} required "
+                f"({line.title})",
                 "Keep more with 'jsbackup forget', and see who else removes backups.",
             )
         if limits.min_history_seconds is not None:
@@ -325,8 +337,8 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
                 yield Breach(
                     BreachRule.SHORT_HISTORY,
                     line.words,
-                    f"the oldest complete backup is {span(reach)} old, {span(limits.min_history_seconds)} are asked "
-                    f"for ({line.words})",
+                    f"the oldest complete backup is {span(reach)} old; at least {span(limits.min_history_seconds)} is "
+                    f"required ({line.title})",
                     "Keep older ones with 'jsbackup forget'; a new repository has to grow that old first.",
                 )
     stored = status.stored
@@ -334,8 +346,8 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
         yield Breach(
             BreachRule.UNUSED,
             "",
-            f"{stored.unused_objects} objects of {stored.unused_bytes} bytes are not needed by any backup, "
-            f"{limits.max_unused_bytes} bytes are allowed",
+            f"no backup needs {format_count(stored.unused_objects, 'object')} of {stored.unused_bytes:,} bytes; "
+            f"at most {limits.max_unused_bytes:,} bytes are allowed",
             "Run 'jsbackup prune' on a schedule.",
         )
 

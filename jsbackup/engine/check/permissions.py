@@ -2,7 +2,7 @@
 
 A permission is tested by publishing an invalid request about a name that does not exist: `{}` if a body is required,
 and invalid JSON if none is allowed. The connected server reports a denial before it answers the ping that follows, so
-there is no need to wait for an answer: in a cluster nobody answers for a missing stream. Server source: 2.10 to 2.15
+there is no need to wait for an answer: in a cluster no one answers for a missing stream. Server source: 2.10 to 2.15
 refuse such a request before they act on it, and an ack of a snapshot or a chunk of a restore has no listener under an
 unknown id.
 
@@ -69,7 +69,7 @@ def grants_for(
     found = [
         api("STREAM.NAMES", 0, "streams are found by their list alone", spare=True),
         api("STREAM.LIST", 0, "streams are asked for one by one", spare=True),
-        api("STREAM.INFO", 1, "nothing can be learnt of a stream"),
+        api("STREAM.INFO", 1, "streams cannot be examined"),
         api("CONSUMER.LIST", 1, "consumers that a snapshot leaves out are lost" if purpose.backs_up else _UNPROVED),
         api("STREAM.SNAPSHOT", 1, "no stream can be read" if purpose.backs_up else _UNPROVED),
         own("ACK", ">", ".1.1", "no stream can be read" if purpose.backs_up else _UNPROVED),
@@ -81,8 +81,8 @@ def grants_for(
             api("STREAM.CREATE", 1, "streams without messages cannot be restored"),
             api("STREAM.UPDATE", 1, "streams cannot be replaced, and retention is not set at the end", spare=True),
             api("STREAM.DELETE", 1, "streams cannot be replaced, nor half-restored ones removed", spare=True),
-            api("CONSUMER.CREATE", 2, "consumers that a server leaves out stay out", wildcard=">"),
-            api("CONSUMER.DELETE", 2, "consumers that are not wanted stay", spare=True),
+            api("CONSUMER.CREATE", 2, "consumers that a server does not restore cannot be created", wildcard=">"),
+            api("CONSUMER.DELETE", 2, "unwanted consumers stay", spare=True),
         ]
     elif purpose is Purpose.FOLLOW:
         found.append(api("CONSUMER.CREATE", 2, "streams cannot be followed", wildcard=">"))
@@ -135,10 +135,10 @@ async def _try(js: JetStream, grant: Grant) -> JsBackupError | None:
 
 def _check(grant: Grant, error: JsBackupError | None, *, blind: bool) -> Check:
     if error is None:
-        return Check.fine("permission", "may be published to", about=grant.grant)
+        return Check.fine("permission", "publishing is allowed", about=grant.grant)
     if not isinstance(error, NatsPermissionDenied):
         return Check.failed("permission", error, "Try again.", about=grant.grant)
-    fix = f"Grant the user to publish to {grant.grant}."
+    fix = f"Allow the user to publish to {grant.grant}."
     if grant.spare and not blind:
         return Check.warning("permission", f"denied: {grant.without}", fix, about=grant.grant)
     without = "streams cannot be found" if blind else grant.without

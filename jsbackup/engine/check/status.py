@@ -1,7 +1,9 @@
 """The status of a repository: the facts that `status` shows and checks (`health_rules.py`).
 
 It has to be fast with thousands of backups, so it reads the catalog as `list` does, the newest manifests of each
-series, one small document for each of the last checks, and listings: of segments one page for a thousand objects.
+series, and one small document for each of the last checks. It also lists the objects, and looks whether the newest
+backups have all of theirs, as long as they are few: a listing has a page for each thousand of them. Beyond that, totals
+of objects are only known if they are asked for, and missing ones are what `verify` finds.
 
 A *series* (`line` in the code) has backups that succeed each other, as in retention (`retention.py`): of the same
 cluster, account and domain (`origin.py`), with the same selection. Imports, transformed backups and backups of
@@ -14,7 +16,8 @@ consumers only by one with consumers. Streams that a backup leaves out are not c
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -52,10 +55,13 @@ _log = logging.getLogger(__name__)
 
 # Requests mostly wait. Each thread holds one manifest.
 _THREADS = 8
-# The newest series only; a repository has a few, unless selections change all the time.
+# The newest series of each source only: it has a few, unless selections change all the time. Of a thousand sources,
+# which may be the accounts of a system, none is left out.
 _MOST_LINES = 50
 _MOST_CHECKS = 60
 _MOST_LEASES = 20
+# Twenty pages of a listing in S3, and about half a second to read as many entries of pages.
+_MOST_OBJECTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,15 @@ class BackupSeries:
     hollow: frozenset[str] = frozenset()  # backups without any stream, although earlier ones had some
 
     @property
+    def title(self) -> str:
+        """The words, with the name of an account that they name by its key."""
+        origin = self.origin
+        if not origin.account_name:
+            return self.words
+        account = f"account {origin.account}"
+        return self.words.replace(account, f"{account} ({origin.account_name})", 1)
+
+    @property
     def newest(self) -> BackupSummary:
         return self.backups[-1]
 
@@ -108,13 +123,14 @@ class BackupSeries:
 
 @dataclass(frozen=True, slots=True)
 class StoredTotals:
-    """What is stored of streams. *Unused* objects are those that the last prune found.
+    """What is stored of streams; None if there was too much to list. *Unused* objects are those that the last prune
+    found.
 
     `interrupted_runs` left receipts: they were stopped, and their objects will be reused or pruned.
     """
 
-    objects: int = 0
-    bytes: int = 0
+    objects: int | None = 0
+    bytes: int | None = 0
     unused_objects: int = 0
     unused_bytes: int = 0
     interrupted_runs: int = 0
@@ -135,8 +151,8 @@ class RepositoryStatus:
     """The status at `now_ns`. Checks are newest first, lines are ordered by their words.
 
     `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
-    else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size;
-    `damaged` counts objects that were found damaged, and not sound since.
+    else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size,
+    if the objects were listed; `damaged` counts objects that were found damaged, and not sound since.
     """
 
     now_ns: int
@@ -174,11 +190,16 @@ class RepositoryStatus:
 
 
 def take_status(
-    repository: Repository, *, now_ns: int, tags: Sequence[TagRule] = (), origins: Sequence[Glob] = ()
+    repository: Repository,
+    *,
+    now_ns: int,
+    tags: Sequence[TagRule] = (),
+    origins: Sequence[Glob] = (),
+    all_objects: bool = False,
 ) -> RepositoryStatus:
     """Take the status. Only backups with all of `tags`, and of one of `origins`, if any are given, count.
 
-    Nothing is written.
+    With `all_objects` the objects are listed however many there are. Nothing is written.
 
     Raises:
         KeyUnavailable: nothing can be read without a key that was not given.
@@ -189,7 +210,8 @@ def take_status(
     ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
-    stored, sizes = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)})
+    stored, sizes = _stored(repository, None if all_objects else _most_listed(manifests.values()))
+    runs = _interrupted_runs(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)})
     return RepositoryStatus(
         now_ns=now_ns,
         existing=frozenset(ids),
@@ -199,11 +221,11 @@ def take_status(
         unreadable=inventory.unreadable,
         verifies=tuple(read_verifies(repository.documents, _MOST_CHECKS)),
         drills=tuple(read_drills(repository.documents, _MOST_CHECKS)),
-        stored=stored,
+        stored=replace(stored, interrupted_runs=runs),
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
         warnings=inventory.warnings,
         removed=tuple(find_missing(repository.documents)) if inventory.gaps else (),
-        lost=_lost(repository, manifests, sizes),
+        lost={} if sizes is None else _lost(repository, manifests, sizes),
         damaged=len(read_damaged(repository.documents)),
     )
 
@@ -227,8 +249,15 @@ def _lines(
             ahead.append(backup)
         else:
             groups.setdefault(group_of(backup, Grouping.SELECTION), []).append(backup)
-    newest = sorted(groups.items(), key=lambda item: item[1][-1].id, reverse=True)
-    others += sum(len(backups) for _, backups in newest[_MOST_LINES:])
+    newest: list[tuple[tuple[str, ...], list[BackupSummary]]] = []
+    taken: Counter[Origin] = Counter()
+    for words, backups in sorted(groups.items(), key=lambda item: item[1][-1].id, reverse=True):
+        origin = origin_of(backups[-1])
+        taken[origin] += 1
+        if taken[origin] > _MOST_LINES:
+            others += len(backups)
+        else:
+            newest.append((words, backups))
     lines = [
         BackupSeries(
             words=", ".join(words),
@@ -237,7 +266,7 @@ def _lines(
             backups=tuple(backups),
             hollow=hollow_backups(backups),
         )
-        for words, backups in newest[:_MOST_LINES]
+        for words, backups in newest
     ]
     return sorted(lines, key=lambda line: line.words), others, tuple(ahead)
 
@@ -349,19 +378,32 @@ def _lost_in(repository: Repository, stream: StreamBackup, sizes: Mapping[int, i
     return sum(map(lost, (*parts_of(stream.segments), *stream.opaque, *pending)))
 
 
-def _stored(repository: Repository, live_runs: Collection[str]) -> tuple[StoredTotals, dict[int, int]]:
-    """Return the totals, and the size of each object by the hash of its key."""
+def _most_listed(manifests: Iterable[Manifest | None]) -> int:
+    """Return how many objects may be listed: none if a manifest alone says that there are more."""
+    named = (sum(len(stream.segments) for stream in one.streams) for one in manifests if one is not None)
+    return _MOST_OBJECTS if max(named, default=0) <= _MOST_OBJECTS else 0
+
+
+def _stored(repository: Repository, most: int | None) -> tuple[StoredTotals, dict[int, int] | None]:
+    """Return the totals, and the size of each object by the hash of its key, if there are not more than `most`."""
     marks = _marks(repository)
     sizes: dict[int, int] = {}
-    objects = size = unused = unused_size = 0
-    for info in repository.store.list(layout.SEGMENTS):
-        objects, size = objects + 1, size + info.size
+    size = unused = unused_size = 0
+    for info in repository.store.list(layout.SEGMENTS) if most != 0 else ():
         sizes[hash(info.key)] = info.size
-        if info.key in marks.seen_ns:
+        size += info.size
+        if info.key in marks.unused:
             unused, unused_size = unused + 1, unused_size + info.size
+        if most is not None and len(sizes) > most:
+            break
+    if most is None or len(sizes) <= most != 0:
+        return StoredTotals(len(sizes), size, unused, unused_size), sizes
+    return StoredTotals(None, None, len(marks.unused), sum(one.size for one in marks.unused.values())), None
+
+
+def _interrupted_runs(repository: Repository, live_runs: Collection[str]) -> int:
     receipts = (layout.parse_receipt_key(info.key) for info in repository.documents.list(layout.RECEIPTS))
-    runs = {key.run for key in receipts if key is not None} - set(live_runs)
-    return StoredTotals(objects, size, unused, unused_size, len(runs)), sizes
+    return len({key.run for key in receipts if key is not None} - set(live_runs))
 
 
 def _marks(repository: Repository) -> Marks:

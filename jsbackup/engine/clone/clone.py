@@ -7,7 +7,7 @@ same reasons. Messages are read while they are sent (`live.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -17,29 +17,32 @@ from jsbackup.engine.clone.copy_positions import note_ends
 from jsbackup.engine.clone.growing_copies import Ends, OrderedSupply
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.source import describe_source, place_of
+from jsbackup.engine.link.source import describe_source, jetstream_place
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
 from jsbackup.engine.restore.preview import Preview, preview_plan
-from jsbackup.engine.restore.replacing import count_left_out
+from jsbackup.engine.restore.replacing import count_dropped, count_left_out
 from jsbackup.engine.restore.restore import RestoreReport
+from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.sampling import refuse_absent, sample_live
 from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import Supply
-from jsbackup.engine.restore.target import check_allowed, check_readable, look_at, may_update
+from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update
 from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
+from jsbackup.planning.configs.features import V2_SINCE
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.missed import against_missed
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
@@ -60,7 +63,6 @@ __all__ = ["Survey", "preview_clone", "run_clone"]
 
 _log = logging.getLogger(__name__)
 
-_V2_SINCE = (2, 15)
 _CONSUMER_LISTS_AT_ONCE = 16
 
 
@@ -83,13 +85,14 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         survey = await _survey(origin, source, options, run.now_ns())
         options = replace(options, exclude=())  # they are already left out
         target = await look_at(js, run.now_ns())
-        same_place = (await place_of(origin)).same(await place_of(js))
+        same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
         plan = _plan(survey, target, options, same_place=same_place)
         plan = await count_left_out(js, survey.manifest, plan, target, options=options)
+        plan = count_dropped(plan, target, options)
         plan = await refuse_absent(origin, survey.manifest, plan, options)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
-        await check_readable(js, plan)
+        await check_snapshot_allowed(js, plan)
         marking = await may_update(js)
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))
@@ -119,10 +122,20 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     run = replace(run, settings=settings)
     start = StartingPoint(survey.manifest.id, target, marking)
     results, failures = await Execution(run, live, start).all(plan)
+    results = _with_missed(results, options, ends)
     if settings.verify:
         results, failures = await look_at_copying(run.connection, plan, target, results, failures=failures)
     failures = sorted([*failures, *survey.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
+
+
+def _with_missed(results: Sequence[RestoredStream], options: RestoreOptions, ends: Ends) -> list[RestoredStream]:
+    """Return the results; incomplete, with a note, if a filter met no message of all the streams."""
+    missed = [] if options.pattern_may_miss else list(against_missed(options.reshape.filters, ends.matched))
+    if not missed or not any(one.messages for one in results):
+        return list(results)
+    notes = tuple(finding.reason for finding in missed)
+    return [replace(one, notes=(*one.notes, *notes), incomplete=True) for one in results]
 
 
 @with_own_threads
@@ -133,9 +146,10 @@ async def preview_clone(
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
         options = replace(options, exclude=())  # they are already left out
-        same_place = (await place_of(origin)).same(await place_of(js))
+        same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
         preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
         counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options)
+        counted = count_dropped(counted, preview.target, options)
         counted = await refuse_absent(origin, survey.manifest, counted, options)
         preview = replace(preview, plan=await sample_live(origin, counted))
     return preview, survey.manifest.source
@@ -181,7 +195,7 @@ def _entry(
     """Describe a stream as a backup would if it were made now, with the numbers that the server reports."""
     state = info.state
     archive_format = ArchiveFormat.V2
-    if version[:2] < _V2_SINCE:
+    if version[:2] < V2_SINCE:
         archive_format = ArchiveFormat.MESSAGES if info.config.get("storage") == "memory" else ArchiveFormat.V1
     whole = SegmentRef(
         key="",

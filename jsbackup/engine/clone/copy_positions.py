@@ -18,7 +18,7 @@ from jsbackup.engine.read.copy_reach import reach_of
 from jsbackup.engine.read.downstream import order_of
 from jsbackup.errors import FormatError, NatsError
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
-from jsbackup.planning.copies.creation_order import origins_of
+from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.transforms.batches import SEQUENCE
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, last_positions, source_key
@@ -35,8 +35,8 @@ async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[
     Raises NatsError if one of them does not answer.
     """
     names = {info.name for info in streams}
-    copies = {info.name for info in streams if origins_of(info.config) & names - {info.name}}
-    origins = {name for info in streams if info.name in copies for name in origins_of(info.config) & names}
+    copies = {info.name for info in streams if origin_names(info.config) & names - {info.name}}
+    origins = {name for info in streams if info.name in copies for name in origin_names(info.config) & names}
     now = {info.name: info for info in streams}
     sources: dict[str, Mapping[SourceKey, SourceFacts]] = {}
     ends: dict[str, int] = {}
@@ -58,7 +58,7 @@ async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[
         if facts is not None:
             sources[name] = facts
     latest = [now[info.name] for info in streams]
-    if any(origins_of(info.config) != origins_of(now[info.name].config) for info in streams):
+    if any(origin_names(info.config) != origin_names(now[info.name].config) for info in streams):
         return await note_ends(js, latest)  # one has become a copy since it was listed: the order is another
     return latest, CopyFacts(sources, ends, frozenset(growing))
 

@@ -6,13 +6,16 @@ be lost. So such a stream is cloned completely, and its marks are limited to the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from jsbackup.engine.clone.live import LiveSupply
 from jsbackup.engine.clone.live_source import Replan
+from jsbackup.engine.clone.stream_clone import LiveSent
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.stream_sources import Delivery, Sent
 from jsbackup.planning.copies.copy_facts import sources_of
@@ -25,14 +28,19 @@ __all__ = ["Ends", "OrderedSupply"]
 
 
 class Ends:
-    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned."""
+    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned.
+
+    `matched` are the messages of all of them that met conditions of filters (`ReshapeTally`).
+    """
 
     def __init__(self, growing: Collection[str]) -> None:
         self._growing = growing
         self._last: dict[str, int] = {}
+        self.matched: Counter[str] = Counter()
 
     def note(self, sent: Sent) -> None:
         self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
+        self.matched += sent.matched if isinstance(sent, LiveSent) else Counter()
 
     def bound(self, action: Action) -> Action:
         """Return the action, with marks limited to what was sent of its origins."""

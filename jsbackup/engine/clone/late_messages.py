@@ -11,8 +11,9 @@ from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied
 from jsbackup.formats.sequences import SequenceSet
+from jsbackup.transforms.filters.rising import RisingSequences
 
-__all__ = ["find_not_held", "take_out"]
+__all__ = ["find_not_held", "not_held", "take_out"]
 
 _DELETES_AT_ONCE = 64
 
@@ -23,6 +24,12 @@ async def find_not_held(js: JetStream, name: str, held: PresentSequences) -> Seq
     ours = PresentSequences(info.state, info.deleted or ())
     before = ours.within(ours.first, held.first - 1)
     return SequenceSet([*before, *(s for s in held.deleted.within(held.first, held.last) if s in ours)])
+
+
+def not_held(numbers: RisingSequences, held: PresentSequences) -> SequenceSet:
+    """Return the numbered messages that the source did not hold in the end, by their sequences there."""
+    before = numbers.within(1, held.first - 1).array().to_pylist()
+    return SequenceSet([*before, *(s for s in held.deleted.within(held.first, held.last) if s in numbers)])
 
 
 async def take_out(js: JetStream, name: str, late: SequenceSet, ledger: Ledger) -> str:

@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from jsbackup.config import Connection
+from jsbackup.engine.clone.live_newest import look_for_newest
 from jsbackup.engine.clone.live_source import CloneSource, Replan
 from jsbackup.engine.clone.proof import prove_copy
 from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read, not_yet
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.engine.restore.attempts import PAUSE_SECONDS, did_not_begin
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
@@ -58,6 +60,8 @@ class LiveSupply:
         return not_yet(config)
 
     async def has_last(self, action: Action, state: StreamState) -> bool:
+        if action.reshape.renumber:  # which message of the source that is, is not known
+            return not state.messages
         try:
             last = await self._js.message(action.entry.name, state.last_seq)
         except NatsPermissionDenied:
@@ -69,13 +73,21 @@ class LiveSupply:
             return self._staged
         return CloneSource(self._js, action.entry.name, self._replan, reshape=action.reshape, secret=self._secret)
 
+    async def _looked_at(self, action: Action) -> CloneSource:
+        """Return the source with what its reshaping keeps, if that has to be found out before."""
+        source = self._source(action)
+        newest = await look_for_newest(self._js, source.name, source.reshape)
+        if newest is None:
+            return source
+        return replace(source, reshape=replace(source.reshape, chosen=newest.chosen), newest=newest)
+
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. Begins again if the source fails."""
-        attempts = SnapshotAttempts(delivery.action.name, self._limits)
+        attempts = SnapshotAttempts(self._js, delivery.action.name, self._limits)
         by_messages = delivery.action.entry.archive_format is ArchiveFormat.MESSAGES and self._staged is None
         read: Read = Passage.read_messages if by_messages else Passage.read_snapshot
         while True:
-            passage = Passage(self._source(delivery.action), delivery, attempts.limits)
+            passage = Passage(await self._looked_at(delivery.action), delivery, attempts.limits)
             try:
                 return await passage.run(read)
             except UnsupportedError as error:
@@ -101,7 +113,7 @@ class LiveSupply:
     def _as_it_comes(self, action: Action, unsupported: UnsupportedError) -> Action:
         """Return the action for a snapshot that cannot be decoded. Raises PlanRefused if it cannot be passed on."""
         plan = self._replan(replace(action.entry, archive_format=ArchiveFormat.OPAQUE), SendAs.AUTO)
-        reason, hint = "cannot be proved as it comes, so it replaces nothing", ""
+        reason, hint = "cannot be proved undecoded, so it does not replace a stream", ""
         if plan.refusals:
             reason, hint = plan.refusals[0].reason, plan.refusals[0].hint
         elif [one.name for one in plan.actions] == [action.name]:
@@ -114,7 +126,14 @@ class LiveSupply:
         assert isinstance(sent, LiveSent)
         runs = sent.ledger.until(state_to_restore(sent.entry).last_seq)
         return await prove_copy(
-            js, self._source(action), action, runs, consumers=sent.consumers, now_ns=now_ns, advance=advance
+            js,
+            sent.source,
+            action,
+            runs,
+            numbers=sent.numbers,
+            consumers=sent.consumers,
+            now_ns=now_ns,
+            advance=advance,
         )
 
     @asynccontextmanager
@@ -131,4 +150,4 @@ def _is_fitted(action: Action) -> bool:
 
     As it comes, it would be ahead of them.
     """
-    return bool(action.reshape.drops or action.reshape.marks)
+    return bool(action.reshape.drops or action.reshape.marks or action.reshape.renumber)

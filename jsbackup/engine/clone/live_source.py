@@ -10,11 +10,16 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from jsbackup.engine.clone.live_newest import LiveNewest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.model import Fidelity, StreamState
 from jsbackup.planning.model import PlannedConsumer, RestorePlan, SendAs
 from jsbackup.repository.manifest import StreamBackup
+from jsbackup.transforms.batches import SEQUENCE, with_column
+from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.cut import AtSequence, AtTime
+from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.renumber import renumbered_consumer, renumbered_state
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["CloneSource", "Replan"]
@@ -27,7 +32,8 @@ Replan = Callable[[StreamBackup, SendAs], RestorePlan]
 class CloneSource:
     """The stream `name` of the server behind `js`, reshaped by `reshape`.
 
-    `consumers` are those that are already known, by name. `secret` is the key for hashing values.
+    `consumers` are those that are already known, by name. `secret` is the key for hashing values. `newest` knows what
+    `reshape` keeps, if that are the newest messages of each subject.
     """
 
     js: JetStream
@@ -36,6 +42,7 @@ class CloneSource:
     consumers: Mapping[str, PlannedConsumer] | None = None
     reshape: Reshape = field(default_factory=Reshape)
     secret: bytes = field(default=b"", repr=False)
+    newest: LiveNewest | None = None
 
     def reshaped(
         self, batches: Iterable[pa.RecordBatch], tally: ReshapeTally | None = None
@@ -43,10 +50,27 @@ class CloneSource:
         """Return the messages as they are sent. Raises as `Reshape.apply`."""
         if not self.reshape:
             return iter(batches)
+        if self.newest is not None:
+            batches = self.newest.watch(batches)
         return self.reshape.apply(batches, stream=self.name, secret=self.secret, tally=tally)
+
+    def reshaped_again(
+        self, batches: Iterable[pa.RecordBatch], numbers: RisingSequences | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return messages that are read once more as they were sent; `numbers` are those with new sequences."""
+        if numbers is None:
+            yield from self.reshape.apply(batches, stream=self.name, secret=self.secret) if self.reshape else batches
+            return
+        again = replace(self.reshape, renumber=False)
+        for batch in again.apply(batches, stream=self.name, secret=self.secret):
+            kept = batch.filter(numbers.rows(batch.column(SEQUENCE)))
+            ranks = [numbers.rank(sequence) for sequence in kept.column(SEQUENCE).to_pylist()]
+            yield with_column(kept, SEQUENCE, pa.array(ranks, pa.int64()))
 
     def state_before(self, state: StreamState) -> StreamState:
         """Return the state at the beginning, as far as it is known; later messages move its end."""
+        if self.reshape.renumber:
+            return replace(state, first_seq=1, last_seq=0, last_ns=0)
         until = self.reshape.cut.until
         if isinstance(until, AtSequence) and until.sequence < state.last_seq:
             return replace(state, last_seq=until.sequence, last_ns=0)
@@ -54,23 +78,47 @@ class CloneSource:
             return replace(state, last_seq=0, last_ns=0)
         return state
 
-    def state_after(self, state: StreamState, tally: ReshapeTally, size: int) -> StreamState:
-        """Return the state after everything was sent, in `size` bytes, of a stream that had `state`."""
+    def state_after(self, state: StreamState, tally: ReshapeTally, size: int, wire: SendAs) -> StreamState:
+        """Return the state after everything was sent, in `size` bytes, of a stream that had `state`.
+
+        In v2 the state comes first. So with a cut in time, whose end is not known before, the stream ends with its last
+        message.
+        """
+        if self.reshape.renumber:
+            count, times = tally.kept.messages, (tally.kept.first_ns, tally.kept.last_ns)
+            first_ns, last_ns = times if count else (0, 0)
+            renumbered = replace(state, messages=count, bytes=size, first_seq=1 if count else 0, last_seq=count)
+            return replace(renumbered, first_ns=first_ns, last_ns=last_ns, deleted=0)
         if not self.reshape.drops:
             return state
         came = tally.came
         before = replace(
             state, first_seq=came.first_seq or state.first_seq, last_seq=max(state.last_seq, came.last_seq)
         )
-        return self.reshape.cut.state_after(before, came.last_seq, tally.cut, tally.kept, size=size)
+        kept = tally.kept
+        after = self.reshape.cut.state_after(before, came.last_seq, tally.cut, kept, size=size)
+        if wire is not SendAs.V2 or not isinstance(self.reshape.cut.until, AtTime) or not kept.messages:
+            return after
+        gone = after.last_seq - kept.last_seq
+        return replace(after, last_seq=kept.last_seq, last_ns=kept.last_ns, deleted=after.deleted - gone)
 
-    def placed(self, planned: PlannedConsumer, wire: SendAs) -> PlannedConsumer:
-        """Return a consumer as it can be sent: in v2 states come first, when the sequence of a cut in time is not known
-        yet.
+    def placed(self, planned: PlannedConsumer, wire: SendAs, last_seq: int, tally: ReshapeTally) -> PlannedConsumer:
+        """Return a consumer as it can be sent, given the end of the stream at the source.
+
+        In v2 states come first, when the sequence of a cut in time and new sequences are not known yet.
         """
-        if wire is not SendAs.V2 or not isinstance(self.reshape.cut.until, AtTime):
+        if wire is SendAs.V2 and (self.reshape.renumber or isinstance(self.reshape.cut.until, AtTime)):
+            what = "--renumber its new position" if self.reshape.renumber else "--until TIME the end of the stream"
+            note = f"starts from its beginning: with {what} is not known before"
+            # From the first message on, so that none is left out.
+            start = {"opt_start_seq": 1} if planned.consumer.config.get("opt_start_seq") else {}
+            config = {**planned.consumer.config, **start} if self.reshape.renumber else planned.consumer.config
+            consumer = replace(planned.consumer, config=config, state=None)
+            return replace(planned, consumer=consumer, fidelity=Fidelity.CONFIG_ONLY, note=note)
+        if not self.reshape.renumber:
             return planned
-        note = "starts from its beginning: with --until TIME the end of the stream is not known before"
-        return replace(
-            planned, consumer=replace(planned.consumer, state=None), fidelity=Fidelity.CONFIG_ONLY, note=note
-        )
+        state = planned.consumer.state
+        if state is not None:
+            state = renumbered_state(clamp_state(state, last_seq, tally.numbered), tally.numbered)
+        config = renumbered_consumer(planned.consumer.config, tally.numbered)
+        return replace(planned, consumer=replace(planned.consumer, config=config, state=state))

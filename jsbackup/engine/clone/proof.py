@@ -23,7 +23,10 @@ from jsbackup.engine.restore.proof import Proof, excuses, read_back
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.planning.model import Action, PlannedConsumer
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.readable import count_are, format_count
+from jsbackup.transforms.filters.rising import RisingSequences
 
 __all__ = ["CopyVerdict", "judge", "prove_copy"]
 
@@ -47,12 +50,15 @@ async def prove_copy(
     action: Action,
     runs: Sequence[Run],
     *,
+    numbers: RisingSequences | None,
     consumers: Sequence[PlannedConsumer],
     now_ns: Callable[[], int],
     advance: Advance,
 ) -> tuple[Proof | None, str]:
-    """Read the stream back and compare it; returns the reason if that is not possible. Raises DigestMismatch and
-    NatsError.
+    """Read the stream back and compare it; returns the reason if that is not possible. `numbers` are the messages of
+    the source that were sent with new sequences, None if they have their own.
+
+    Raises DigestMismatch and NatsError.
     """
     name = action.name
     info, sink = await read_back(js, name, lambda: RunDigests(runs), advance)
@@ -66,16 +72,16 @@ async def prove_copy(
         there, here = await _looked_at(source), await _looked_at(target)
         for run in differing:
             # The source first: messages that both expire are then missing in the target rather than in the source.
-            theirs = await _rows(source, there, run)
-            judge(run, await _rows(target, here, run), theirs, excused, verdict=verdict)
+            theirs = await _rows(source, there, run, numbers)
+            judge(run, await _rows(target, here, run, None), theirs, excused, verdict=verdict)
     if verdict.wrong:
         shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
         raise DigestMismatch(
-            f"stream {name} does not hold what was sent, in {len(verdict.wrong)} messages: {shown}",
+            f"stream {name} does not hold what was sent, in {format_count(len(verdict.wrong), 'message')}: {shown}",
             hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
         )
     if verdict.unsure:
-        return None, f"{verdict.unsure} messages are gone from the source since, and cannot be compared"
+        return None, f"{count_are(verdict.unsure, 'message')} gone from the source since, and cannot be compared"
     return Proof(info, sink.digest, sink.messages, verdict.gone), ""
 
 
@@ -117,11 +123,16 @@ async def _looked_at(source: CloneSource) -> StreamInfo:
     return info
 
 
-async def _rows(source: CloneSource, info: StreamInfo, run: Run) -> Rows:
+async def _rows(source: CloneSource, info: StreamInfo, run: Run, numbers: RisingSequences | None) -> Rows:
+    first, last = run.first_seq, run.last_seq
+    if numbers is not None:
+        if first > len(numbers):
+            return {}
+        first, last = numbers.at(first), numbers.at(min(last, len(numbers)))
     rows: Rows = {}
-    reading = read_messages(source.js, info, lambda _bytes, _messages: None, first=run.first_seq, last=run.last_seq)
+    reading = read_messages(source.js, info, ignored, first=first, last=last)
     async for batch in reading:
-        for sent in source.reshaped([batch]):
+        for sent in source.reshaped_again([batch], numbers):
             rows.update(_rows_of(sent))
     return rows
 

@@ -21,6 +21,7 @@ Some facts that a repository has in advance are only learnt during the transfer:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -28,20 +29,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from jsbackup.engine.clone.late_messages import find_not_held, take_out
+from jsbackup.engine.clone.late_messages import find_not_held, not_held, take_out
 from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.clone.run_digests import Ledger
 from jsbackup.engine.link.bounded_queues import Relay
-from jsbackup.engine.link.jetstream import MAX_DELETED
-from jsbackup.engine.read.catch_up import catch_up, is_overwritten
-from jsbackup.engine.read.consume import open_reader, read_into
+from jsbackup.engine.read.catch_up import is_overwritten
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
-from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import Capture, capture_opaque
+from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
 from jsbackup.engine.restore.attempts import deliver_once
 from jsbackup.engine.restore.stored_archive import writer_for
 from jsbackup.engine.restore.stream_sources import Delivery, Sent
-from jsbackup.errors import IntegrityError, JsBackupError, NatsPermissionDenied, PlanRefused
+from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.formats.archive.archive import late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
@@ -49,25 +50,22 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.planning.interrupted.marker import about_mark
 from jsbackup.planning.model import PlannedConsumer, SendAs
+from jsbackup.planning.reshaping import about_markers
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
+from jsbackup.planning.selection.missed import against_missed
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
+from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["LiveSent", "Passage", "Read", "not_yet"]
 
 _RELAY_BYTES = 2 << 20  # batches have 1 MiB: enough that neither side waits for the next one
-_V2_SINCE = (2, 15)
-
-
-def _unheeded(_bytes: int, _messages: int) -> None:
-    """Ignore progress: messages are counted when they are sent."""
-
-
 # Settings that would prevent late deletions, or would remove such messages before they are accounted for.
 _NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
 
@@ -92,12 +90,19 @@ class CloneOutcome:
     amiss: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSent(Sent):
-    """Also has the digests for the proof, and all planned consumers, even if the stream is sent without them."""
+    """Also has the digests for the proof, and all planned consumers, even if the stream is sent without them.
 
+    `source` is where it comes from, as it was reshaped; `numbers` are the messages with new sequences, None without.
+    `matched` are those that met conditions of filters (`ReshapeTally`).
+    """
+
+    source: CloneSource
     ledger: Ledger = field(default_factory=Ledger)
     known: Mapping[str, PlannedConsumer] = field(default_factory=dict)
+    numbers: RisingSequences | None = None
+    matched: Counter[str] = field(default_factory=Counter)
 
 
 class Passage:
@@ -110,6 +115,8 @@ class Passage:
         self.sender: RestoreSender | None = None
         self.source_failed = False
         self._action = delivery.action
+        # Progress is that of sending.
+        self._reading = StreamReading(source.js, source.name)
         self._relay: Relay[pa.RecordBatch | bytes] = Relay(_RELAY_BYTES)
         self._ledger = Ledger()
         self._tally = ReshapeTally()
@@ -136,8 +143,25 @@ class Passage:
             await asyncio.gather(reading, sending, return_exceptions=True)
             raise
         js, name = self.delivery.js, self._action.name
-        late = outcome.late if outcome.held is None else await find_not_held(js, name, outcome.held)
-        return self._sent(outcome, outcome.amiss or await take_out(js, name, late, self._ledger))
+        late = await self._late(outcome)
+        return self._sent(outcome, outcome.amiss or await take_out(js, name, late, self._ledger), bool(late))
+
+    async def _late(self, outcome: CloneOutcome) -> SequenceSet:
+        """Return the messages to be deleted at the target, by their sequences there."""
+        numbers = self._numbers
+        if outcome.held is None:
+            late = outcome.late
+        elif numbers is None:
+            late = await find_not_held(self.delivery.js, self._action.name, outcome.held)
+        else:
+            late = not_held(numbers, outcome.held)
+        if self.source.newest is not None:
+            late = late | self.source.newest.superseded()
+        return late if numbers is None else SequenceSet(numbers.rank(one) for one in late if one in numbers)
+
+    @property
+    def _numbers(self) -> RisingSequences | None:
+        return self._tally.numbered if self.source.reshape.renumber else None
 
     async def _send(self, reading: asyncio.Task[CloneOutcome]) -> None:
         parts: set[asyncio.Future[Any]] = {reading, self._began}
@@ -164,34 +188,24 @@ class Passage:
 
     async def read_snapshot(self) -> CloneOutcome:
         """Read the stream from a snapshot."""
-        js, name = self.source.js, self.source.name
         info = await self._look()
-        capture = await capture_snapshot(
-            js,
-            name,
-            self,
-            deleted=await self._deleted(info),
-            consumers=bool(self._action.consumers) or self.source.consumers is None,
-            limits=self.limits,
-            begun=self._begin,
-        )
+        consumers = bool(self._action.consumers) or self.source.consumers is None
+        capture = await self._reading.snapshot(info, self, limits=self.limits, consumers=consumers, begun=self._begin)
         end = capture.end
         assert end is not None
-        archive_format, consumers = ArchiveFormat(end.format), tuple(capture.consumers)
+        archive_format, archived = ArchiveFormat(end.format), tuple(capture.consumers)
         if archive_format is ArchiveFormat.V2:
-            await self._check_count(capture.state, capture.messages)
             outcome = await self._read_on(info, capture.state, capture.messages)
-            return replace(outcome, archive_format=archive_format, archived=consumers)
+            return replace(outcome, archive_format=archive_format, archived=archived)
         late = late_deletions(end).certain
-        await self._check_count(capture.state, end.messages - len(late))
-        state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
-        return CloneOutcome(state, archive_format, consumers, late)
+        await self._reading.check_count(capture.state, end.messages - len(late))
+        return CloneOutcome(state_at_end(capture), archive_format, archived, late)
 
     async def read_messages(self) -> CloneOutcome:
         """Read the stream message by message."""
         info = await self._look()
         self._began.set_result(info.state)
-        messages = await read_into(self.source.js, info, self.add, _unheeded)
+        messages = await self._reading.messages(info, self.add)
         return await self._read_on(info, info.state, messages)
 
     async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> CloneOutcome:
@@ -200,14 +214,12 @@ class Passage:
         """
         if messages == then.messages or not is_overwritten(info.config):
             return CloneOutcome(then, ArchiveFormat.MESSAGES)
-        js = self.source.js
         try:
-            async with open_reader(js, info, _unheeded, first=then.last_seq + 1) as reader:
-                caught = await catch_up(js, info, then.last_seq, reader, add=self.add)
+            caught = await self._reading.read_on(info, then.last_seq, self.add)
         except NatsPermissionDenied as error:
             amiss = f"lacks messages that were overwritten while it was read: {error.message}"
             return CloneOutcome(then, ArchiveFormat.MESSAGES, amiss=amiss)
-        amiss = f"lacks {caught.missing} messages that were overwritten too fast" if caught.missing else ""
+        amiss = f"lacks {format_count(caught.missing, 'message')} overwritten too fast" if caught.missing else ""
         now = caught.info
         listed = now.deleted is not None or not now.state.deleted
         held = PresentSequences(now.state, now.deleted or ()) if listed else None
@@ -237,23 +249,6 @@ class Passage:
     def _begin(self, capture: Capture) -> None:
         self._capture = capture
         self._began.set_result(capture.state)
-
-    async def _deleted(self, info: StreamInfo) -> SequenceSet:
-        """Request the deleted sequences in advance; later deletions are reported at the end."""
-        if self.source.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
-            return SequenceSet()
-        detailed = await self.source.js.stream(self.source.name, deleted_details=True)
-        return SequenceSet(detailed.deleted or ())
-
-    async def _check_count(self, then: StreamState, messages: int) -> None:
-        """Check the count, if the stream is unchanged since the snapshot began."""
-        now = (await self.source.js.stream(self.source.name)).state
-        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
-        if quiet and messages != then.messages:
-            raise IntegrityError(
-                f"the snapshot of {self.source.name} has {messages} messages, the server reports {then.messages}",
-                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
-            )
 
     # --- between two threads
 
@@ -299,13 +294,15 @@ class Passage:
         """Raise PlanRefused if a mask matched nothing, or no message is left, before the stream counts as complete."""
         action, tally = self._action, self._tally
         found = list(self._about_masks())
+        if not action.filters_may_miss and tally.kept.messages:
+            found += against_missed(self.source.reshape.filters, tally.matched)
         # A stream that was planned as an empty one may have got messages since, which its cut leaves out.
         planned = action.entry.captured.messages or tally.cut.messages
         if tally.came.messages and not tally.kept.messages and planned:
             found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
         for refusal in found:
             if refusal.code:
-                raise PlanRefused(f"stream {self.source.name} {refusal.reason}", hint=refusal.hint)
+                raise PlanRefused(refusal.sentence, hint=refusal.hint)
 
     def _about_masks(self) -> Iterator[Finding]:
         masks = self.source.reshape.masks.masks
@@ -326,17 +323,20 @@ class Passage:
 
     def _state(self, outcome: CloneOutcome) -> StreamState:
         """Return the state of the sent stream, after everything was sent."""
-        return self.source.state_after(outcome.state, self._tally, self._ledger.raw_bytes)
+        return self.source.state_after(outcome.state, self._tally, self._ledger.raw_bytes, self._action.wire)
 
     def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
         """Return the planned consumers, with the best state that is known by now."""
         if self.source.consumers is None:
             outcome, capture = self._outcome, self._capture
             archived = outcome.archived if outcome else tuple(capture.consumers) if capture else ()
+            if self.source.reshape.renumber and outcome is not None:  # positions are at the source
+                last_seq = max(outcome.state.last_seq, self._tally.came.last_seq)
             known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
             plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
             planned = (one for action in plan.actions for one in action.consumers)
-            self._consumers = {one.consumer.name: self.source.placed(one, self._action.wire) for one in planned}
+            wire, tally = self._action.wire, self._tally
+            self._consumers = {one.consumer.name: self.source.placed(one, wire, last_seq, tally) for one in planned}
         else:
             self._consumers = dict(self.source.consumers)
         return self._chosen()
@@ -348,12 +348,16 @@ class Passage:
 
     # --- after the transfer ---
 
-    def _sent(self, outcome: CloneOutcome, amiss: str) -> LiveSent:
+    def _sent(self, outcome: CloneOutcome, amiss: str, late: bool) -> LiveSent:
         opaque = self._action.wire is SendAs.OPAQUE
         notes = [*([amiss] if amiss else []), *self._about_mark]
         notes += [found.reason for found in self._about_masks()]
         if self._action.wire is SendAs.V2 and self._state(outcome).last_seq > self._ledger.last_seq:
-            notes.append("its last message was deleted; the time of it has no place in an archive v2")
+            notes.append("its last message was deleted; an archive v2 cannot store the time of that message")
+        if self._numbers is not None and late:
+            notes.append("its sequences have gaps: messages were deleted or overwritten at the source meanwhile")
+        if self._tally.markers and self._tally.kept.messages:
+            notes.append(about_markers(self.source.name, self._tally.markers).reason)
         return LiveSent(
             entry=self._entry(outcome),
             consumers=tuple(self._action.consumers if opaque else self._chosen()),
@@ -361,8 +365,11 @@ class Passage:
             undecoded="it was sent unchanged, not decoded" if opaque else "",
             notes=tuple(notes),
             incomplete=bool(amiss or self._about_mark),
+            source=self.source,
             ledger=self._ledger,
             known=self._consumers,
+            numbers=self._numbers,
+            matched=self._tally.matched,
         )
 
     def _entry(self, outcome: CloneOutcome) -> StreamBackup:

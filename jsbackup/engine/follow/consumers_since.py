@@ -18,6 +18,8 @@ def consumers_since(
     """Return the consumers as the API reports them, or from the last backup if that is more exact and nothing has
     changed.
     """
+    if not (inventory.entries or inventory.missing or inventory.offline):
+        return ()
     before = {consumer.name: consumer for consumer in last}
     now = [as_backed_up(item) for item in merge_consumers((), inventory, info.state.last_seq)]
     return tuple(

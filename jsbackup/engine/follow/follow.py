@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from jsbackup.errors import (
     TransferError,
 )
 from jsbackup.failure import Failure
+from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
@@ -134,7 +136,7 @@ class _Following:
         self._committed_at = 0.0
         self._generation = js.link.generation
         self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
-        self._circles: Mapping[str, frozenset[str]] = {}  # those already reported
+        self._circles: dict[str, frozenset[str]] = {}  # those already reported
         self.report = FollowReport()
 
     async def run(self, stopping: asyncio.Event) -> FollowReport:
@@ -165,7 +167,7 @@ class _Following:
                 late.cancel()
             if self._was_cut_off and not report.trouble:
                 report.troubles += 1
-                _log.warning("the connection to the server was lost, and made again")
+                _log.warning("the connection to the server was lost and restored")
             self._generation = self._js.link.generation
             if report.trouble:
                 _log.warning("it works again; backup %s has what was published meanwhile", self._newest_id)
@@ -213,7 +215,7 @@ class _Following:
             return
         try:
             held = await self._leases.take()
-            await in_thread(self._repository.objects.look_for_damage)
+            await in_thread(self._repository.look_for_damage)
             await self._find_earlier(looks, failing)
             receipts = Receipts(self._repository.documents, held.lease.id, format_time(begun_ns), TOOL)
             if self.report.newest is None:
@@ -256,7 +258,8 @@ class _Following:
             raise missing[0].error
         begun = BegunBackup(begun_ns, Chosen(self._source, (), {}), (), receipts, None)
         streams = [results[name] for name in sorted(results)]
-        report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease)
+        entries = {name: one.entry for name, one in self._followed.items() if one.entry is not None}
+        report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease, followed=entries)
         manifest = report.manifest
         assert manifest is not None
         before = {name: self._last_seq(name) for name in read}
@@ -296,7 +299,7 @@ class _Following:
             try:
                 await in_thread(self._repository.store.head, key)
             except ObjectNotFound:
-                _log.warning("backup %s was removed; the next one builds on what there is", newest.id)
+                _log.warning("backup %s was removed; the next one builds on the remaining ones", newest.id)
                 await self._start_over()
         for name in [*self._followed]:
             if name not in looks and name not in failing:
@@ -326,16 +329,27 @@ class _Following:
     ) -> tuple[dict[str, StoredStream], list[Failure]]:
         """Read all streams of `looks`. Reading a slow stream continues, for a later backup.
 
-        Streams that copy from another one are read before that is described (`downstream.py`).
+        Streams that copy from another one are read before that is described (`downstream.py`). Streams at rest are not
+        read, so they cost little, in an account of thousands.
         """
         gate = asyncio.Semaphore(self._run.options.jobs)
-        order = order_of([look.info for look in looks.values()])
-        if order.broken != self._circles:
-            self._circles = order.broken
-            for origin, copies in order.broken.items():
-                _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
-
         infos = {name: look.info for name, look in looks.items()}
+        results = {
+            name: resting.with_copied(reach_of(look.info, infos))
+            for name, look in looks.items()
+            if name not in self._reading and (resting := self._followed[name].at_rest(look)) is not None
+        }
+        # A copy that is read now may have what its origin got after the look.
+        moving = deque(info for name, info in infos.items() if name not in results)
+        while moving:
+            for origin in origin_names(moving.popleft().config):
+                if results.pop(origin, None) is not None:
+                    moving.append(infos[origin])
+        order = order_of([info for name, info in infos.items() if name not in results])
+        for origin, copies in order.broken.items():
+            if self._circles.get(origin) != copies:
+                self._circles[origin] = copies
+                _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
 
         async def read(followed: Followed, look: Look) -> StoredStream:
             if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
@@ -357,7 +371,6 @@ class _Following:
         if new:
             timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
             await some_of(new, timeout)
-        results: dict[str, StoredStream] = {}
         failures: list[Failure] = []
         for_all: list[JsBackupError] = []
         for name, task in [*self._reading.items()]:

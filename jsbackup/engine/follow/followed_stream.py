@@ -29,7 +29,7 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream
 from jsbackup.engine.read.increment import Increment, PresentSequences, intact_segments, plan_increment
-from jsbackup.engine.read.join import carry_out
+from jsbackup.engine.read.join import read_increment
 from jsbackup.errors import (
     ApiError,
     IntegrityError,
@@ -42,7 +42,7 @@ from jsbackup.model import StreamState
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
-from jsbackup.protocol.responses import is_temporary
+from jsbackup.protocol.responses import may_pass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
@@ -112,6 +112,7 @@ class Followed:
         self._folder = run.repository.objects.sealing.folder(info.name, incarnation)
         self._tail: Tail | None = None
         self._proved = False  # whether the segments of the entry are known to be in the store
+        self._free_of: frozenset[bytes] = frozenset()  # damaged objects that the entry does not name
         self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
         self._asked_ns = 0  # when the server was last asked for all deleted sequences
         self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
@@ -134,6 +135,15 @@ class Followed:
             and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers
         )
 
+    def at_rest(self, look: Look) -> StoredStream | None:
+        """Return the stream if its messages are surely those of the last backup, without asking anybody; else None."""
+        entry = self.entry
+        if entry is None or not (self._tidy and self._proved) or self._tail is not None:
+            return None
+        if self._free_of != self._damage or self._is_due(look) or not self._is_as_stored(look.info):
+            return None
+        return self._unread(entry, look)
+
     async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """Store the stream as it is now. Call `committed` when a manifest names the result.
 
@@ -145,10 +155,9 @@ class Followed:
             self._tidy = True
             consumers = None if look.consumers is None else look.consumers.entries.values()
             await remove_left_readers(self._js, self.name, self._repository.descriptor.id, consumers)
-        if self.entry is not None and self._repository.objects.knows_damage:
-            self._proved = self._proved and not await in_thread(self._is_damaged, self.entry)
-        if self.entry is not None and not self._proved:
-            self._proved = await in_thread(self._is_stored, self.entry)
+        if self.entry is not None:
+            damaged = self._free_of != self._damage and await in_thread(self._is_damaged, self.entry)
+            self._proved = not damaged and (self._proved or await in_thread(self._is_stored, self.entry))
         if self.entry is None or not self._proved:
             return await self._anew(look, receipts)
         if self._has_lost_tail(look):
@@ -163,14 +172,24 @@ class Followed:
         result = await self._join(self.entry, look, receipts)
         return await self._anew(look, receipts) if result is None else result
 
+    @property
+    def _damage(self) -> frozenset[bytes]:
+        """The objects in its folder that are known to be damaged."""
+        return self._repository.objects.damaged_in(self._folder)
+
     def _is_damaged(self, entry: StreamBackup) -> bool:
-        return any(isinstance(ref, BrokenPage) or self._repository.objects.is_damaged(ref) for ref in entry.walk())
+        """Return whether the entry names anything that is known to be damaged. If not, later ones do not either."""
+        known = self._damage
+        if any(isinstance(ref, BrokenPage) or self._repository.objects.is_damaged(ref) for ref in entry.walk()):
+            return True
+        self._free_of = known
+        return False
 
     def _is_stored(self, entry: StreamBackup) -> bool:
         """Return whether its segments can be built on. As in a backup a long list is not looked for, nor those of many
         streams.
         """
-        if (isinstance(entry.segments, SegmentList) or self._run.many) and not self._repository.objects.knows_damage:
+        if (isinstance(entry.segments, SegmentList) or self._run.many) and not self._damage:
             return True
         stored = stored_segments(self._repository.objects, self._folder, entry.segments)
         return len(stored) == len(entry.segments)
@@ -247,17 +266,18 @@ class Followed:
 
     def _unread(self, entry: StreamBackup, look: Look) -> StoredStream:
         """Return the stream with the same messages as before."""
-        described = self._described(entry.segments, look, look.info, reused=len(entry.segments), stored_bytes=0)
-        now = described.stream.captured
+        config = stored_config(look.info.config)
+        consumers, warnings = self._consumers_of(look, look.info)
+        begun, ended = format_time(look.at_ns), format_time(self._run.clock_ns())
         stream = replace(
             entry,
-            config=described.stream.config,
-            state=described.stream.state,
-            consumers=described.stream.consumers,
-            warnings=described.stream.warnings,
-            captured=replace(entry.captured, begun=now.begun, ended=now.ended),
+            config=entry.config if config == entry.config else config,
+            state=look.info.state,
+            consumers=consumers,
+            warnings=warnings,
+            captured=replace(entry.captured, begun=begun, ended=ended),
         )
-        return replace(described, stream=stream)
+        return StoredStream(stream, len(entry.segments), 0, incomplete=bool(warnings))
 
     # --- with its tail ---
 
@@ -277,7 +297,7 @@ class Followed:
                     if not isinstance(plan, Increment) or not await self._has_tail(entry, info):
                         return None
                     assert self._tail is not None
-                    joined = await carry_out(
+                    joined = await read_increment(
                         self._js,
                         info,
                         plan,
@@ -312,7 +332,7 @@ class Followed:
         try:
             await self._tail.begun()
         except ApiError as error:
-            if is_temporary(error):
+            if may_pass(error):
                 raise TransferError(error.message) from error
             # Limits on consumers. (A missing permission is left to the user to fix.)
             _log.warning("stream %s cannot be followed by a consumer, and is read again and again", self.name)
@@ -371,16 +391,7 @@ class Followed:
         reused: int,
         stored_bytes: int,
     ) -> StoredStream:
-        consumers: tuple[ConsumerBackup, ...] = ()
-        warnings: tuple[str, ...] = ()
-        if look.silent:
-            consumers = self.entry.consumers if self.entry else ()
-            warnings = ("its consumers did not answer in time, and are as they were before",)
-        elif look.consumers is not None:
-            lost = sorted({*look.consumers.missing, *look.consumers.offline})
-            consumers = consumers_since(self.entry.consumers if self.entry else (), look.consumers, info)
-            warnings = tuple(f"consumer {name} did not answer; its positions are not known" for name in lost)
-        warnings = (*about_leftover(info.config), *warnings)
+        consumers, warnings = self._consumers_of(look, info)
         totals = total_of(segments)
         stream = StreamBackup(
             name=self.name,
@@ -397,6 +408,18 @@ class Followed:
             read=_FOLLOWED,
         )
         return StoredStream(stream, reused, stored_bytes, incomplete=bool(warnings))
+
+    def _consumers_of(self, look: Look, info: StreamInfo) -> tuple[tuple[ConsumerBackup, ...], tuple[str, ...]]:
+        """Return the consumers as they are now, and warnings about stream and consumers."""
+        before = self.entry.consumers if self.entry else ()
+        leftover = about_leftover(info.config)
+        if look.silent:
+            return before, (*leftover, "its consumers did not answer in time, and are as they were before")
+        if look.consumers is None:
+            return (), leftover
+        lost = sorted({*look.consumers.missing, *look.consumers.offline})
+        warnings = (f"consumer {name} did not answer; its positions are not known" for name in lost)
+        return consumers_since(before, look.consumers, info), (*leftover, *warnings)
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from jsbackup.engine.read.consume import is_control, position_of, read_messages,
 from jsbackup.errors import DigestMismatch, FormatError, JsBackupError, NatsError, NatsTimeout, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
 from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.progress import ignored
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.info import StreamInfo
 
@@ -166,7 +167,7 @@ class Tail:
         self._failure: JsBackupError | None = None
         self._begun = False
         self.consumer = ""  # its name, once it has one
-        self._wanted = False  # somebody is waiting for messages
+        self._wanted = False  # someone is waiting for messages
         self._backlog = backlog
         backlog.enter(self)
         self._task = asyncio.create_task(self._run())
@@ -219,7 +220,7 @@ class Tail:
         self._needed_from = first
         if first <= self._base:
             base = min(last, self._base)
-            async with aclosing(read_messages(self._js, info, _nobody, first=first, last=base)) as batches:
+            async with aclosing(read_messages(self._js, info, ignored, first=first, last=base)) as batches:
                 async for batch in batches:
                     yield batch
             first = base + 1
@@ -352,10 +353,6 @@ class Tail:
             rows, self._rows = self._rows, _Rows()
             self._pieces.append(rows.packed())
             self._backlog.added()
-
-
-def _nobody(_byte_count: int, _messages: int) -> None:
-    """Ignore progress."""
 
 
 def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:

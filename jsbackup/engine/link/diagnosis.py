@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 
-from jsbackup.config import Connection, Nkey, Server, UserJwt, UserPassword
+from jsbackup.config import Connection, IssuedUser, Nkey, Server, UserJwt, UserPassword
 from jsbackup.errors import NatsError, NatsTimeout
 from jsbackup.model import JsonObject
 from jsbackup.protocol.headers import one_line
@@ -104,6 +104,8 @@ def _login_hint(connection: Connection, server: Server) -> str:
             return f"The server does not accept user {user!r} with this password."
         case Nkey():
             return "The server does not know the nkey."
+        case IssuedUser():
+            return "The server does not accept users of the signing key; it may be revoked, or no key of the account."
         case UserJwt():
             return "The server does not accept the credentials; they may be expired, revoked or for another operator."
         case _:

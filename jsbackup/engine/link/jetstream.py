@@ -32,7 +32,7 @@ from jsbackup.protocol.info import (
     stream_info,
 )
 from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page, stream_names_page
-from jsbackup.protocol.responses import ErrCode, is_temporary, lacks_peers
+from jsbackup.protocol.responses import ErrCode, lacks_peers, may_pass
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
 
@@ -91,7 +91,7 @@ class JetStream:
                 if await self.gathers(error):
                     continue
                 pause = next(pauses, None)
-                if pause is None or not is_temporary(error):
+                if pause is None or not may_pass(error):
                     raise
             await asyncio.sleep(pause)
 
@@ -281,6 +281,19 @@ class JetStream:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None
             raise
+
+    async def last_message(self, stream: str, subject: str) -> StoredMessage | None:
+        """Return the last message with a subject, or None."""
+        try:
+            return stored_message(await self.ask(api.message_get_last(self.prefix, stream, subject)))
+        except ApiError as error:
+            if error.err_code == ErrCode.NO_MESSAGE_FOUND:
+                return None
+            raise
+
+    async def purge_subject(self, stream: str, subject: str) -> None:
+        """Remove all messages with this subject."""
+        await self.ask(api.stream_purge(self.prefix, stream, subject))
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 jsbackup.errors.
 
 - Headers are passed on byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
-  spaces; so `_Client` takes each message before that.
+  spaces; so `_Client` takes each message before that, and sends a header block as it is.
 - nats-py never reconnects (`peer.py` does, and explains why). When a connection is lost in any way, its conversation
   ends, and everything that waits fails.
 - nats-py never writes to stderr: its errors arrive through callbacks, and its logger is silent.
@@ -11,18 +11,17 @@ jsbackup.errors.
 
 This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of them changes its meaning. The
-module is long so that no other one depends on any of this.
+`_flusher_task`, `_send_command`, `_flush_pending`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of
+them changes its meaning. The module is long so that no other one depends on any of this.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, Final, Self
@@ -33,18 +32,19 @@ from nats.aio.client import Client, RawCredentials
 from nats.aio.transport import TcpTransport, Transport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
+from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
+from jsbackup.config.accounts.claims import user_claims
 from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
-from jsbackup.engine.link.peer import Candidate, NatsConnection, Peer
+from jsbackup.engine.link.nkey_pairs import public_key
+from jsbackup.engine.link.peer import AnyHeaders, Candidate, NatsConnection, Peer
 from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.tls import tls_context
-from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout, TransferError
+from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
-from jsbackup.strict_json import read_object
 
 __all__ = ["Link", "Subscription"]
 
@@ -107,6 +107,13 @@ class _Client(Client):
         self._wire.take_info(info, initial_connection)
         await super()._process_info(info, initial_connection)
 
+    async def publish_block(self, subject: str, payload: bytes, reply: str, block: bytes) -> None:
+        """Publish with a header block, byte for byte."""
+        size = len(block) + len(payload)
+        command = f"HPUB {subject} {f'{reply} ' if reply else ''}{len(block)} {size}\r\n"
+        await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
+        await self._flush_pending()
+
     def _connect_command(self) -> bytes:
         # nats-py omits the token if there is a user and a password; an auth callout may need both.
         command: bytes = super()._connect_command()
@@ -165,6 +172,8 @@ class _Wire:
         connection = self._connection
         own = self.server.login is not None or self.server.token is not None
         login = self.server.login if own else connection.login
+        if isinstance(login, IssuedUser):
+            login = login.issue()
         token = self.server.token if own else connection.token
         user = password = seed = bearer = None
         credentials: RawCredentials | None = None
@@ -227,19 +236,23 @@ class _Wire:
     # ------------------------------------------------------------------------------------------------- talking
 
     async def publish(
-        self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes, reply: str | None = None, headers: AnyHeaders | None = None
     ) -> None:
         self.conversation.check()
         limit = self.info["max_payload"]
-        if len(payload) > limit:
+        size = len(payload) + (len(headers) if isinstance(headers, bytes) else 0)
+        if size > limit:
             raise NatsError(
-                f"a message of {len(payload)} bytes for {subject} is more than the {limit} that {self.server} allows",
+                f"a message of {size} bytes for {subject} is more than the {limit} that {self.server} allows",
                 hint="Raise max_payload on the server, or send smaller messages.",
             )
         if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
             raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
         try:
-            await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
+            if isinstance(headers, bytes):
+                await self.client.publish_block(subject, payload, reply or "", headers)
+            else:
+                await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
         except (nats.errors.Error, UnicodeEncodeError) as error:
             self.conversation.check()
             raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
@@ -259,9 +272,7 @@ class _Wire:
             except OSError as error:
                 self.lose(error)
 
-    async def request(
-        self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
-    ) -> Message:
+    async def request(self, subject: str, payload: bytes, timeout: float, headers: AnyHeaders | None = None) -> Message:
         loop = asyncio.get_running_loop()
         began = loop.time()
         with self.conversation.expecting(subject) as (reply, answer):
@@ -424,9 +435,12 @@ class Link(Peer):
             case UserPassword(user=user):
                 return f"user {user}"
             case Nkey(seed=seed):
-                return f"nkey {_public_key(seed)}"
+                return f"nkey {public_key(seed)}"
             case UserJwt(jwt=jwt):
-                return f"account {_account_of(jwt)}"
+                claims = user_claims(jwt.reveal())
+                return f"account {claims.account if claims else ''}"
+            case IssuedUser(account=account):
+                return f"account {account}"
             case _:
                 return "token" if self.connection.token is not None else "nobody"
 
@@ -434,22 +448,6 @@ class Link(Peer):
         wire = _Wire(candidate, self.connection, generation)
         await wire.open(self.name)
         return wire
-
-
-def _public_key(seed: Secret) -> str:
-    import nkeys
-
-    return str(nkeys.from_seed(bytearray(seed.reveal().encode())).public_key.decode())
-
-
-def _account_of(jwt: Secret) -> str:
-    """Return the account of a JWT, as it says itself: its issuer, or the account that the issuer signs for."""
-    try:
-        body = jwt.reveal().split(".")[1]
-        claims = read_object(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), "JWT")
-        return str(claims["nats"].get("issuer_account") or claims["iss"])
-    except (FormatError, ValueError, LookupError, TypeError, AttributeError):
-        return ""
 
 
 def _join_writes(transport: Transport | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 from jsbackup.config import Connection, Server
 from jsbackup.engine.link.pending_replies import Conversation
@@ -27,11 +27,14 @@ from jsbackup.protocol.events import Message
 from jsbackup.protocol.responses import decode_response
 from jsbackup.strict_json import read_object
 
-__all__ = ["Candidate", "NatsConnection", "Peer"]
+__all__ = ["AnyHeaders", "Candidate", "NatsConnection", "Peer"]
 
 # Attempts to replace a lost connection, with the pause before each. A cluster elects a new leader in that time; a
 # server that restarts with much data takes longer, which is left to the retries of whole transfers.
 RECONNECT_PAUSES_SECONDS: Final = (0.0, 0.2, 0.5, 1.0, 2.0)
+
+AnyHeaders: TypeAlias = Mapping[str, str] | bytes
+"""Headers to send: by name, or as a header block, which is sent byte for byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,11 @@ class NatsConnection(Protocol):
     quickest_seconds: float | None  # of the answers so far
 
     async def publish(
-        self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes, reply: str | None = None, headers: AnyHeaders | None = None
     ) -> None: ...
 
     async def request(
-        self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes, timeout: float, headers: AnyHeaders | None = None
     ) -> Message: ...
 
     def subscribe(self, subject: str, limit_bytes: int) -> AbstractAsyncContextManager[Subscription]: ...
@@ -160,12 +163,12 @@ class Peer(ServerFacts):
         raise NatsError("; ".join(error.message for error in errors), hint=errors[0].hint)
 
     async def request(
-        self, subject: str, payload: bytes = b"", timeout: float | None = None, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes = b"", timeout: float | None = None, headers: AnyHeaders | None = None
     ) -> Message:
         """Publish, and wait for the answer, by default for the connection's timeout.
 
         Raises NatsTimeout; NatsPermissionDenied as soon as the server reports it; TransferError at once when the
-        connection is lost, or if a lost one cannot be replaced; NatsNoResponders if nobody listens.
+        connection is lost, or if a lost one cannot be replaced; NatsNoResponders if no one listens.
         """
         wire = await self._connected()
         return await wire.request(subject, payload, self._seconds(timeout), headers)
@@ -176,7 +179,7 @@ class Peer(ServerFacts):
         return decode_response(message.data, request.response_type, request.subject)
 
     async def publish(
-        self, subject: str, payload: bytes = b"", reply: str | None = None, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes = b"", reply: str | None = None, headers: AnyHeaders | None = None
     ) -> None:
         """Send one message on the existing connection: raises TransferError if that is lost. `flush` reports denials.
 

@@ -104,8 +104,10 @@ class Conversation:
                 known = True
         for subscription in self._subscriptions.values():
             replies_here = what == REPLY and _is(subscription.subject, said)
-            if replies_here or subscription.has_published(lambda subject: _is(subject, said)):
-                subscription.fail(lambda: self._denial(what, said))
+            # As it was written: nats-py has changed the case of what the server says.
+            published = subscription.published(lambda subject: _is(subject, said))
+            if replies_here or published is not None:
+                subscription.fail(lambda subject=published or said: self._denial(what, subject))  # type: ignore[misc]
                 known = True
         return known
 
@@ -113,11 +115,11 @@ class Conversation:
         if what == SUBSCRIBE:
             return NatsPermissionDenied(
                 f"{self._where} does not allow subscribing to {subject}",
-                hint="Grant the user this subject, or choose one that is granted with --inbox-prefix.",
+                hint="Allow the user to subscribe to this subject, or choose one that is allowed with --inbox-prefix.",
             )
         doing = "publishing to" if what == PUBLISH else "replies to"
         return NatsPermissionDenied(
-            f"{self._where} does not allow {doing} {subject}", hint="Grant the user this subject."
+            f"{self._where} does not allow {doing} {subject}", hint="Allow the user to publish to this subject."
         )
 
     def take_denial(self) -> None:

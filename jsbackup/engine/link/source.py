@@ -6,13 +6,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.errors import NatsError
+from jsbackup.errors import NatsError, UsageError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.origin import named_cluster
@@ -21,7 +21,17 @@ from jsbackup.repository.read.lives import Connected, Life
 if TYPE_CHECKING:
     from jsbackup.planning.same_jetstream import JetStreamPlace
 
-__all__ = ["FindBackup", "describe_source", "found_for", "lives_of", "named_source", "place_of", "read_source"]
+__all__ = [
+    "FindBackup",
+    "KnownAccount",
+    "check_account",
+    "describe_source",
+    "found_for",
+    "jetstream_place",
+    "lives_of",
+    "named_source",
+    "read_source",
+]
 
 FindBackup = Callable[[Source], Manifest]
 """Finds the backup for the connected source. It reads the store, so call it in a worker thread."""
@@ -46,16 +56,49 @@ async def describe_source(js: JetStream, connection: Connection) -> Source:
     )
 
 
-async def named_source(js: JetStream, connection: Connection) -> Source:
-    """Return the source, with the operator's name for the account, if there is one and the user may request it."""
+@dataclass(frozen=True, slots=True)
+class KnownAccount:
+    """An account that is known from elsewhere: its public key or name, and the operator's name for it ("" for none).
+
+    `proved`: its login cannot be one of another account.
+    """
+
+    account: str
+    name: str = ""
+    proved: bool = False
+
+
+async def named_source(js: JetStream, connection: Connection, known: KnownAccount | None = None) -> Source:
+    """Return the source, with the operator's name for the account, if there is one and the user may request it.
+
+    Raises UsageError if the account is not the `known` one, or may be another one.
+    """
     source = await describe_source(js, connection)
+    if known is not None:
+        await check_account(js, known)
+        return replace(source, account=known.account, account_name=known.name or None, login=None)
     if not _PUBLIC_KEY.fullmatch(source.account):
         return source
     return replace(source, account_name=await js.link.account_name())
 
 
+async def check_account(js: JetStream, known: KnownAccount) -> None:
+    """Raise UsageError if the connection is not one of the account, or may be one of another."""
+    account = await js.link.account()
+    if account is None and not known.proved:
+        raise UsageError(
+            f"the server does not say of which account the user is that is logged in for account {known.account}",
+            hint="Grant the user $SYS.REQ.USER.INFO: servers before 2.12 say it only if asked.",
+        )
+    if account is not None and account != known.account:
+        raise UsageError(
+            f"the user that was given for account {known.account} is one of account {account}",
+            hint="Correct its login.",
+        )
+
+
 @with_own_threads
-async def place_of(js: JetStream) -> JetStreamPlace:
+async def jetstream_place(js: JetStream) -> JetStreamPlace:
     """Return the place behind a connection. Raises NatsError."""
     from jsbackup.planning.same_jetstream import JetStreamPlace  # backups do not need it
 

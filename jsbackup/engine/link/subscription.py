@@ -118,9 +118,9 @@ class Subscription:
             self._failure = failure
             self._wake()
 
-    def has_published(self, matches: Callable[[str], bool]) -> bool:
-        """Return whether one of the recently published subjects matches the one that the server refuses."""
-        return any(matches(subject) for subject in self._published)
+    def published(self, matches: Callable[[str], bool]) -> str | None:
+        """Return the recently published subject that matches the one that the server refuses, if there is one."""
+        return next((subject for subject in self._published if matches(subject)), None)
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

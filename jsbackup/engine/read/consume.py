@@ -46,6 +46,8 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
 __all__ = [
     "IDLE_SECONDS",
+    "LEFT_SECONDS",
+    "PUT_BACK_DESCRIPTION",
     "MessagePosition",
     "Row",
     "is_control",
@@ -59,15 +61,17 @@ __all__ = [
     "rows_as_batch",
 ]
 
-BATCH_BYTES = 4 * 1024 * 1024
+READ_BYTES = 4 * 1024 * 1024
 IDLE_SECONDS = 5.0  # the requested heartbeat; after three missed ones the consumer counts as lost
+_IDLE_BEATS = 4  # heartbeats without a message, while some are pending, after which the server counts as stuck
 _ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have nothing left is queried
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
 _DESCRIPTION = "jsbackup reads this stream"
+PUT_BACK_DESCRIPTION = "jsbackup puts messages back into this stream"
 _OWNER = "jsbackup.repository"  # metadata key
 # How long a reader exists without a listener: as long as a silent reader is waited for.
-_LEFT_SECONDS = 15.0
+LEFT_SECONDS = 15.0
 _ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
 
 
@@ -83,18 +87,27 @@ class Row:
 
 
 async def read_messages(
-    js: JetStream, info: StreamInfo, advance: Advance, *, first: int = 0, last: int | None = None
+    js: JetStream,
+    info: StreamInfo,
+    advance: Advance,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    only: JsonObject | None = None,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield batches of the stream's messages, in order: from `first` to `last`, or to the end of `info.state`.
 
-    Sequences that `info` lists as deleted may be skipped. Raises NatsError, FormatError, UnsupportedError.
+    Sequences that `info` lists as deleted may be skipped. `only` are fields for the configuration of the consumer, such
+    as `filter_subjects` and `headers_only`: less may be read then, but need not be.
+
+    Raises NatsError, FormatError, UnsupportedError.
     """
     if not info.state.messages:
         return
     first = max(first, info.state.first_seq)
     last = info.state.last_seq if last is None else min(last, info.state.last_seq)
     async with (
-        open_reader(js, info, advance, first=first) as reader,
+        open_reader(js, info, advance, first=first, only=only) as reader,
         aclosing(reader.read(info, first, last)) as batches,
     ):
         async for batch in batches:
@@ -123,11 +136,13 @@ async def read_into(
 
 @asynccontextmanager
 async def open_reader(
-    js: JetStream, info: StreamInfo, advance: Advance, *, first: int
+    js: JetStream, info: StreamInfo, advance: Advance, *, first: int, only: JsonObject | None = None
 ) -> AsyncIterator[_ConsumerReader | _GetReader]:
-    """Yield a reader (`catch_up.py`) of the stream that begins at the sequence `first`. Raises NatsError."""
+    """Yield a reader (`catch_up.py`) of the stream that begins at the sequence `first`; `only` as for `read_messages`.
+    Raises NatsError.
+    """
     inbox = js.link.new_inbox()
-    consumer = await _try_consumer(js, info, inbox, first)
+    consumer = await _try_consumer(js, info, {**reader_config(inbox, first, IDLE_SECONDS), **(only or {})})
     if consumer is None:
         yield _GetReader(js, info.name, advance)
         return
@@ -146,7 +161,7 @@ async def _batched(rows: AsyncGenerator[Row, None], advance: Advance) -> AsyncGe
         async for row in rows:
             batch.append(row)
             size += len(row.subject) + len(row.headers or b"") + len(row.data) + 16
-            if size >= BATCH_BYTES:
+            if size >= READ_BYTES:
                 advance(size, len(batch))
                 yield rows_as_batch(batch)
                 batch, size = [], 0
@@ -210,12 +225,12 @@ class _GetReader:
                 )
 
 
-async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int) -> ConsumerInfo | None:
-    """Create a consumer, which delivers once somebody listens; None if it would interfere or is not allowed."""
+async def _try_consumer(js: JetStream, info: StreamInfo, config: JsonObject) -> ConsumerInfo | None:
+    """Create a consumer, which delivers once someone listens; None if it would interfere or is not allowed."""
     if info.config.get("retention", "limits") != "limits":
         return None
     try:
-        return await js.create_consumer(info.name, reader_config(inbox, first, IDLE_SECONDS))
+        return await js.create_consumer(info.name, config)
     except (ApiError, NatsPermissionDenied):  # limits on consumers, such as max_consumers or consumer_limits
         return None
 
@@ -270,7 +285,7 @@ class _ConsumerReader:
 
     async def _receive(self) -> Row | None:
         """Return the next message, None if there is none for now."""
-        silent = 0.0
+        silent, idle = 0.0, 0
         while True:
             try:
                 message = await self._subscription.next(_ASK_SECONDS if not self._left else IDLE_SECONDS)
@@ -290,6 +305,14 @@ class _ConsumerReader:
                     await self._subscription.publish(message.reply)
                 elif await self._is_done():  # idle: the messages that were pending have been deleted
                     return None
+                else:
+                    idle += 1
+                if idle == _IDLE_BEATS:
+                    raise TransferError(
+                        f"reading {self._stream}: its consumer delivers nothing after sequence {self._at}, although "
+                        f"{self._left} messages are pending",
+                        hint="The server may not be able to read its own store; look at its log.",
+                    )
                 continue
             row, self._left = _row_of(self._stream, message, self._at)
             return row
@@ -313,7 +336,8 @@ def is_control(message: Message) -> bool:
 
 def is_reader(config: JsonObject) -> bool:
     """Return whether a consumer with this configuration is one of ours: a killed run leaves it behind for a while."""
-    return config.get("description") == _DESCRIPTION and not config.get("durable_name")
+    ours = config.get("description") in (_DESCRIPTION, PUT_BACK_DESCRIPTION)
+    return ours and not config.get("durable_name")
 
 
 def owner_of(config: JsonObject) -> str | None:
@@ -342,7 +366,7 @@ def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") 
         "num_replicas": 1,
         "flow_control": True,
         "idle_heartbeat": int(idle_seconds * 1e9),
-        "inactive_threshold": int(_LEFT_SECONDS * 1e9),
+        "inactive_threshold": int(LEFT_SECONDS * 1e9),
     }
     return {**config, "metadata": {_OWNER: owner}} if owner else config
 

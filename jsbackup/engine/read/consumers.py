@@ -116,7 +116,7 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     return KnownConsumer(
         consumer,
         Fidelity.FLOOR,
-        "the API does not tell what was acknowledged above its ack floor",
+        "the API does not report what was acknowledged above its ack floor",
         _above(info.delivered, info.ack_floor),
     )
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
+from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of", "with_relatives"]
@@ -38,7 +38,7 @@ class ReadingOrder:
 def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
     """Return the order for these streams. Copies in another account or domain are unknown and do not count."""
     names = {info.name for info in streams}
-    origins = {info.name: (origins_of(info.config) & names) - {info.name} for info in streams}
+    origins = {info.name: (origin_names(info.config) & names) - {info.name} for info in streams}
     after: dict[str, set[str]] = {name: set() for name in names}
     for copy, its in origins.items():
         for origin in its:
@@ -70,7 +70,7 @@ def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
 def with_relatives(streams: Sequence[StreamInfo]) -> set[str]:
     """Return the streams that copy from another one, of any account, and those that one of them copies from."""
     copies = [info for info in streams if upstreams_of(info.config)]
-    return {info.name for info in copies}.union(*(origins_of(info.config) for info in copies))
+    return {info.name for info in copies}.union(*(origin_names(info.config) for info in copies))
 
 
 def _in_circles(left: Mapping[str, set[str]]) -> Collection[str]:

@@ -33,7 +33,7 @@ from enum import StrEnum
 from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import StreamState
-from jsbackup.planning.configs.features import Version
+from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
@@ -46,15 +46,13 @@ __all__ = [
     "PresentSequences",
     "SequenceSpan",
     "Whole",
-    "choose",
+    "accept_increment",
     "has_same_ends",
     "intact_segments",
     "plan_increment",
 ]
 
 UNCHANGED = "nothing has changed since the last backup"
-
-_V2_SINCE = (2, 15)
 
 
 class Incremental(StrEnum):
@@ -149,7 +147,7 @@ def plan_increment(
     """
     state, then = info.state, previous.state
     if info.created != previous.created:
-        return Whole("it was made anew")
+        return Whole("it was created again")
     if not previous.segments:
         return Whole("the last backup has no messages of it")
     if info.lost:
@@ -268,7 +266,7 @@ _CONSUMER = (0.005, 18e-6, 1 / 250e6)
 _GETS = (0.005, 140e-6, 1 / 50e6)
 
 
-def choose(
+def accept_increment(
     mode: Incremental, plan: Increment, info: StreamInfo, consumers: Iterable[ConsumerInfo], *, version: Version
 ) -> Increment | Whole:
     """Return the increment, or why the stream is read completely after all. `consumers` are those of the backup.
@@ -280,20 +278,20 @@ def choose(
     if not _no_snapshot(info, version):
         for consumer in consumers:
             if _snapshot_has_more(consumer, version):
-                return Whole(f"a snapshot alone tells what consumer {consumer.name} has not acknowledged")
+                return Whole(f"only a snapshot shows which messages consumer {consumer.name} has not acknowledged")
     if plan.spans and _seconds_apart(plan, info) >= _seconds_whole(plan, info, version):
         return Whole(f"{plan.read_messages} of {plan.whole_messages} messages would have to be read one by one")
     return plan
 
 
 def _no_snapshot(info: StreamInfo, version: Version) -> bool:
-    return info.config.get("storage") == "memory" and version < _V2_SINCE
+    return info.config.get("storage") == "memory" and version < MEMORY_SNAPSHOTS_SINCE
 
 
 def _snapshot_has_more(consumer: ConsumerInfo, version: Version) -> bool:
     """Return whether a snapshot has more of the consumer than the API. An archive v1 has none of those in memory."""
     pending = consumer.num_ack_pending > 0 or consumer.num_redelivered > 0
-    return pending and not (consumer.config.get("mem_storage") and version < _V2_SINCE)
+    return pending and not (consumer.config.get("mem_storage") and version < MEMORY_SNAPSHOTS_SINCE)
 
 
 def _seconds_apart(plan: Increment, info: StreamInfo) -> float:

@@ -31,7 +31,7 @@ from jsbackup.engine.read.increment import (
     PresentSequences,
     SequenceSpan,
     Whole,
-    choose,
+    accept_increment,
     plan_increment,
 )
 from jsbackup.engine.read.snapshot_transfer import Advance
@@ -53,7 +53,7 @@ from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import ends_of, joined, split_at
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 
-__all__ = ["Joined", "ReadOn", "carry_out", "take_increment"]
+__all__ = ["Joined", "ReadOn", "read_increment", "take_increment"]
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ async def take_increment(
             plan = await in_thread(plan_increment, previous, stored, info, writer.cuts)
             if isinstance(plan, Increment):
                 entries = inventory.entries.values() if inventory else ()
-                plan = choose(mode, plan, info, entries, version=js.link.server_version)
+                plan = accept_increment(mode, plan, info, entries, version=js.link.server_version)
             if isinstance(plan, Whole):
                 return plan
             start(plan.read_bytes, plan.read_messages)
@@ -117,7 +117,7 @@ async def take_increment(
             def read_on(info: StreamInfo, first: int) -> AbstractAsyncContextManager[StreamReader]:
                 return open_reader(js, info, advance, first=first)
 
-            return await carry_out(js, info, plan, inventory, writer=writer, read=read, read_on=read_on)
+            return await read_increment(js, info, plan, inventory, writer=writer, read=read, read_on=read_on)
         except (TransferError, NatsTimeout) as error:
             if attempt == _ATTEMPTS:
                 return Whole(error.message)
@@ -129,7 +129,7 @@ async def take_increment(
     raise AssertionError
 
 
-async def carry_out(
+async def read_increment(
     js: JetStream,
     info: StreamInfo,
     plan: Increment,
@@ -250,7 +250,7 @@ class _SpanSink:
         """Note the missing sequences from the end of the last batch up to `last`."""
         missing = self._present.count(self._at, last) - len(sequences)
         if missing < 0 or (sequences and not self._at <= sequences[0] <= sequences[-1] <= self._span.last):
-            raise FormatError("more messages came than the server said there are")
+            raise FormatError("the server delivered more messages than it reported")
         if len(self.missing) + missing > _MAX_MISSING:
             raise UnsupportedError("messages are deleted faster than they can be read")
         if missing:
@@ -276,5 +276,5 @@ class _SpanSink:
             raise TransferError("messages next to the join were deleted while they were read")
         raise DigestMismatch(
             f"sequences {anchor.first_seq} to {anchor.last_seq} are not those of the last backup: the stream has lost "
-            "its end, and others came in their place"
+            "its end, and other messages took their place"
         )

@@ -18,7 +18,7 @@ from jsbackup.repository.manifest import SegmentRef, Source
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, sha256_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.repair import Broken, RepairOutcome, put_back
+from jsbackup.repository.write.repair import Broken, RepairOutcome, put_in_place
 from jsbackup.stores.memory import MemoryStore
 
 __all__ = ["repair_from_server"]
@@ -45,7 +45,7 @@ async def repair_from_server(
                 outcomes.append(error)
                 continue
             outcomes.append(
-                RepairOutcome.MENDED if dry_run else await in_thread(put_back, repository.store, one.ref, data)
+                RepairOutcome.MENDED if dry_run else await in_thread(put_in_place, repository.store, one.ref, data)
             )
     return outcomes
 
@@ -56,14 +56,14 @@ async def _read_object(
     """Return an object's bytes, made from the server's messages. Raises IntegrityError if they are not the same."""
     ref, stream = broken.ref, broken.stream
     if not isinstance(ref, SegmentRef):
-        raise IntegrityError("a server has no messages for it")
+        raise IntegrityError("no server can supply it")
     if repository.objects.sealing.suffix:
-        raise IntegrityError("encryption gives other bytes each time; the next backup stores these messages again")
+        raise IntegrityError("encryption never gives the same bytes twice; the next backup stores these messages again")
     info = await js.stream(stream.name)
     if layout.incarnation(source.cluster, source.account, stream.name, info.created) != stream.incarnation:
-        raise IntegrityError(f"the stream {stream.name} of this server is another one")
+        raise IntegrityError(f"stream {stream.name} of this server is a different stream")
     if not info.state.first_seq <= ref.first_seq <= ref.last_seq <= info.state.last_seq:
-        raise IntegrityError("the server does not have all of these messages any more")
+        raise IntegrityError("the server no longer has all of these messages")
     made = Objects(MemoryStore())
     folder = layout.parse_segment_key(ref.key).folder
     progress.start(stream.name, ref.bytes, ref.messages)
@@ -77,10 +77,11 @@ async def _read_object(
     finally:
         progress.finish(stream.name)
     if len(found) != 1 or found[0].digest != ref.digest:
-        raise IntegrityError("the server does not have all of these messages any more")
+        raise IntegrityError("the server no longer has all of these messages")
     data = made.store.get(found[0].key)
     if sha256_of(data) != ref.sha256:
         raise IntegrityError(
-            "the server has the messages, but storing them gives other bytes; the next backup stores them again"
+            "the server has the messages, but storing them does not give the same bytes; the next backup stores them "
+            "again"
         )
     return data

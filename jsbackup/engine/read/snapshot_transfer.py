@@ -1,11 +1,7 @@
 """Capture a stream's snapshot, from the request to a proved end, into a sink of message batches.
 
-The loop receives chunks, a worker thread decodes and stores them. An acknowledgement is only flow-control credit: it is
-sent when a chunk has been admitted to the bounded queue between them. If the sink is slower than the server, credit
-cannot simply be withheld, because the server gives up after 5 s (2 s before 2.12.5) without any: one chunk a second
-keeps the transfer alive while the sink catches up, at the price of memory for each. (Measured, 2.11: servers before
-2.12.5 may have sent up to twice their window, and only react to an acknowledgement when the unacknowledged bytes are
-below it; so as many chunks are acknowledged as that takes.)
+The loop receives chunks, a worker thread decodes and stores them, and `snapshot_acks.py` decides when a chunk is
+acknowledged.
 
 This proves contiguous chunks and a proper end (protocol/snapshot.py), checksums, structure and the archive's own end
 (formats/), and that the archive covers the state that the server reported. Counts may differ: messages arrive and
@@ -15,11 +11,9 @@ expire while a snapshot runs.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -28,32 +22,20 @@ from jsbackup.engine.link.bounded_queues import Intake
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.errors import ApiError, JsBackupError, NatsTimeout, StoreError, TransferError
+from jsbackup.engine.read.snapshot_acks import CaptureLimits, SnapshotAcks
+from jsbackup.errors import ApiError, JsBackupError, NatsTimeout, TransferError
 from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.progress import ignored
 from jsbackup.protocol.events import ChunkReceived, SnapshotStarted
 from jsbackup.protocol.responses import is_unknown_field
-from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
-from jsbackup.protocol.window import window_for
+from jsbackup.protocol.snapshot import SnapshotReceiver
 
-__all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
-
-KIB, MIB = 1024, 1024 * 1024
-
-_MIN_CHUNK_BYTES = 16 * KIB
-_LEAST_CHUNKS = 2
+__all__ = ["Advance", "Capture", "Sink", "capture_opaque", "capture_snapshot"]
 
 Advance = Callable[[int, int], None]
 """Gets the bytes and messages of each processed piece."""
-
-
-def _nobody(_bytes: int, _messages: int) -> None:
-    pass
-
-
-def _unheeded(_capture: Capture) -> None:
-    pass
 
 
 class Sink(Protocol):
@@ -63,45 +45,11 @@ class Sink(Protocol):
         """Add messages, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureLimits:
-    """Limits of one snapshot: sizes in bytes and times in seconds."""
-
-    chunk_bytes: int = 128 * KIB
-    window_share: float = 1.0  # of the window that suits the link
-    queue_bytes: int = 2 * MIB  # admitted without delay; above it credit is slowed down
-    queue_limit_bytes: int = 48 * MIB  # above it no credit is given
-    trickle_seconds: float = 1.0  # less than the 2 s after which servers before 2.12.5 give up
-    request_seconds: float = 15.0
-    check_seconds: float = 3600.0  # with `check` a server before 2.15 answers only after its scan
-    idle_seconds: float = 20.0  # no chunk although credit was given
-    stall_seconds: float = 300.0  # the sink accepts nothing
-
-    def beside(self, others: int) -> CaptureLimits:
-        """Return limits for one of several snapshots at once: together they have no more in flight than two would."""
-        share = 2 / max(2, others + 1)
-        return replace(self, window_share=self.window_share * share, queue_bytes=int(self.queue_bytes * share))
-
-    def reduced(self) -> CaptureLimits:
-        """Return limits for another attempt after a broken transfer: less in flight is better for slow links and
-        stores.
-        """
-        return replace(
-            self,
-            chunk_bytes=max(_MIN_CHUNK_BYTES, self.chunk_bytes // 2),
-            window_share=self.window_share / 4,
-        )
-
-    def window_bytes(self, round_trip_seconds: float) -> int:
-        """Return how much may be in flight on such a link: at least two chunks."""
-        return max(_LEAST_CHUNKS * self.chunk_bytes, int(self.window_share * window_for(round_trip_seconds)))
-
-
 @dataclass(slots=True)
 class Capture:
     """The result of one snapshot. `config` and `state` are what the server reported when it began.
 
-    `messages` is how many the sink got. `end` is None for an opaque capture.
+    `messages` is how many the sink got. `end` is None for an opaque capture. `flaws` are what a lenient one left out.
     """
 
     config: JsonObject
@@ -110,6 +58,7 @@ class Capture:
     consumers: list[ArchivedConsumer] = field(default_factory=list)
     end: ArchiveEnd | None = None
     messages: int = 0
+    flaws: Sequence[str] = ()
 
 
 async def capture_snapshot(
@@ -121,19 +70,21 @@ async def capture_snapshot(
     consumers: bool = True,
     check: bool = False,
     limits: CaptureLimits | None = None,
-    advance: Advance = _nobody,
-    begun: Callable[[Capture], None] = _unheeded,
+    advance: Advance = ignored,
+    begun: Callable[[Capture], None] = ignored,
+    lenient: bool = False,
 ) -> Capture:
     """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted, which are left out.
 
-    `begun` gets the capture when the server has answered, before any data; it is filled from then on. Raises
+    `lenient`: damage in an archive v1 is no error, nor is an archive that ends too early; what of it is proved is
+    taken. `begun` gets the capture when the server has answered, before any data; it is filled from then on. Raises
     TransferError if another attempt may help, FormatError for damage, UnsupportedError for a stream that this server
     cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError otherwise, and
     the errors of `sink`. Nothing of it runs after it returns or raises.
     """
 
     def decode(intake: Intake, capture: Capture) -> None:
-        decoder = ArchiveDecoder(capture.state.first_seq, deleted)
+        decoder = ArchiveDecoder(capture.state.first_seq, deleted, lenient=lenient)
 
         def take(items: Iterable[ArchiveItem]) -> None:
             for item in items:
@@ -152,11 +103,13 @@ async def capture_snapshot(
             take(decoder.feed(chunk))
         items, capture.end = decoder.finish()
         take(items)
+        capture.flaws = tuple(decoder.flaws)
 
     capture = await _capture(
         js, stream, decode, limits or CaptureLimits(), begun=begun, consumers=consumers, check=check
     )
-    _check_coverage(stream, capture)
+    if not lenient:
+        _check_coverage(stream, capture)
     return capture
 
 
@@ -167,8 +120,8 @@ async def capture_opaque(
     *,
     consumers: bool = True,
     limits: CaptureLimits | None = None,
-    advance: Advance = _nobody,
-    begun: Callable[[Capture], None] = _unheeded,
+    advance: Advance = ignored,
+    begun: Callable[[Capture], None] = ignored,
 ) -> Capture:
     """Take one snapshot of `stream` without decoding it: for archive formats newer than this tool."""
 
@@ -230,21 +183,20 @@ async def _start(
 
 
 class _Transfer:
-    """The loop's side of a running snapshot: receives chunks, passes them on, and acknowledges those admitted."""
+    """The loop's side of a running snapshot: receives chunks, passes them on, and has those admitted acknowledged."""
 
     def __init__(self, receiver: SnapshotReceiver, subscription: Subscription, limits: CaptureLimits) -> None:
         self._receiver = receiver
         self._subscription = subscription
-        self._limits = limits
+        self._idle_seconds = limits.idle_seconds
         self._intake = Intake()
-        self._unacked: deque[ChunkReceived] = deque()
-        self._to_acknowledge = asyncio.Event()
+        self._acks = SnapshotAcks(receiver, subscription, self._intake, limits)
 
     async def run(self, work: Callable[[Intake], None]) -> None:
         """Run the transfer with `work` in a thread; raises the first error, after all parts have ended."""
         worker = in_thread(work, self._intake)
         receiving = asyncio.create_task(self._receive())
-        acknowledging = asyncio.create_task(self._acknowledge())
+        acknowledging = asyncio.create_task(self._acks.run())
         try:
             parts: list[asyncio.Future[Any]] = [worker, receiving, acknowledging]
             await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
@@ -264,50 +216,18 @@ class _Transfer:
     async def _receive(self) -> None:
         while not self._receiver.done:
             try:
-                message = await self._subscription.next(self._limits.idle_seconds)
+                message = await self._subscription.next(self._idle_seconds)
             except NatsTimeout:
-                if self._unacked:  # no chunks, because we withhold credit
+                if self._acks.withheld:  # no chunks, because we withhold credit
                     continue
                 self._receiver.timed_out("the next chunk")
                 raise
             for event in self._receiver.receive(message):
                 if isinstance(event, ChunkReceived):
                     self._intake.offer(event.data)
-                    self._unacked.append(event)
-                    self._to_acknowledge.set()
+                    self._acks.admitted(event)
         self._intake.close()
-        self._to_acknowledge.set()  # lets `_acknowledge` end
-
-    async def _acknowledge(self) -> None:
-        stalled_since: float | None = None
-        acked_at = time.monotonic()
-        while not self._receiver.done:
-            if not self._unacked:
-                self._to_acknowledge.clear()
-                await self._to_acknowledge.wait()
-                continue
-            excess = 0  # bytes above which the server ignores an acknowledgement
-            if self._intake.queued_bytes > self._limits.queue_bytes:
-                trickle_seconds = self._limits.trickle_seconds
-                if self._intake.queued_bytes <= self._limits.queue_limit_bytes:  # the rest of the interval
-                    trickle_seconds = max(0.0, acked_at + trickle_seconds - time.monotonic())
-                taken = await self._intake.wait_taken(trickle_seconds)
-                now = time.monotonic()
-                stalled_since = None if taken else (stalled_since or now)
-                if stalled_since is not None and now - stalled_since > self._limits.stall_seconds:
-                    raise StoreError(f"the store accepted no data for {self._limits.stall_seconds:.0f} s")
-                over = self._intake.queued_bytes
-                due = now - acked_at >= self._limits.trickle_seconds
-                if over > self._limits.queue_bytes and not (due and over <= self._limits.queue_limit_bytes):
-                    continue
-                excess = max(0, self._receiver.unacked_bytes - DEFAULT_WINDOW_BYTES)
-            while self._unacked and excess >= 0:
-                chunk = self._unacked.popleft()
-                excess -= len(chunk.data)
-                self._receiver.release(chunk)
-            for message in self._receiver.to_send():
-                await self._subscription.publish(message.subject, message.payload)
-            acked_at = time.monotonic()
+        self._acks.end()
 
 
 def _until(batch: pa.RecordBatch, meta: StreamMeta | None) -> pa.RecordBatch:

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.read.consume import read_into
-from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import Advance, Capture, CaptureLimits, Sink, capture_snapshot
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
+from jsbackup.engine.read.snapshot_transfer import Advance, Capture, Sink, capture_snapshot
 from jsbackup.errors import UnsupportedError
 from jsbackup.formats.archive.archive import late_deletions
 from jsbackup.formats.sequences import SequenceSet
@@ -34,27 +35,23 @@ async def read_whole(
     A snapshot may have messages that are deleted meanwhile, except those of `deleted`: see `deleted_since`. Message by
     message it is read up to its end in `info`. Raises as `capture_snapshot` and `read_into`.
     """
-    attempts = SnapshotAttempts(info.name, CaptureLimits(), level=logging.INFO)
-    while True:
-        sink = make_sink()
-        try:
-            capture = await capture_snapshot(
-                js,
-                info.name,
-                sink,
-                deleted=deleted,
-                consumers=consumers,
-                limits=attempts.limits,
-                advance=advance,
-            )
-        except UnsupportedError:
-            sink = make_sink()
-            await read_into(js, info, sink.add, advance)
-            return sink, None
-        except REPEATABLE as error:
-            await attempts.next(error)
-        else:
-            return sink, capture
+    sinks: list[S] = []
+
+    def new_sink() -> S:
+        sinks[:] = [make_sink()]
+        return sinks[0]
+
+    async def snapshot(limits: CaptureLimits) -> Capture:
+        return await capture_snapshot(
+            js, info.name, new_sink(), deleted=deleted, consumers=consumers, limits=limits, advance=advance
+        )
+
+    async def messages(_limits: CaptureLimits, _unsupported: UnsupportedError) -> None:
+        await read_into(js, info, new_sink().add, advance)
+
+    attempts = SnapshotAttempts(js, info.name, CaptureLimits(), level=logging.INFO)
+    capture = await attempts.run(snapshot, messages)
+    return sinks[0], capture
 
 
 def deleted_since(capture: Capture | None) -> SequenceSet:

@@ -56,7 +56,7 @@ async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
     if staged not in names:
         raise TargetConflict(
             f"stream {name} is not replaced: its copy {staged} was removed meanwhile",
-            hint="See who did, and run again.",
+            hint="Find out who removed it, and run the command again.",
         )
     for other in sorted(names - {staged}):
         there = await js.find_stream(other)
@@ -67,7 +67,7 @@ async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
 
 
 async def _is_at_work(js: JetStream, subject: str) -> bool:
-    """Return whether somebody subscribes to it, or it is unknown. Copies of older versions and killed commands
+    """Return whether someone subscribes to it, or it is unknown. Copies of older versions and killed commands
     have "".
     """
     if not subject:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.restore.abandon import abandon_restore
+from jsbackup.engine.restore.remove_unfinished import abandon_restore
 from jsbackup.engine.restore.restore_transfer import Make, TransmitLimits, transmit
 from jsbackup.errors import ApiError, JsBackupError, NatsTimeout, NoLeader, TargetConflict, TransferError
 from jsbackup.protocol.responses import ErrCode

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,14 +19,13 @@ from functools import partial
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.restore.at_work import at_work, refuse_others
+from jsbackup.engine.restore.remove_unfinished import remove_copies, remove_leftover
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, make_way
+from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore
 from jsbackup.engine.restore.stream_sources import Origin, Supply
-from jsbackup.errors import JsBackupError, NoLeader, TargetConflict
+from jsbackup.errors import JsBackupError, NoLeader
 from jsbackup.failure import Failure
-from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import StagedCopy
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 
 __all__ = ["Execution", "bytes_to_move"]
@@ -51,16 +50,16 @@ class Execution:
         async with AsyncExitStack() as stack:
             if any(action.replaces for stage in plan.stages for action in stage):
                 self._streams.at_work = await stack.enter_async_context(at_work(self._run.connection))
-            return await self._all(plan)
+            return await self._in_stages(plan)
 
-    async def _all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+    async def _in_stages(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         results: list[RestoredStream] = []
         failures: list[Failure] = []
 
-        async def one(js: JetStream, supply: Supply, action: Action, waiting: list[Action]) -> bool:
+        async def attempt(js: JetStream, supply: Supply, action: Action, waiting: list[Action]) -> bool:
             began = time.monotonic()
             try:
-                restored = await self._one(js, supply, action)
+                restored = await self._restore_stream(js, supply, action)
                 results.append(replace(restored, seconds=time.monotonic() - began))
             except NoLeader as error:
                 self._streams.placed[action.name] += 1
@@ -86,7 +85,7 @@ class Execution:
                 js, supply = ends
                 if not waiting:
                     return False
-                return await one(js, supply, waiting.pop(), waiting) or (js.link.connected and supply.connected)
+                return await attempt(js, supply, waiting.pop(), waiting) or (js.link.connected and supply.connected)
 
             count = min(self._run.settings.jobs, len(stage))
             unreachable = await run_workers(count, self._ends, partial(bool, waiting), do_next)
@@ -113,51 +112,19 @@ class Execution:
         async with connect_jetstream(self._run.connection) as js:
             yield js
 
-    async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+    async def _restore_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         await refuse_others(js, action.name, action.copies)
-        removed = await self._remove_leftover(js, supply, action) if action.leftover else ()
-        removed += await self._remove_copies(js, [copy for copy in action.copies if not copy.needed])
+        removed = await remove_leftover(js, supply, action) if action.leftover else ()
+        removed += await remove_copies(js, [copy for copy in action.copies if not copy.needed])
         restored = await (self._streams.replace_stream if action.replaces else self._streams.restore)(
             js, supply, action
         )
         spare = [copy for copy in action.copies if copy.needed and copy.messages <= restored.messages]
-        removed += await self._remove_copies(js, [] if restored.incomplete else spare)
+        removed += await remove_copies(js, [] if restored.incomplete else spare)
         kept = [copy for copy in action.copies if copy.needed and (restored.incomplete or copy not in spare)]
-        staying = [f"the copy {copy.name}, which an interrupted replace left, stays: it may have more" for copy in kept]
+        why = "because it may have more messages"
+        staying = [f"the copy {copy.name} of an interrupted replace is kept, {why}" for copy in kept]
         return replace(restored, notes=(*removed, *staying, *restored.notes))
-
-    async def _remove_copies(self, js: JetStream, copies: Sequence[StagedCopy]) -> tuple[str, ...]:
-        """Remove copies that interrupted replacements have left, and return notes on them."""
-        notes = []
-        for copy in copies:
-            try:
-                await js.delete_stream(copy.name)
-                notes.append(f"removed the copy {copy.name}, which an interrupted replace had left")
-            except JsBackupError as error:
-                notes.append(f"the copy {copy.name}, left by an interrupted replace, is not removed: {error.message}")
-        return tuple(notes)
-
-    async def _remove_leftover(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, ...]:
-        """Remove a leftover, and return notes. Raises TargetConflict if it has become more than that."""
-        there = await js.find_stream(action.name)
-        if there is None:  # a name that a restore in a cluster has occupied
-            await js.delete_stream(action.name)
-            return ()
-        if not is_marked(there.config):
-            raise TargetConflict(
-                f"stream {action.name} at the target was created after the plan was made",
-                hint="Check it; --if-exists says what to do with it.",
-            )
-        if not (action.forced or await supply.has_last(action, there.state)):
-            raise TargetConflict(
-                f"stream {action.name} is left over from an interrupted restore, and has newer messages",
-                hint="Check it. --if-exists replace deletes it with all its messages.",
-            )
-        await make_way(js, there)
-        count = there.state.messages
-        note = f"removed a leftover of {count:,} {'message' if count == 1 else 'messages'} of an interrupted restore"
-        _log.info("stream %s: %s", action.name, note)
-        return (note,)
 
 
 def bytes_to_move(action: Action, settings: RestoreSettings) -> int:

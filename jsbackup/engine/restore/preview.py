@@ -9,7 +9,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.restore.replacing import count_left_out
+from jsbackup.engine.restore.replacing import count_dropped, count_left_out
 from jsbackup.engine.restore.sampling import sample_stored
 from jsbackup.engine.restore.target import look_at, not_allowed
 from jsbackup.errors import IntegrityError
@@ -46,8 +46,8 @@ async def preview_restore(
 ) -> Preview:
     """Plan a restore. Everything that blocks it is among the refusals, including missing permissions and lost objects.
 
-    Objects are looked up, but only read where a cut goes through, or for testing masks and filters. Raises UsageError,
-    NatsError and StoreError.
+    Objects are looked up, but only read where a cut goes through, to count what filters keep, and to test masks. Raises
+    UsageError, NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
         listed = Listed(await found_for(js, connection, backup), options)
@@ -63,7 +63,7 @@ async def preview_restore(
         preview = await preview_plan(js, make, now_ns)
         manifest, options = listed.manifest, listed.options
         counted = await count_left_out(js, manifest, preview.plan, preview.target, options=options)
-        preview = replace(preview, plan=counted)
+        preview = replace(preview, plan=count_dropped(counted, preview.target, options))
     plan = preview.plan
     lost = [
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
@@ -75,7 +75,8 @@ async def preview_restore(
 
 
 def _plan(repository: Repository, listed: Listed, target: Target) -> RestorePlan:
-    plan = Planning(repository, target, listed.options).plan(listed.manifest)
+    planning = Planning(repository, target, listed.options)
+    plan = planning.counted(listed.manifest, planning.plan(listed.manifest))
     return sample_stored(repository.objects, listed.manifest, plan, listed.options)
 
 

@@ -25,7 +25,9 @@ from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.readable import count_were, format_count
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Expected", "Proof", "excuses", "prove_stream", "read_back"]
@@ -89,15 +91,15 @@ async def prove_stream(
     def compare() -> Comparison:
         return Comparison(expected.messages_of(), expected.last_seq, excused)
 
-    info, comparison = await read_back(js, name, compare, lambda _bytes, _messages: None)
+    info, comparison = await read_back(js, name, compare, ignored)
     await in_thread(comparison.finish)
     if comparison.count:
         wrong = [missing.sequence for missing in comparison.missing]
         since = info.state.last_seq - expected.last_seq
         raise DigestMismatch(
-            f"stream {name} does not hold what was restored, in {comparison.count} messages: "
+            f"stream {name} does not hold what was restored, in {format_count(comparison.count, 'message')}: "
             f"{_list('missing', wrong)}, {_list('added', comparison.added)}, {_list('changed', comparison.changed)}"
-            + (f"; {since} messages were published to it since" if since > 0 else ""),
+            + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
             hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
         )
     _check_last(info, expected)

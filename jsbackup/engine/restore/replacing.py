@@ -18,31 +18,34 @@ from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.readable import format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
 from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["count_left_out", "refuse_remains", "with_left_out"]
+__all__ = ["count_dropped", "count_left_out", "refuse_remains", "with_left_out"]
 
 _HINT = (
     "Restore it under another name with --rename, or whole without the cut or filter; "
-    "--replace-with-part replaces it nevertheless."
+    "--replace-with-part replaces it anyway."
 )
+_SUBJECTS = {"--subject": "subject", "--exclude-subject": "exclude_subject"}
 _REMAINS = "Restore it under another name with --rename; --replace-with-part replaces it anyway."
 
 
 async def count_left_out(
     js: JetStream, manifest: Manifest, plan: RestorePlan, target: Target, *, options: RestoreOptions
 ) -> RestorePlan:
-    """Return the plan with the number of messages that each replacement leaves out.
+    """Return the plan with the number of messages that each replacement leaves out by their sequences and subjects.
 
     That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError.
     """
     reshape = options.reshape
-    if not (reshape.cut or reshape.subjects):
+    if not (reshape.cut or reshape.filters.by_subject):
         return plan
     entries = {entry.name: entry for entry in manifest.streams}
     counted: dict[str, LeftOut] = {}
@@ -52,6 +55,27 @@ async def count_left_out(
             left_out = await _left_out(js, entries[action.entry.name], action, there, reshape=reshape)
             if left_out.messages:
                 counted[action.name] = left_out
+    return _with(plan, counted, options)
+
+
+def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
+    """Return the plan with a least number of messages that each replacement leaves out by their content, or because
+    they are not the newest; as `count_left_out`, which has come before.
+
+    What the target has of these is not known. So a stream counts of which the backup has some; or, before its messages
+    were counted, every stream.
+    """
+    reshape = options.reshape
+    by = list(dict.fromkeys(option for option, _ in reshape.filters.by_content))
+    by += [] if reshape.newest is None else [str(reshape.newest)]
+    counted: dict[str, LeftOut] = {}
+    for action in plan.actions if by else ():
+        there, kept = target.streams.get(action.name), action.entry.captured.messages
+        if not action.replaces or there is None or not there.state.messages or action.left_out is not None:
+            continue
+        if action.reshape.drops_by_filters and (kept < action.had or not action.counted):
+            held = there.state.messages
+            counted[action.name] = LeftOut(min(held, max(held - kept, 1)), held, False, by=" and ".join(by))
     return _with(plan, counted, options)
 
 
@@ -67,7 +91,9 @@ def refuse_remains(
         left, held = action.entry.captured.messages, there.state.messages
         if left < held:
             gone = sum(problem.messages for problem in lost[action.entry.name])
-            reason = f"lacks {gone:,} messages that are lost, has {left:,}, and would replace a stream with {held:,}"
+            reason = (
+                f"lacks {format_count(gone, 'lost message')}, has {left:,}, and would replace a stream with {held:,}"
+            )
             refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _REMAINS))
     return replace(plan, refusals=(*plan.refusals, *refusals))
 
@@ -101,8 +127,8 @@ def _reason(left_out: LeftOut, verb: str) -> str:
     least = "" if left_out.exact else "at least "
     subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
     return (
-        f"{least}{left_out.messages:,} of the {left_out.of:,} messages at the target{subjects} are left out by "
-        f"{left_out.by} and {verb} destroyed"
+        f"left out by {left_out.by}: {least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the "
+        f"target{subjects}, which {verb} deleted"
     )
 
 
@@ -119,9 +145,9 @@ async def _left_out(
     js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, reshape: Reshape
 ) -> LeftOut:
     held, counts, by = there.state.messages, [], []
-    if reshape.subjects is not None:
-        counts.append(await _by_subjects(js, entry, action, there, patterns=reshape.subjects.patterns))
-        by.append("--subject")
+    if reshape.filters.by_subject:
+        counts.append(await _by_subjects(js, entry, action, reshape.filters))
+        by += [option for option, name in _SUBJECTS.items() if getattr(reshape.filters, name)]
     if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in parts_of(entry.segments)):
         counts.append(await _by_cut(js, action, there, reshape.cut))
         by += [f"--{name}" for name in reshape.cut.to_json()]
@@ -133,24 +159,36 @@ async def _left_out(
     return LeftOut(min(most.messages, held), held, exact, gone, of, " and ".join(by))
 
 
-async def _by_subjects(
-    js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, patterns: Sequence[str]
-) -> _Count:
+async def _by_subjects(js: JetStream, entry: StreamBackup, action: Action, filters: Filters) -> _Count:
     """Count the target's messages whose subjects are not selected."""
-    reshape = action.reshape
-    try:
-        for maps in (reshape.maps, reshape.renames.subjects):
-            if maps:
-                patterns = maps.select(patterns, subjects_of(entry.config))
-    except PlanRefused:  # the selection is unknown: assume that nothing is selected
-        patterns = ()
     info = await js.stream(action.name)
-    selected: dict[str, int] = {}
-    for pattern in patterns:
-        selected |= await js.subjects(action.name, pattern)
-    subjects = info.subject_count - len(selected)
-    messages = max(info.state.messages - sum(selected.values()), 0)
+    excluded = await _of_subjects(js, entry, action, filters.exclude_subject, unknown=(">",))
+    if filters.subject:
+        selected = await _of_subjects(js, entry, action, filters.subject, unknown=())
+        selected = {subject: count for subject, count in selected.items() if subject not in excluded}
+        subjects = info.subject_count - len(selected)
+        messages = max(info.state.messages - sum(selected.values()), 0)
+    else:
+        subjects, messages = len(excluded), sum(excluded.values())
     return _Count(messages, True, (subjects, info.subject_count) if subjects > 0 else None)
+
+
+async def _of_subjects(
+    js: JetStream, entry: StreamBackup, action: Action, patterns: Sequence[str], *, unknown: Sequence[str]
+) -> dict[str, int]:
+    """Return the subjects at the target, with their messages, that these patterns are for; of `unknown` ones where that
+    is not known.
+    """
+    try:
+        for maps in (action.reshape.maps, action.reshape.renames.subjects):
+            if maps and patterns:
+                patterns = maps.select(patterns, subjects_of(entry.config))
+    except PlanRefused:
+        patterns = unknown
+    found: dict[str, int] = {}
+    for pattern in patterns:
+        found |= await js.subjects(action.name, pattern)
+    return found
 
 
 async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) -> _Count:

@@ -17,7 +17,7 @@ from jsbackup.engine.link.source import FindBackup, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.restore.after_restore import RestoredConsumer
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
-from jsbackup.engine.restore.replacing import count_left_out, refuse_remains, with_left_out
+from jsbackup.engine.restore.replacing import count_dropped, count_left_out, refuse_remains, with_left_out
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.settled_copies import look_again
@@ -56,14 +56,14 @@ __all__ = [
     "RestoreReport",
     "RestoredConsumer",
     "begin_restore",
-    "carry_out",
+    "carry_out_restore",
     "make_sure",
     "prepare_restore",
     "refuse_if_stale",
     "run_restore",
 ]
 
-_AGAIN = "Make the plan again, and check it."
+_AGAIN = "Make a new plan, and check it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ async def run_restore(
     async with connect_jetstream(run.connection) as js, advisories(js.link):
         manifest = await found_for(js, run.connection, backup)
         prepared = await prepare_restore(run, repository, js, manifest, saved=saved)
-        return await carry_out(run, repository, js, prepared)
+        return await carry_out_restore(run, repository, js, prepared)
 
 
 @with_own_threads
@@ -147,6 +147,8 @@ async def _look_and_plan(
     if saved is not None:
         from jsbackup.planning.saved_plan import refuse_if_changed
 
+        if run.options.reshape.renumber:  # where consumers begin
+            plan = await in_thread(planning.counted, manifest, plan)
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
     _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
@@ -177,6 +179,7 @@ def make_sure(
     except IntegrityError as error:
         raise error.with_message(f"nothing was restored: {error.message}").with_hint(LEFT) from error.__cause__
     plan = with_left_out(plan, prospect.plan, planning.options)
+    plan = count_dropped(plan, planning.target, planning.options)
     plan = without(plan, {failure.name for failure in sound.failures})
     refuse_if_refused(plan)
     return Prepared(plan, planning.target, sound, prospect.marking)
@@ -199,7 +202,9 @@ async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream
 
 
 @with_own_threads
-async def carry_out(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> RestoreReport:
+async def carry_out_restore(
+    run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared
+) -> RestoreReport:
     """Execute and prove a prepared restore. `js` is an idle connection of the run."""
     plan, sound, settings = prepared.plan, prepared.sound, run.settings
     run.progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})

@@ -95,7 +95,7 @@ async def transmit(
     """Restore what `make` yields (in a thread); return the stream of the server's answer.
 
     Raises TransferError, TargetConflict, ApiError, NatsError, and the errors of `make`. The server may then still be
-    processing what it was sent: see `abandon.py`.
+    processing what it was sent: see `remove_unfinished.py`.
     """
     return await _Transmission(js, sender, limits or TransmitLimits()).run(make)
 
@@ -168,7 +168,7 @@ class _Transmission:
             self._sender.reconnected()
 
     async def _knock(self, subscription: Subscription, first: bytes) -> None:
-        """Send the first byte until somebody listens, then continue after it.
+        """Send the first byte until someone listens, then continue after it.
 
         In a cluster the answer to the request can arrive before the listener for chunks is known (measured: once in
         some fifty restores of a busy cluster), and a chunk without a listener is lost.

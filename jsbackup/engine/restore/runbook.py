@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from jsbackup.config import Connection
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.engine.link.source import place_of
+from jsbackup.engine.link.source import jetstream_place
 from jsbackup.engine.restore.preview import Preview, preview_restore
-from jsbackup.engine.restore.restore import Prepared, RestoreReport, carry_out, prepare_restore, refuse_if_stale
+from jsbackup.engine.restore.restore import Prepared, RestoreReport, carry_out_restore, prepare_restore, refuse_if_stale
 from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.errors import Interrupted, JsBackupError
 from jsbackup.exit_codes import combined
@@ -24,7 +24,7 @@ from jsbackup.failure import naming
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
-from jsbackup.planning.runbook_conflicts import Part, against_each_other
+from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.progress import Progress
 from jsbackup.repository.read.latest import Choice
@@ -73,7 +73,7 @@ def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[P
     `complete` runs what waits for servers. Raises as `preview_restore`.
     """
     looked = [_previewed(part, complete) for part in parts]
-    found = against_each_other([Part(preview.plan, preview.target, place) for preview, place in looked])
+    found = against_each_other([PlannedPart(preview.plan, preview.target, place) for preview, place in looked])
     previews = []
     for part, (preview, _), more in zip(parts, looked, found, strict=True):
         plan = replace(preview.plan, refusals=(*preview.plan.refusals, *more))
@@ -84,7 +84,7 @@ def preview_together(parts: Sequence[RunbookPart], complete: Complete) -> list[P
 def _previewed(part: RunbookPart, complete: Complete) -> tuple[Preview, JetStreamPlace]:
     async def look() -> tuple[Preview, JetStreamPlace]:
         async with connect_jetstream(part.connection) as js:
-            place = await place_of(js)
+            place = await jetstream_place(js)
         preview = await preview_restore(
             part.connection, part.repository, part.choice.manifest, part.options, now_ns=time.time_ns
         )
@@ -105,7 +105,7 @@ def restore_together(
     `complete` runs what waits for servers; `show_progress` is called for each restore.
     """
     prepared = [_prepared(part, settings, complete) for part in parts]
-    found = against_each_other([Part(one.plan, one.target, place) for one, place in prepared])
+    found = against_each_other([PlannedPart(one.plan, one.target, place) for one, place in prepared])
     for part, refusals in zip(parts, found, strict=True):
         with part.named():
             refuse_if_refused(RestorePlan("", (), refusals), preview="jsbackup plan --runbook")
@@ -132,7 +132,7 @@ def _prepared(part: RunbookPart, settings: RestoreSettings, complete: Complete) 
         async with connect_jetstream(part.connection) as js:
             run = RestoreRun(part.connection, part.options, settings)
             ready = await prepare_restore(run, part.repository, js, part.choice.manifest)
-            return ready, await place_of(js)
+            return ready, await jetstream_place(js)
 
     with part.named():
         return complete(prepare())
@@ -141,5 +141,5 @@ def _prepared(part: RunbookPart, settings: RestoreSettings, complete: Complete) 
 async def _carried_out(run: RestoreRun, part: RunbookPart, ready: Prepared) -> RestoreReport:
     async with connect_jetstream(run.connection) as js, advisories(js.link):
         await refuse_if_stale(run, part.repository, js, ready)
-        report = await carry_out(run, part.repository, js, ready)
+        report = await carry_out_restore(run, part.repository, js, ready)
     return replace(report, plan=with_elsewhere(report.plan, part.choice))

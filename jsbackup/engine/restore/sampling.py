@@ -1,11 +1,13 @@
-"""Find out what masks and filters would do before anything is sent, from a small sample.
+"""Find out what masks would do before anything is sent, from a small sample.
 
-`plan` reads small streams completely and decides as the restore will; of others it reads some messages at the beginning
-and the end, and reports on them. A clone asks its source whether there are messages of the subjects at all.
+`plan` reads small streams completely and decides as the restore will, as many as fit into a limit; of others it reads
+some messages at the beginning and the end, and reports on them. It says how many messages it has read, which ones, and
+how many of them cannot be masked. A clone asks its source whether there are messages of the subjects at all.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,51 +17,72 @@ from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, about_unseen, are_for, unseen
+from jsbackup.planning.selection.masking import (
+    SPARED,
+    about_masks,
+    about_nothing_kept,
+    about_unseen,
+    are_for,
+    unseen,
+    what,
+)
 from jsbackup.planning.selection.subset import segments_within
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import read_stream
-from jsbackup.transforms.batches import MessageBatch
-from jsbackup.transforms.mask import Mask, MaskCount
-from jsbackup.transforms.reshape import Reshape, ReshapeTally
+from jsbackup.transforms.batches import MessageBatch, keep_rows
+from jsbackup.transforms.mask import Mask, MaskCount, Masks, Unmaskable
+from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["refuse_absent", "sample_live", "sample_stored"]
 
 _WHOLE_BYTES = 4 << 20  # streams up to this size are read completely
+_ALL_BYTES = 128 << 20  # and so are larger ones, the smallest first, while all of them together have so much
 _MESSAGES = 1000  # read at either end of a longer one
 _LIVE_MESSAGES = 20  # requested one by one, for each mask
 _AT_ONCE = 32
+_LOOKED_AT = "the {:,} examined messages"
 _NO_SECRET = bytes(32)  # values are only counted
 _LATER = "The restore is refused if that holds for all messages; check its path and its subjects."
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The result for the messages that were read; `whole`: they are all that a cut keeps."""
+    """The result for the messages that were read; `which` says which ones, "" for all that a cut keeps."""
 
     came: int
     kept: int
-    whole: bool
+    which: str
     masked: MaskCount = field(default_factory=MaskCount)
+
+    @property
+    def whole(self) -> bool:
+        return not self.which
+
+    @property
+    def where(self) -> str:
+        """The end of a sentence about a part of the messages."""
+        return f" ({self.which})" if self.which else ""
 
 
 def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """Return the plan with what masks and filters would do to the streams of a backup. Raises StoreError.
+    """Return the plan with what masks would do to the streams of a backup. Raises StoreError.
 
-    Unreadable objects are reported elsewhere.
+    Unreadable objects are reported elsewhere. What filters keep is known by now (`Planning.counted`).
     """
-    if not (options.reshape.masks or options.reshape.subjects):
+    if not options.reshape.masks:
         return plan
     entries = {entry.name: entry for entry in manifest.streams}
     samples: dict[str, _Sample] = {}
     refusals: list[Finding] = []
-    for action in plan.actions:
-        name = action.entry.name
+    left = _ALL_BYTES
+    for size, action in sorted(_sized(plan, entries), key=lambda pair: pair[0]):
+        name, left = action.entry.name, left - size
+        looking = _Looking(objects, entries[name], action, whole=size <= _WHOLE_BYTES or left >= 0)
         try:
-            samples[name] = _looked_at(objects, entries[name], action.reshape)
+            samples[name] = looking.look()
         except PlanRefused as error:
-            refusals.append(Finding(name, Rule.MASK_UNREADABLE, error.message, error.hint or ""))
+            refusals.append(Finding(name, Rule.MASK_UNREADABLE, looking.counted(error), error.hint or ""))
         except (IntegrityError, KeyUnavailable):
             continue
     whole = [sample for sample in samples.values() if sample.whole]
@@ -69,29 +92,87 @@ def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, optio
     return _with_samples(plan, samples, refusals)
 
 
-def _looked_at(objects: Objects, entry: StreamBackup, reshape: Reshape) -> _Sample:
-    segments = segments_within(entry, reshape.cut)
-    whole = sum(ref.bytes for ref in segments) <= _WHOLE_BYTES
-    tally = ReshapeTally()
-    parts = [segments] if whole else [segments[:1], segments[-1:]][: len(segments)]
-    for number, part in enumerate(parts, start=1):
-        batches = read_stream(objects, replace(entry, segments=part))
-        enough = None if whole else _MESSAGES * number
-        for _ in reshape.apply(_until(batches, enough, tally), stream=entry.name, secret=_NO_SECRET, tally=tally):
-            pass
-    return _Sample(tally.came.messages, tally.kept.messages, whole, tally.masked)
+def _sized(plan: RestorePlan, entries: Mapping[str, StreamBackup]) -> Iterator[tuple[int, Action]]:
+    for action in plan.actions:
+        segments = segments_within(entries[action.entry.name], action.reshape.cut)
+        yield sum(ref.bytes for ref in segments), action
 
 
-def _until(batches: Iterable[MessageBatch], enough: int | None, tally: ReshapeTally) -> Iterator[MessageBatch]:
-    """Yield the batches until `enough` messages have come, or all."""
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """A look at all messages of a stream that its cut keeps, or at some of them."""
+
+    objects: Objects
+    entry: StreamBackup
+    action: Action
+    whole: bool
+
+    def look(self, masks: Masks | None = None) -> _Sample:
+        """Raises PlanRefused if a message cannot be masked."""
+        reshape, tally = self.action.reshape, ReshapeTally()
+        reshape = reshape if masks is None else replace(reshape, masks=masks)
+        if reshape.chosen is None:  # messages could not be read
+            reshape = replace(reshape, newest=None)
+        segments = segments_within(self.entry, reshape.cut)
+        parts = [self._read(segments)] if self.whole else self._ends(segments)
+        read = []
+        for part in parts:
+            before = tally.came.messages
+            for _ in reshape.apply(part, stream=self.entry.name, secret=_NO_SECRET, tally=tally):
+                pass
+            read.append(tally.came.messages - before)
+        which = "" if self.whole else self._which(read)
+        return _Sample(tally.came.messages, tally.kept.messages, which, tally.masked)
+
+    def counted(self, error: PlanRefused) -> str:
+        """Return why a message cannot be masked, with the number of those that cannot, where that can be found."""
+        try:
+            sample = self.look(replace(self.action.reshape.masks, unmaskable=Unmaskable.KEEP))
+        except (PlanRefused, IntegrityError, KeyUnavailable):
+            return error.message
+        of_all = f"{sample.masked.kept:,} of {_LOOKED_AT.format(sample.came)}"
+        return f"{error.message}; in all, {of_all} cannot be masked{sample.where}"
+
+    def _ends(self, segments: Sequence[SegmentRef]) -> list[Iterator[MessageBatch]]:
+        """Return the first and the last messages that the cut keeps."""
+        first, last = self._within(segments[:1]), self._within(segments[-1:])
+        return [_head(first, _MESSAGES), _tail(last, _MESSAGES, after=_MESSAGES if len(segments) == 1 else 0)]
+
+    def _within(self, segments: Sequence[SegmentRef]) -> Iterator[MessageBatch]:
+        for batch in self._read(segments):
+            yield keep_rows(batch, self.action.reshape.cut.rows(batch))
+
+    def _read(self, segments: Sequence[SegmentRef]) -> Iterator[MessageBatch]:
+        return read_stream(self.objects, replace(self.entry, segments=segments))
+
+    def _which(self, read: Sequence[int]) -> str:
+        last = f" and the last {read[1]:,}" if read[1] else ""
+        whole = f"of {self.action.entry.captured.messages:,}"
+        return f"the first {read[0]:,}{last} {'before filters' if self.action.reshape.drops_by_filters else whole}"
+
+
+def _head(batches: Iterable[MessageBatch], most: int) -> Iterator[MessageBatch]:
+    """Yield the first `most` messages."""
     for batch in batches:
-        if enough is None:
-            yield batch
-            continue
-        left = enough - tally.came.messages
-        yield batch.slice(0, left)
-        if batch.num_rows >= left:
+        yield batch.slice(0, most)
+        most -= min(most, batch.num_rows)
+        if not most:
             return
+
+
+def _tail(batches: Iterable[MessageBatch], most: int, *, after: int) -> Iterator[MessageBatch]:
+    """Yield the last `most` messages of those that come after the first ones."""
+    held: deque[MessageBatch] = deque()
+    count = 0
+    for batch in batches:
+        rest = batch.slice(min(after, batch.num_rows))
+        after -= batch.num_rows - rest.num_rows
+        held.append(rest)
+        count += rest.num_rows
+        while count - held[0].num_rows >= most:
+            count -= held.popleft().num_rows
+    for number, batch in enumerate(held):
+        yield batch.slice(max(0, count - most)) if number == 0 else batch
 
 
 async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
@@ -101,9 +182,8 @@ async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, op
     """
     reshape, refusals = options.reshape, list(plan.refusals)
     filled = [entry for entry in manifest.streams if entry.captured.messages and _is_planned(plan, entry.name)]
-    if reshape.subjects is not None and not options.allow_empty:
-        patterns = reshape.subjects.patterns
-        for entry, found in zip(filled, await _of_all(filled, patterns, js), strict=True):
+    if reshape.filters.subject and not options.allow_empty:
+        for entry, found in zip(filled, await _of_all(filled, reshape.filters.subject, js), strict=True):
             if not found:
                 refusals.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=False))
     if filled and not options.mask_may_miss and not _is_aimless(plan):
@@ -132,12 +212,14 @@ async def sample_live(js: JetStream, plan: RestorePlan) -> RestorePlan:
             continue
         tally, batch = ReshapeTally(), rows_as_batch([rows[sequence] for sequence in sorted(rows)])
         try:
-            for _ in action.reshape.apply([batch], stream=action.entry.name, secret=_NO_SECRET, tally=tally):
+            masking = replace(action.reshape, newest=None)
+            for _ in masking.apply([batch], stream=action.entry.name, secret=_NO_SECRET, tally=tally):
                 pass
         except PlanRefused as error:
             refusals.append(Finding(action.entry.name, Rule.MASK_UNREADABLE, error.message, error.hint or ""))
             continue
-        samples[action.entry.name] = _Sample(tally.came.messages, tally.kept.messages, False, tally.masked)
+        which = f"the first {_LIVE_MESSAGES} of each mask"
+        samples[action.entry.name] = _Sample(tally.came.messages, tally.kept.messages, which, tally.masked)
     return _with_samples(plan, samples, refusals)
 
 
@@ -200,19 +282,30 @@ def _whole(action: Action, sample: _Sample) -> Iterator[Finding]:
 
 
 def _part(action: Action, sample: _Sample) -> Iterator[Finding]:
-    name, looked_at = action.entry.name, f"the {sample.came:,} messages that were looked at"
-    if not sample.kept:
+    name, looked_at, masked = action.entry.name, _LOOKED_AT.format(sample.came), sample.masked
+    found: list[tuple[str, str]] = []
+    if not sample.kept and masked.dropped:
         hint = "" if action.may_be_empty else "The restore is refused if that holds for all messages."
-        yield Finding(name, Rule.SAMPLED, f"none of {looked_at} would be kept", hint)
+        found.append((f"none of {looked_at} would be kept", hint))
     for number, mask in enumerate(action.reshape.masks.masks):
-        values, seen = sample.masked.values.get(number, 0), sample.masked.seen.get(number, 0)
-        if values:
-            yield Finding(name, Rule.SAMPLED, f"{mask} masks {values:,} values in {seen:,} of {looked_at}")
+        values, hit, seen = (count.get(number, 0) for count in (masked.values, masked.hit, masked.seen))
+        if values and hit == seen:
+            found.append((f"{mask} masks {what(mask, values)} in {seen:,} of {looked_at}", ""))
+        elif values:
+            found.append(
+                (f"{mask} masks {what(mask, values)} in {hit:,} of {seen:,} that it selects of {looked_at}", "")
+            )
         elif seen:
-            reason = f"{mask} masks nothing in {seen:,} of {looked_at}that it selects"
-            yield Finding(name, Rule.SAMPLED, reason, "" if action.may_miss else _LATER)
+            reason = f"{mask} masks nothing in the {seen:,} that it selects of {looked_at}"
+            found.append((reason, "" if action.may_miss else _LATER))
         else:
-            yield Finding(name, Rule.SAMPLED, f"{mask} selects none of {looked_at}")
-    if sample.masked.unmasked and are_for(action.reshape.masks.masks, action.entry.config):
-        reason = f"{sample.masked.unmasked:,} of {looked_at} stay unmasked: no mask selects their subjects"
-        yield Finding(name, Rule.SAMPLED, reason)
+            found.append((f"{mask} selects none of {looked_at}", ""))
+    if masked.unmasked and are_for(action.reshape.masks.masks, action.entry.config):
+        found.append((f"{masked.unmasked:,} of {looked_at} stay unmasked: no mask selects their subjects", ""))
+    for number, becomes in ((masked.dropped, "would be left out"), (masked.kept, "would be kept")):
+        if number:
+            found.append((f"{number:,} of {looked_at} {becomes}: a mask cannot read them", ""))
+    if masked.spared:
+        found.append((f"{masked.spared:,} of {looked_at} are not masked although a mask applies: {SPARED}", ""))
+    for reason, hint in found:
+        yield Finding(name, Rule.SAMPLED, reason + sample.where, hint)

@@ -24,9 +24,10 @@ from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.restore.restored_stream import Copying, RestoredStream
 from jsbackup.errors import DigestMismatch, NatsError, NatsPermissionDenied
 from jsbackup.failure import Failure
-from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
+from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import SourceInfo, StreamInfo
+from jsbackup.readable import count_were, format_count
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.transforms.copy_positions import SourceKey, mark_of
 
@@ -87,7 +88,7 @@ async def look_at_copying(
     """Do `look_again` on a new connection, if there is anything to check."""
     copies = any(upstreams_of(action.config) for action in plan.actions)
     brought = {result.as_name for result in results}
-    if not copies and not any(origins_of(info.config) & brought for info in target.streams.values()):
+    if not copies and not any(origin_names(info.config) & brought for info in target.streams.values()):
         return list(results), list(failures)
     async with connect_jetstream(connection) as js:
         return await look_again(js, plan, target, results, failures=failures)
@@ -111,7 +112,8 @@ async def _looked_at(
     twice = arrived.twice({start.key: start.sequence for start in action.starts})
     new = max(info.state.last_seq - restored, 0)
     if twice:
-        message = f"stream {action.name} has copied {twice:,} messages of its origins twice since it was restored"
+        count = format_count(twice, "message")
+        message = f"stream {action.name} has copied {count} of its origins twice since it was restored"
         hint = "Delete it, restore it again, and report what 'jsbackup plan' says about it."
         return Failure(action.name, DigestMismatch(message, hint=hint))
     notes = [f"cannot tell whether messages were copied twice: {unseen}"] if unseen else []
@@ -121,10 +123,10 @@ async def _looked_at(
         notes.append(f"has not begun to copy from {source.name}{why} ({seconds})")
     known = [source for source in waiting if source.external is None and source.name in there]
     if settled:
-        count = f"{new:,} new messages were copied since, none of them twice" if new else "nothing was copied since"
+        count = f"{count_were(new, 'new message')} copied since, none twice" if new else "nothing was copied since"
         notes.append(f"copying has settled: {count}")
     elif not known:
-        notes.append(f"copying has not settled: {new:,} messages were copied so far, none of them twice")
+        notes.append(f"copying has not settled: {count_were(new, 'message')} copied so far, none twice")
     copying = Copying(settled, new, tuple(source.name for source in waiting))
     return replace(result, notes=(*result.notes, *notes), copying=copying, incomplete=result.incomplete or bool(known))
 
@@ -193,7 +195,7 @@ async def _left_copies(
     left = {
         name: origins
         for name, info in sorted(target.streams.items())
-        if (origins := origins_of(info.config) & brought) and name not in actions and name not in target.leftovers
+        if (origins := origin_names(info.config) & brought) and name not in actions and name not in target.leftovers
     }
 
     async def one(name: str) -> str:
@@ -207,7 +209,7 @@ async def _left_copies(
             return f"stream {name} has not begun to copy from it; the server tries again within two minutes"
         new = max(info.state.last_seq - target.streams[name].state.last_seq, 0)
         so_far = "" if settled else " so far"
-        return f"stream {name}, which copies from it, has got {new:,} messages since{so_far}"
+        return f"stream {name}, which copies from it, has got {format_count(new, 'message')} since{so_far}"
 
     notes: dict[str, list[str]] = {}
     for name, note in zip(left, await asyncio.gather(*map(one, left)), strict=True):

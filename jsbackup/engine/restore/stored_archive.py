@@ -21,7 +21,7 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
-from jsbackup.planning.selection.count_subset import messages_of
+from jsbackup.planning.selection.count_subset import reshaped_messages
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
 from jsbackup.repository.write.pending_acks import load_consumer
@@ -66,7 +66,7 @@ def archive_of(
             advance(len(piece), 0)
         return
     writer = writer_for(action, config, state_to_restore(action.entry), consumers)
-    batches = _read_ahead(messages_of(objects, action.entry, action.reshape, secret))
+    batches = _read_ahead(reshaped_messages(objects, action.entry, action.reshape, secret))
     with closing(batches):
         yield from archive_batches(batches, writer, advance, S2Encoder(hurried))
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.restore.abandon import remove_stream
 from jsbackup.engine.restore.after_restore import (
     RestoredConsumer,
     Settled,
@@ -28,6 +27,7 @@ from jsbackup.engine.restore.after_restore import (
 )
 from jsbackup.engine.restore.at_work import refuse_beside
 from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun
@@ -38,12 +38,12 @@ from jsbackup.planning.forecast import about_destroyed
 from jsbackup.planning.interrupted.marker import MARKER, with_marker
 from jsbackup.planning.interrupted.staged import staged_config
 from jsbackup.planning.model import Action, SendAs, Target
-from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
+from jsbackup.readable import count_are, format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.archiving import state_to_restore
 
-__all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "make_way"]
+__all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +52,6 @@ _log = logging.getLogger(__name__)
 PLACEMENTS = 3
 _FIRST_PLACEMENT_SECONDS = 10.0
 
-# Server source, 2.15: five seconds after a restore in a cluster, its server requests consumers that are missing, by
-# their names. If another stream of that name is being restored then, it gets them, without a state if the first had one
-# replica (measured).
-_ASKING_SECONDS = 6.0
 
 # Settings that would make a copy beside the replaced stream active, or remove messages or prevent its removal. It has
 # no consumers either.
@@ -223,10 +219,14 @@ class StreamRestore:
         proof, unproved = await self._prove(js, supply, action, sent)
         notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
         if proof and proof.gone:
-            notes.append(f"{proof.gone} messages are gone already: expired, or acknowledged by running consumers")
+            notes.append(
+                f"{count_are(proof.gone, 'message')} gone already: expired, or acknowledged by running consumers"
+            )
         if unproved:
             held = settled.info.state.messages if settled.info else 0
-            notes.append(f"not verified: the server reports {held} of {whole.messages} messages: {unproved}")
+            notes.append(
+                f"not verified: the server reports {held:,} of {format_count(whole.messages, 'message')}: {unproved}"
+            )
         incomplete = settled.incomplete or sent.incomplete or bool(amiss) or bool(unproved)
         return RestoredStream(
             name=entry.name,
@@ -295,18 +295,10 @@ async def _about_kept(js: JetStream, staged: str) -> str:
     """Return what happened to the proved copy of a deleted stream."""
     try:
         if await js.find_stream(staged) is None:
-            return f"What was to replace it, {staged}, was removed by somebody else: restore it from a backup."
+            return f"Its replacement, {staged}, was removed by someone else: restore the stream from a backup."
     except JsBackupError:
-        return f"What was to replace it should still be there as stream {staged}."
-    return f"What was to replace it is proved and kept as stream {staged}."
-
-
-async def make_way(js: JetStream, there: StreamInfo) -> None:
-    """Delete a stream that is replaced, but not before the cluster has finished with its consumers."""
-    if js.link.cluster_name is not None and there.state.consumers:
-        age_seconds = (there.now_ns - there.created_ns) / 1e9
-        await asyncio.sleep(max(0.0, _ASKING_SECONDS - max(0.0, age_seconds)))
-    await js.delete_stream(there.name)
+        return f"Its replacement should still be there as stream {staged}."
+    return f"Its replacement is proved and kept as stream {staged}."
 
 
 def _lasting(action: Action) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from jsbackup.config import Connection
@@ -24,7 +25,7 @@ from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.interrupted.leftovers import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
 from jsbackup.planning.preflight import LEFT
-from jsbackup.planning.selection.count_subset import messages_of
+from jsbackup.planning.selection.count_subset import reshaped_messages
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository.manifest import StreamBackup
@@ -127,7 +128,8 @@ class StoredSupply:
         return config
 
     async def has_last(self, action: Action, state: StreamState) -> bool:
-        return await in_thread(has_message_at, self._objects, action.entry, state)
+        renumbered = action.reshape.renumber
+        return await in_thread(partial(has_message_at, self._objects, action.entry, state, renumbered=renumbered))
 
     async def send(self, delivery: Delivery) -> Sent:
         try:
@@ -179,7 +181,7 @@ class StoredSupply:
             state_to_restore(entry).last_seq,
             action.config,
             [planned.consumer for planned in sent.consumers],
-            lambda: messages_of(self._objects, entry, action.reshape, self._secret),
+            lambda: reshaped_messages(self._objects, entry, action.reshape, self._secret),
         )
         return await prove_stream(js, action.name, expected, now_ns=now_ns, advance=advance), ""
 

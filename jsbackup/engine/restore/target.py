@@ -21,7 +21,7 @@ from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.responses import ErrCode
 
-__all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allowed"]
+__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed"]
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
         raise denied
 
 
-async def check_readable(js: JetStream, plan: RestorePlan) -> None:
+async def check_snapshot_allowed(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user could not read the copy that will replace a stream at the target."""
     replacing = [action for action in plan.actions if action.replaces]
     for denied in await gather_some(_AT_ONCE, partial(_denied, js, "SNAPSHOT"), replacing):
@@ -96,11 +96,11 @@ async def not_allowed(js: JetStream, actions: Sequence[Action]) -> list[Finding]
 async def _findings(js: JetStream, action: Action) -> list[Finding]:
     name, found = action.entry.name, []
     for denied in await _denials(js, action):
-        hint = denied.hint or "Grant the user this subject."
+        hint = denied.hint or "Allow the user to publish to this subject."
         found.append(Finding(name, Rule.NOT_ALLOWED, denied.message, hint))
     if (denied_proof := await _denied(js, "SNAPSHOT", action)) is not None:
         reason = f"cannot be read back and compared: {denied_proof.message}"
-        hint = "Grant the user this subject, or restore with --no-verify."
+        hint = "Allow the user to publish to this subject, or restore with --no-verify."
         found.append(Finding(name, Rule.UNPROVED, reason, hint))
     return found
 
@@ -120,7 +120,7 @@ async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:
 
 async def _denied_removal(js: JetStream, name: str) -> NatsPermissionDenied | None:
     denied = await _denial_of(js.delete_stream(f"{staging_prefix(name)}probe"))
-    hint = f"Grant the user this subject, for stream {name} that is to be removed too."
+    hint = f"Allow the user to publish to this subject, and to that of stream {name}, which is removed too."
     return denied and denied.with_hint(hint)
 
 
@@ -136,7 +136,7 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     """Send an empty request, which servers refuse before they look at the stream. Returns None if it is allowed.
 
     Server source: 2.10 to 2.15 call it a bad request (RESTORE, SNAPSHOT) or that of another stream (CREATE). Does not
-    wait for an answer: in a cluster nobody answers for a stream that does not exist yet.
+    wait for an answer: in a cluster no one answers for a stream that does not exist yet.
     """
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 

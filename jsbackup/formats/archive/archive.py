@@ -7,14 +7,14 @@ header (512 bytes, checksum included) of `meta.inf` for v1, which may be that of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError, JsBackupError, UnknownArchiveFormat
 from jsbackup.formats.archive.archive_items import ArchiveEnd, ArchiveItem, ArchiveReader, IndexState, StreamMeta
-from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader, LateDeletions, late_deletions
+from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader, LateDeletions, SealedBlock, late_deletions
 from jsbackup.formats.archive.archive_v2 import MAGIC, ArchiveV2Reader, ArchiveV2Writer
-from jsbackup.formats.archive.tar import BLOCK_BYTES, header_name
+from jsbackup.formats.archive.tar import TAR_BLOCK_BYTES, header_name
 from jsbackup.formats.s2 import S2Decoder
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "ArchiveV2Writer",
     "IndexState",
     "LateDeletions",
+    "SealedBlock",
     "StreamMeta",
     "late_deletions",
 ]
@@ -40,11 +41,13 @@ class ArchiveDecoder:
     """Takes an S2 stream in pieces of any size and yields the items of its archive, see `archive_items.py`.
 
     `first_seq` (from the state in the answer to the snapshot request) and `deleted` (from stream info before that)
-    allow omitting deleted messages of v1 archives at once. Raises `FormatError` for anything that is not proved,
-    `UnknownArchiveFormat` or `UnsupportedError` for what a newer tool might read; further calls raise the same error.
+    allow omitting deleted messages of v1 archives at once. `lenient` is as for `ArchiveV1Reader`. Raises `FormatError`
+    for anything that is not proved, `UnknownArchiveFormat` or `UnsupportedError` for what a newer tool might read;
+    further calls raise the same error.
     """
 
-    def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None) -> None:
+    def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None, *, lenient: bool = False) -> None:
+        self._lenient = lenient
         self._first_seq = first_seq
         self._deleted = deleted
         self._s2 = S2Decoder()
@@ -67,6 +70,11 @@ class ArchiveDecoder:
             raise FormatError(f"archive: cut short after {len(self._start)} bytes")
         return self._reader.finish()
 
+    @property
+    def flaws(self) -> Sequence[str]:
+        """What a lenient reader left out."""
+        return self._reader.flaws if isinstance(self._reader, ArchiveV1Reader) else ()
+
     def _items(self, blocks: Iterator[bytes]) -> Iterator[ArchiveItem]:
         try:
             for block in blocks:
@@ -85,9 +93,9 @@ class ArchiveDecoder:
         """Return the reader for an archive with this beginning; None if it is too short."""
         if start[: len(MAGIC)] == MAGIC[: len(start)]:
             return ArchiveV2Reader() if len(start) >= len(MAGIC) else None
-        if len(start) < BLOCK_BYTES:
+        if len(start) < TAR_BLOCK_BYTES:
             return None
-        name = header_name(start[:BLOCK_BYTES]) or ""
+        name = header_name(start[:TAR_BLOCK_BYTES]) or ""
         if name.rpartition("/")[2] not in ("meta.inf", "errors.txt"):
             raise UnknownArchiveFormat(start)
-        return ArchiveV1Reader(self._first_seq, self._deleted)
+        return ArchiveV1Reader(self._first_seq, self._deleted, lenient=self._lenient)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
-    "BATCH_BYTES",
+    "ITEM_BYTES",
     "ArchiveEnd",
     "ArchiveItem",
     "ArchiveReader",
@@ -40,7 +40,7 @@ __all__ = [
 
 # The approximate size of a batch: large enough that Python's overhead does not matter, small enough to hold several,
 # because each step has one, and to stay in the processor's cache.
-BATCH_BYTES = 1 << 20
+ITEM_BYTES = 1 << 20
 
 
 MAX_U64 = (1 << 64) - 1

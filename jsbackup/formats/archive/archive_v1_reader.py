@@ -10,7 +10,10 @@ nats-server `server/filestore.go` (streamSnapshot; unchanged from 2.10 to 2.15).
     obs/<name>/meta.inf JSON: the consumer's config, `Created` and `Name`
     obs/<name>/meta.sum keyed with SHA-256 of `<stream>/<name>`
     obs/<name>/o.dat    see `consumer_state.py`
-    errors.txt          anywhere: the server failed here; 2.12.5 to 2.14 report success nevertheless
+    errors.txt          anywhere: the server failed here; 2.12.5 to 2.14 still report success
+
+Servers that encrypt their store send a block encrypted if they have not read it since they started (2.10 and 2.11;
+`SealedBlock`).
 
 Deletions: a message that a client deleted or acknowledged has a tombstone in the same block or a later one. One removed
 by a limit (messages per subject, age, size) has none: a removal at the head only moves the stream's first sequence, any
@@ -32,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import (
-    BATCH_BYTES,
+    ITEM_BYTES,
     MAX_U64,
     ArchiveEnd,
     ArchiveItem,
@@ -43,10 +46,13 @@ from jsbackup.formats.archive.archive_items import (
 from jsbackup.formats.archive.consumer_state import decode_state
 from jsbackup.formats.archive.index_db import IndexReader
 from jsbackup.formats.archive.tar import TarPiece, TarReader
-from jsbackup.formats.batch import batch_from_columns
+from jsbackup.formats.batch import batch_from_columns, columns_from_batch
 from jsbackup.formats.paged import PagedFile
+from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
 from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.server_store.block_messages import misplaced_headers, read_region
+from jsbackup.formats.server_store.records import walk
 from jsbackup.model import ArchivedConsumer
 from jsbackup.strict_json import read_object
 
@@ -54,7 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["MAX_BLOCK_MEMBER_BYTES", "ArchiveV1Reader", "LateDeletions", "late_deletions"]
+__all__ = ["MAX_BLOCK_MEMBER_BYTES", "ArchiveV1Reader", "LateDeletions", "SealedBlock", "late_deletions"]
 
 # Servers make blocks of at most 8 MiB, or one message. Streams that 2.2 created may still have blocks of 64 MiB.
 MAX_BLOCK_MEMBER_BYTES = 128 << 20
@@ -73,14 +79,21 @@ _OLD_NAME = re.compile(r"msgs/[0-9]+\.(idx|fss)", re.ASCII)
 _META, _SUM, _MESSAGES, _CONSUMERS = range(4)
 
 
+class SealedBlock(FormatError):
+    """A block without a single record: it is damaged all over, or still encrypted."""
+
+
 class ArchiveV1Reader:
     """Takes a decoded archive in pieces of any size; yields `StreamMeta`, batches, then consumers (`ArchiveReader`).
 
-    Messages below `first_seq` or in `deleted` are left out. Raises `FormatError`; `UnsupportedError` for an unknown
+    Messages below `first_seq` or in `deleted` are left out. If it is `lenient`, what is damaged in a block is left out,
+    and so is what the server gave up; `flaws` say what. Raises `FormatError`; `UnsupportedError` for an unknown
     `index.db` or unknown files.
     """
 
-    def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None) -> None:
+    def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None, *, lenient: bool = False) -> None:
+        self.flaws: list[str] = []
+        self._lenient = lenient
         self._first_seq = first_seq
         self._deleted = SequenceSet() if deleted is None else deleted
         self._hidden = self._deleted.within(0, MAX_U64)
@@ -118,7 +131,11 @@ class ArchiveV1Reader:
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
         """Return no more items, and the end. Raises `FormatError` if the archive is incomplete or the server failed."""
         if self._failure is not None:
-            raise FormatError(f"archive v1: the server gave up: {self._failure}")
+            problem = f"the server gave up: {self._failure}"
+            if not self._lenient or self._stage < _MESSAGES:
+                raise FormatError(f"archive v1: {problem}")
+            self.flaws.append(problem)
+            self._consumer = None
         self._tar.finish()
         if self._stage < _MESSAGES or self._consumer is not None:
             raise FormatError("archive v1: files are missing at its end")
@@ -142,9 +159,15 @@ class ArchiveV1Reader:
             self._index_reader = IndexReader(self._stream, piece.size, self._given)
         elif piece.offset == 0:
             raise self._misplaced(piece.name)
-        self._index_reader.feed(piece.data)
-        if piece.is_last:
-            self._index = self._index_reader.finish()
+        try:
+            self._index_reader.feed(piece.data)
+            if piece.is_last:
+                self._index = self._index_reader.finish()
+        except FormatError as error:
+            if not self._lenient:
+                raise
+            if piece.is_last:
+                self.flaws.append(f"index.db cannot be used: {error.message}")
         return True
 
     def _most_bytes(self, name: str) -> int:
@@ -198,14 +221,40 @@ class ArchiveV1Reader:
         while offset < len(block):
             try:
                 columns, tombstones, offset, self._last_seq = kernels.decode_records(
-                    block, key, offset, BATCH_BYTES, self._first_seq, self._last_seq, self._hidden
+                    block, key, offset, ITEM_BYTES, self._first_seq, self._last_seq, self._hidden
                 )
             except FormatError as error:
-                raise FormatError(f"archive v1: msgs/{self._block}.blk: {error.message}") from error
+                if self._lenient:
+                    yield from self._around_damage(bytes(block[offset:]), key, offset)
+                    return
+                raise self._damage(block, key, offset, error) from error
             self._given.append(memoryview(columns.sequences).cast("B").cast("q"))
             self._bury(array("Q", tombstones))
             if columns.count:
                 yield batch_from_columns(columns)
+
+    def _damage(self, block: memoryview, key: bytes, offset: int, error: FormatError) -> FormatError:
+        where = f"archive v1: msgs/{self._block}.blk"
+        if offset or not block.tobytes().strip(b"\0") or walk(bytes(block), key, self._last_seq).runs:
+            return FormatError(f"{where}: {error.message}")
+        return SealedBlock(f"{where}: nothing in it is a record: {error.message}")
+
+    def _around_damage(self, rest: bytes, key: bytes, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is proved in the rest of a damaged block."""
+        read = read_region(rest, key, self._last_seq)
+        for hole in read.holes:
+            place = f"bytes {offset + hole.start} to {offset + hole.stop - 1}"
+            self.flaws.append(f"msgs/{self._block}.blk is damaged at {place}: {hole.problem}")
+        self._bury(read.tombstones)
+        self._last_seq = read.last_seq
+        for batch in read.batches:
+            sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
+            gone = self._deleted.within(max(sequences[0], 0), sequences[-1])
+            below = [one for one in sequences if one < self._first_seq]
+            kept = drop_sequences(batch, [*below, *gone, *misplaced_headers(batch)])
+            if kept.num_rows:
+                self._given.append(memoryview(columns_from_batch(kept).sequences).cast("B").cast("q"))
+                yield kept
 
     def _bury(self, tombstones: array[int]) -> None:
         """Keep the tombstones that may be new. Most are of messages deleted long ago."""

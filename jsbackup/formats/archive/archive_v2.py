@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import (
-    BATCH_BYTES,
+    ITEM_BYTES,
     MAX_SEQUENCE,
     MAX_U64,
     ArchiveEnd,
@@ -74,7 +74,7 @@ class ArchiveV2Reader:
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
         """Yield the items that are complete with `data`; messages are collected to batches."""
         self._buffer += data
-        return self._items(BATCH_BYTES)
+        return self._items(ITEM_BYTES)
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
         """Return the last items and the end. Raises `FormatError` if the archive is incomplete."""
@@ -107,7 +107,7 @@ class ArchiveV2Reader:
             raise FormatError("archive v2: more after its end")
 
     def _batch(self) -> pa.RecordBatch | None:
-        columns, at = kernels.decode_entries(self._buffer, self._at, BATCH_BYTES)
+        columns, at = kernels.decode_entries(self._buffer, self._at, ITEM_BYTES)
         if columns.count == 0:
             self._look_at_entry()
             return None

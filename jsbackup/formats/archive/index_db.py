@@ -27,9 +27,10 @@ The file may be huge (an entry for each subject), so it is parsed incrementally 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
@@ -39,7 +40,7 @@ from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["IndexReader"]
+__all__ = ["IndexBlock", "IndexParser", "IndexReader"]
 
 _MAGIC = 11
 _NEWEST = 4
@@ -52,18 +53,27 @@ _WHAT = "stream index"
 _Steps = Generator[None, None, IndexState]
 
 
-class IndexReader:
-    """Takes an `index.db` of `size` bytes in pieces; `finish` returns what it says about the messages already yielded.
+class IndexBlock(NamedTuple):
+    """The block of this number, according to the index. Without messages, `last_seq` is below `first_seq`."""
 
-    Raises `FormatError`, and `UnsupportedError` for a version that this tool does not know.
+    number: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+
+class IndexParser:
+    """Takes an `index.db` of `size` bytes in pieces. Raises `FormatError`, and `UnsupportedError` for a version that
+    this tool does not know.
+
+    What is derived from this gets the parts of the index that it needs.
     """
 
-    __slots__ = ("_at", "_buffer", "_given", "_hash", "_parser", "_result", "_unhashed")
+    __slots__ = ("_at", "_buffer", "_hash", "_parser", "_result", "_unhashed")
 
-    def __init__(self, stream: str, size: int, given: GivenSequences) -> None:
+    def __init__(self, stream: str, size: int) -> None:
         if size < _HASH_BYTES:
             raise FormatError(f"{_WHAT}: too short")
-        self._given = given
         self._hash = kernels.HighwayHash(sha256(stream.encode()).digest())
         self._unhashed = size - _HASH_BYTES
         self._buffer = bytearray()
@@ -104,27 +114,38 @@ class IndexReader:
         first_ns = yield from self._signed()
         last_seq = yield from self._sequence()
         last_ns = yield from self._signed()
-        yield from self._skip_subjects(version)
-        removed = yield from self._blocks(version, last_seq)
-        yield from self._unsigned()
-        yield from self._take(8)
-        return IndexState(version, messages, size, first_seq, first_ns, last_seq, last_ns, sequence_set(removed))
+        yield from self._subjects(version)
+        yield from self._blocks(version)
+        block = yield from self._unsigned()
+        checksum = yield from self._take(8)
+        self._end(block, checksum)
+        return IndexState(version, messages, size, first_seq, first_ns, last_seq, last_ns)
 
-    def _skip_subjects(self, version: int) -> Generator[None, None, None]:
+    # --- what it says, for those that need it ---
+
+    def _block(self, block: IndexBlock) -> None:
+        """Get the next block."""
+
+    def _node(self, block: IndexBlock, base: int, bitmap: bytes) -> None:
+        """Get a part of the deleted sequences of the last block."""
+
+    def _end(self, block: int, checksum: bytes) -> None:
+        """Get the number of the block that was written last, and the checksum of its last record."""
+
+    # --- its parts ---
+
+    def _subjects(self, version: int) -> Generator[None, None, None]:
         count = yield from self._unsigned()
         while count:
             self._at, count = kernels.skip_index_subjects(self._buffer, self._at, count, version)
             if count:
                 yield
 
-    def _blocks(self, version: int, last_seq: int) -> Generator[None, None, array[int]]:
-        """Return the yielded sequences, up to `last_seq`, that live in no block."""
-        removed = array("Q")
-        alive_to = 0
+    def _blocks(self, version: int) -> Generator[None, None, None]:
         count = yield from self._unsigned()
         for _ in range(count):
-            yield from self._unsigned()
-            yield from self._unsigned()
+            index = yield from self._unsigned()
+            size = yield from self._unsigned()
             first = yield from self._sequence()
             yield from self._signed()
             last = yield from self._sequence()
@@ -132,29 +153,19 @@ class IndexReader:
             deleted = yield from self._unsigned()
             for _ in range(min(version, 3) - 1):
                 yield from self._unsigned()
-            if last >= first > 0:
-                removed.extend(self._given.within(alive_to + 1, first - 1))
-                alive_to = max(alive_to, last)
+            block = IndexBlock(index, size, first, last)
+            self._block(block)
             if deleted:
-                yield from self._set(first, last, removed)
-            if len(removed) > len(self._given):
-                raise FormatError(f"{_WHAT}: a sequence is deleted twice")
-        removed.extend(self._given.within(alive_to + 1, last_seq))
-        return removed
+                yield from self._set(block)
 
-    def _set(self, first: int, last: int, removed: array[int]) -> Generator[None, None, None]:
+    def _set(self, block: IndexBlock) -> Generator[None, None, None]:
         magic, version, *rest = yield from self._take(10)
         width = _SET_BITMAP_BYTES.get(version)
         if magic != _SET_MAGIC or width is None:
             raise FormatError(f"{_WHAT}: unknown format of a set")
         for _ in range(int.from_bytes(rest[:4], "little")):
             node = yield from self._take(8 + width + 2)
-            base, bitmap = int.from_bytes(node[:8], "little"), node[8 : 8 + width]
-            removed.extend(
-                sequence
-                for sequence in self._given.within(max(base, first), min(base + 8 * width - 1, last))
-                if bitmap[sequence - base >> 3] >> (sequence - base & 7) & 1
-            )
+            self._node(block, int.from_bytes(node[:8], "little"), node[8 : 8 + width])
 
     def _take(self, count: int) -> Generator[None, None, bytes]:
         while len(self._buffer) - self._at < count:
@@ -189,3 +200,38 @@ class IndexReader:
         if sequence > MAX_SEQUENCE:
             raise FormatError(f"{_WHAT}: sequence {sequence} out of range")
         return sequence
+
+
+class IndexReader(IndexParser):
+    """Finds out what an `index.db` says about the messages already yielded."""
+
+    __slots__ = ("_alive_to", "_given", "_removed")
+
+    def __init__(self, stream: str, size: int, given: GivenSequences) -> None:
+        super().__init__(stream, size)
+        self._given = given
+        self._removed = array("Q")
+        self._alive_to = 0
+
+    def finish(self) -> IndexState:
+        state = super().finish()
+        self._remove(self._given.within(self._alive_to + 1, state.last_seq))
+        return replace(state, removed=sequence_set(self._removed))
+
+    def _block(self, block: IndexBlock) -> None:
+        if block.last_seq >= block.first_seq > 0:
+            self._remove(self._given.within(self._alive_to + 1, block.first_seq - 1))
+            self._alive_to = max(self._alive_to, block.last_seq)
+
+    def _node(self, block: IndexBlock, base: int, bitmap: bytes) -> None:
+        first, last = max(base, block.first_seq), min(base + 8 * len(bitmap) - 1, block.last_seq)
+        self._remove(
+            sequence
+            for sequence in self._given.within(first, last)
+            if bitmap[sequence - base >> 3] >> (sequence - base & 7) & 1
+        )
+
+    def _remove(self, sequences: Iterable[int]) -> None:
+        self._removed.extend(sequences)
+        if len(self._removed) > len(self._given):
+            raise FormatError(f"{_WHAT}: a sequence is deleted twice")

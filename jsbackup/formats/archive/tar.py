@@ -19,12 +19,12 @@ from jsbackup.errors import FormatError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BLOCK_BYTES", "TAR_END", "TarPiece", "TarReader", "header_name", "tar_header", "tar_padding"]
+__all__ = ["TAR_BLOCK_BYTES", "TAR_END", "TarPiece", "TarReader", "header_name", "tar_header", "tar_padding"]
 
-BLOCK_BYTES = 512
-TAR_END = bytes(2 * BLOCK_BYTES)
+TAR_BLOCK_BYTES = 512
+TAR_END = bytes(2 * TAR_BLOCK_BYTES)
 
-_ZERO_BLOCK = bytes(BLOCK_BYTES)
+_ZERO_BLOCK = bytes(TAR_BLOCK_BYTES)
 _MAGIC = b"ustar\x0000"
 # Room for a consumer name of 255 bytes, a few folders, and a time.
 _MAX_PAX_BYTES = 64 << 10
@@ -71,9 +71,9 @@ class TarReader:
                 step = min(self._size - self._offset, len(view) - at)
                 yield from self._content(view[at : at + step])
             else:
-                step = min(BLOCK_BYTES - len(self._block), len(view) - at)
+                step = min(TAR_BLOCK_BYTES - len(self._block), len(view) - at)
                 self._block += view[at : at + step]
-                if len(self._block) == BLOCK_BYTES:
+                if len(self._block) == TAR_BLOCK_BYTES:
                     block, self._block = bytes(self._block), bytearray()
                     yield from self._header(block)
             at += step
@@ -91,7 +91,7 @@ class TarReader:
         self._offset += len(data)
         if self._offset == self._size:
             self._name = None
-            self._padding = -self._size % BLOCK_BYTES
+            self._padding = -self._size % TAR_BLOCK_BYTES
         if self._type == "0":
             yield TarPiece(name, self._size, offset, data)
             return
@@ -128,7 +128,7 @@ class TarReader:
 
 def header_name(block: bytes) -> str | None:
     """Return the name in a header of 512 bytes; None if it is not a supported tar header (including its checksum)."""
-    if len(block) != BLOCK_BYTES or block[257:265] != _MAGIC:
+    if len(block) != TAR_BLOCK_BYTES or block[257:265] != _MAGIC:
         return None
     try:
         stated = _octal(block[148:156])
@@ -144,7 +144,7 @@ def header_name(block: bytes) -> str | None:
 def _octal(field: bytes) -> int:
     digits = field.strip(b" \x00")
     if not digits or digits.strip(b"01234567"):
-        raise FormatError("tar archive: a field is no octal number")
+        raise FormatError("tar archive: a field is not an octal number")
     return int(digits, 8)
 
 
@@ -200,7 +200,7 @@ def tar_header(name: str, size: int) -> bytes:
 
 def tar_padding(size: int) -> bytes:
     """Return the zeros after a content of this size."""
-    return bytes(-size % BLOCK_BYTES)
+    return bytes(-size % TAR_BLOCK_BYTES)
 
 
 def _header_block(name: bytes, size: int, kind: bytes) -> bytes:

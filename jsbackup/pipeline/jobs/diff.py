@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks, task_bytes
-from jsbackup.progress import Progress
+from jsbackup.pipeline.tasks.packing import pack_tasks, task_bytes
+from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.progress import Progress, ignored
 from jsbackup.repository.read.diff import DiffWork, Tallies
 from jsbackup.repository.read.message_diff import DifferenceTally
 from jsbackup.repository.read.segment_diff import SegmentSpan, compare_span, split_span
@@ -38,7 +39,7 @@ class _CompareSpans:
 
 def _compared(reader: SegmentReader, span: SegmentSpan, named: int) -> DifferenceTally | JsBackupError:
     try:
-        return compare_span(reader, span, named, lambda _bytes, _messages: None)
+        return compare_span(reader, span, named, ignored)
     except JsBackupError as error:
         return error
 
@@ -67,7 +68,7 @@ class SparkComparer:
         for piece in pack_tasks([part.bytes for part in parts]):
             tasks.append(_CompareSpans(self.place, named, tuple(parts[piece])))
             weights.append(sum(part.bytes for part in parts[piece]))
-        for found in run_tasks(self.session(), "the comparison", tasks, weights=weights, progress=self.progress):
+        for found in OnSpark(self.session()).run("the comparison", tasks, weights=weights, progress=self.progress):
             yield from found
 
 

@@ -16,11 +16,11 @@ from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from jsbackup.formats.digest import MessageBatch, encode_rows
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks
+from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.segments import SegmentReader
@@ -34,7 +34,9 @@ __all__ = [
     "TimeBin",
     "TimeScale",
     "measure_distributions",
+    "raw_sizes",
     "scale_of",
+    "scales_of",
 ]
 
 _SECOND, _DAY = 10**9, 86_400 * 10**9
@@ -118,10 +120,11 @@ class MessageTally:
         self._sizes: dict[int, tuple[int, int]] = {}
         self._largest: list[LargeMessage] = []
 
-    def add(self, batch: MessageBatch) -> None:
+    def add(self, batch: MessageBatch, sizes: pa.Array | None = None) -> None:
+        """Count the messages of a batch; `sizes` are those of `raw_sizes`, if they are known."""
         if not batch.num_rows:
             return
-        sizes = _sizes(batch)
+        sizes = raw_sizes(batch) if sizes is None else sizes
         _count(self._times, self._numbers(batch.column("timestamp_ns")), sizes)
         # Exact for possible sizes: a double has more than 50 bits.
         powers = pc.cast(pc.floor(pc.log2(pc.cast(sizes, pa.float64()))), pa.int64())
@@ -175,12 +178,10 @@ class _Count:
         return found
 
 
-def measure_distributions(
-    session: SparkSession, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
-) -> list[Distribution]:
-    """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
+def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
+    """Return the buckets for each stream, by the bounds in the manifest."""
     most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
-    scales = [
+    return [
         scale_of(
             min((ref.min_ns for ref in stream.segments), default=0),
             max((ref.max_ns for ref in stream.segments), default=0),
@@ -188,6 +189,13 @@ def measure_distributions(
         )
         for stream in streams
     ]
+
+
+def measure_distributions(
+    runner: TaskRunner, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
+) -> list[Distribution]:
+    """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
+    scales = scales_of(streams)
     refs = [(number, ref) for number, stream in enumerate(streams) for ref in stream.segments]
     tasks, weights = [], []
     for piece in pack_tasks([ref.bytes for _, ref in refs]):
@@ -198,13 +206,14 @@ def measure_distributions(
         tasks.append(_Count(place, tuple(runs)))
         weights.append(sum(ref.bytes for _, ref in refs[piece]))
     tallies = [MessageTally(scale) for scale in scales]
-    for counted in run_tasks(session, "the statistics", tasks, weights=weights, progress=progress):
+    for counted in runner.run("the statistics", tasks, weights=weights, progress=progress):
         for number, tally in counted:
             tallies[number].merge(tally)
     return [tally.distribution() for tally in tallies]
 
 
-def _sizes(batch: MessageBatch) -> pa.Array:
+def raw_sizes(batch: MessageBatch) -> pa.Array:
+    """Return the raw bytes of each message, as int64. Raises as `encode_rows`."""
     rows = encode_rows(batch)
     ends = pa.Array.from_buffers(pa.int64(), len(rows.ends), [None, pa.py_buffer(rows.ends)])
     return pc.subtract(ends, pa.concat_arrays([pa.array([0], pa.int64()), ends[:-1]]))

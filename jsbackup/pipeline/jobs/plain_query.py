@@ -120,7 +120,7 @@ def _check_text(session: SparkSession, sql: str) -> None:
         # Only a query is allowed in these brackets; in no other statement brackets are closed before they are opened.
         session.sql(f"WITH jsbackup_query AS (\n{sql.rstrip().rstrip(';')}\n) SELECT * FROM jsbackup_query")
     except ParseException as error:
-        raise UsageError("the query is no plain query, or cannot be understood", hint=_HINT) from error
+        raise UsageError("the query is not a plain SELECT, or cannot be parsed", hint=_HINT) from error
 
 
 def _check_plan(session: SparkSession, sql: str, views: Collection[str]) -> None:

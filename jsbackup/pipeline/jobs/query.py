@@ -27,7 +27,7 @@ from pyspark.sql.types import TimestampType
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.headers import header_map
-from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
@@ -61,7 +61,7 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
     total = sum(stream.captured.bytes for stream in backup.streams())
     try:
         with (
-            explained("the query"),
+            spark_errors("the query"),
             only_plain(backup.session, sql, view_names(backup.manifest.streams)),
             watched(backup.session, backup.manifest.id, total, progress),
         ):
@@ -86,7 +86,7 @@ def make_views(backup: BackupFrames, sql: str) -> list[str]:
     if reader is FrameReader.STORE:
         _log.info("the query names the column time, so messages are read by jsbackup")
     made = []
-    with explained("the query"):
+    with spark_errors("the query"):
         for name, stream in view_names(backup.manifest.streams).items():
             if name.casefold() in words:
                 view = _view(backup.messages([] if stream is None else [stream], reader=reader))

@@ -1,73 +1,30 @@
-"""Statistics of a backup by stream and subject: number, sizes and times of messages.
+"""Statistics of a backup by stream and subject, on Spark: number, sizes and times of messages.
 
 `bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that their sum is the number
 in the manifest. Percentiles are approximate, to a few per mille of the ranks. `distribution.py` has the distribution
-over time and sizes, `repository/read/growth.py` the growth of streams.
+over time and sizes, `repository/read/growth.py` the growth of streams, `direct_stats.py` the same without Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from jsbackup.pipeline.jobs.distribution import Distribution, measure_distributions
+from jsbackup.pipeline.jobs.distribution import measure_distributions
+from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.headers import message_id
-from jsbackup.pipeline.session.failures import explained
-from jsbackup.pipeline.tasks.tasks import watched
+from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import Progress
-from jsbackup.repository.read.growth import GrowthPoint, growth_of
+from jsbackup.repository.read.growth import growth_of
 
-__all__ = ["Sizes", "StreamStats", "SubjectStats", "collect_stats", "raw_size", "stats_by_subject"]
+__all__ = ["collect_stats", "raw_size", "stats_by_subject"]
 
 _ACCURACY = 500
 _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Raw bytes of a message: the median, the 90th and 99th percentile, the largest."""
-
-    p50: int = 0
-    p90: int = 0
-    p99: int = 0
-    largest: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectStats:
-    """`oldest_ns` and `newest_ns` are Unix time."""
-
-    subject: str
-    messages: int
-    bytes: int
-    oldest_ns: int
-    newest_ns: int
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStats:
-    """`subjects` are the largest of `subject_count`. `duplicates` repeat a `Nats-Msg-Id`; None if they were not
-    counted.
-
-    Times are 0 if there are no messages. `growth` ends with this backup.
-    """
-
-    stream: str
-    messages: int
-    bytes: int
-    oldest_ns: int
-    newest_ns: int
-    sizes: Sizes
-    subject_count: int
-    subjects: tuple[SubjectStats, ...] = ()
-    duplicates: int | None = None
-    distribution: Distribution = field(default_factory=Distribution)
-    growth: tuple[GrowthPoint, ...] = ()
 
 
 def collect_stats(
@@ -88,10 +45,10 @@ def collect_stats(
     streams = backup.streams(patterns)
     frame = backup.messages(patterns, _COLUMNS)
     total = sum(stream.captured.bytes for stream in streams)
-    with watched(backup.session, backup.manifest.id, total, progress), explained("the statistics"):
+    with watched(backup.session, backup.manifest.id, total, progress), spark_errors("the statistics"):
         rows = _largest(stats_by_subject(frame), most_subjects).collect()
         repeated = {row.stream: row.duplicates for row in _duplicates(frame).collect()} if duplicates else {}
-    distributions = measure_distributions(backup.session, backup.place, streams, progress)
+    distributions = measure_distributions(OnSpark(backup.session), backup.place, streams, progress)
     growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
     whole = {row.stream: row for row in rows if row.whole}
     subjects: dict[str, list[Row]] = {}

@@ -11,37 +11,31 @@ of a later state.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
 from jsbackup.config import is_chosen
-from jsbackup.errors import PlanRefused
-from jsbackup.pipeline.jobs.transform_plan import TransformOptions, TransformPlan, plan_transform
+from jsbackup.pipeline.jobs.job_run import JobRun
+from jsbackup.pipeline.jobs.transform_plan import TransformPlan, plan_transform
 from jsbackup.pipeline.jobs.transform_streams import Made, transform_streams
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
-from jsbackup.planning.model import RestorePlan
-from jsbackup.planning.preflight import refuse_if_refused
-from jsbackup.planning.selection.masking import about_unseen, unseen
+from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.planning.transforming import TransformOptions, refuse_results
 from jsbackup.progress import Progress
-from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
-from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import (
     Manifest,
     Result,
     Selection,
-    StreamBackup,
+    Source,
 )
-from jsbackup.repository.repository import Repository
-from jsbackup.times import format_time
-from jsbackup.tool import TOOL
+from jsbackup.repository.write.new_backup import NewBackup
 
 __all__ = ["Transformed", "transform", "transform_backup"]
 
@@ -74,32 +68,14 @@ def transform(
     repository.documents.ensure_writable()
     with held_lease(repository, "transform") as lease:
         plan = plan_transform(find_readable(repository, backup), options)
-        return transform_backup(
-            session,
-            place,
-            repository,
-            plan,
-            lease=lease,
-            random=os.urandom,
-            mask_key=mask_key,
-            tags=tags,
-            progress=progress,
-        )
+        run = JobRun(OnSpark(session), place, repository, lease, progress)
+        return transform_backup(run, plan, mask_key=mask_key, tags=tags)
 
 
 def transform_backup(
-    session: SparkSession,
-    place: RepositoryRef,
-    repository: Repository,
-    plan: TransformPlan,
-    *,
-    lease: Lease,
-    random: Callable[[int], bytes],
-    mask_key: MaskKey | None = None,
-    tags: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    run: JobRun[OnSpark], plan: TransformPlan, *, mask_key: MaskKey | None = None, tags: Mapping[str, str] | None = None
 ) -> Transformed:
-    """Make the new backup in the same repository, and commit it; `lease` is a shared one, renewed by the caller.
+    """Make the new backup in the same repository, and commit it.
 
     Nothing is committed if an error is raised.
 
@@ -114,18 +90,22 @@ def transform_backup(
     key = mask_key or MaskKey()
     if plan.options.reshape.masks.needs_secret:
         plan.options.reshape.masks.check_secret(key.secret())
-        key = key.marked(random(16))
-    begun_ns = time.time_ns()
-    made = transform_streams(session, place, repository.objects, plan, mask_key=key, progress=progress)
-    had = sum(one.entry.captured.messages for one in plan.streams)
-    if had and not any(one.entry.captured.messages for one in made) and not plan.options.allow_empty:
-        raise PlanRefused(
-            f"nothing was transformed: none of the {had:,} messages would be left", hint="Look at what is to be kept."
-        )
-    _refuse_what_missed(plan, made)
-    lease.check()
-    manifest = _manifest(repository, plan, [one.entry for one in made], tags or {}, begun_ns=begun_ns, random=random)
-    leases.commit(repository, manifest, lease)
+        key = key.marked(run.random(16))
+    new = NewBackup(
+        run.repository,
+        source=_source(plan),
+        begun_ns=time.time_ns(),
+        clock_ns=time.time_ns,
+        random=run.random,
+        tags=tags or {},
+        selection=Selection(tuple(glob.pattern for glob in plan.options.streams)),
+    )
+    made = transform_streams(run, plan, mask_key=key)
+    results = [(one, result.kept) for one, result in zip(plan.streams, made, strict=True)]
+    refuse_results(plan.manifest.id, plan.options, results, "transformed")
+    run.lease.check()
+    manifest = _manifest(plan, new, made)
+    leases.commit(run.repository, manifest, run.lease)
     return Transformed(
         manifest,
         tuple(one.entry.name for one in plan.streams),
@@ -134,38 +114,15 @@ def transform_backup(
     )
 
 
-def _refuse_what_missed(plan: TransformPlan, made: Sequence[Made]) -> None:
-    """Raise PlanRefused if a mask masked nothing, or no messages are left of a stream, unless an option allows it."""
-    refusals = [refusal for one in made for refusal in one.refusals]
-    kept = any(one.entry.captured.messages for one in made)
-    if kept and not plan.options.mask_may_miss:
-        masks = plan.options.reshape.masks.masks
-        refusals += about_unseen(unseen(masks, [one.masked for one in made]), may_miss=False)
-    refuse_if_refused(RestorePlan(plan.manifest.id, (), tuple(refusals)), "transformed", "jsbackup plan")
+def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
+    before = plan.manifest
+    skipped = tuple(one for one in before.skipped if is_chosen(one.name, plan.options.streams, ()))
+    manifest = new.manifest([one.stored for one in made])
+    incomplete = skipped or any(one.entry.warnings for one in made)
+    return replace(manifest, result=before.result if incomplete else Result.COMPLETE, skipped=skipped)
 
 
-def _manifest(
-    repository: Repository,
-    plan: TransformPlan,
-    streams: Sequence[StreamBackup],
-    tags: Mapping[str, str],
-    *,
-    begun_ns: int,
-    random: Callable[[int], bytes],
-) -> Manifest:
+def _source(plan: TransformPlan) -> Source:
     before, options = plan.manifest, plan.options
-    skipped = tuple(one for one in before.skipped if is_chosen(one.name, options.streams, ()))
-    previous = next(reversed(repository.backups()), None)
     done = {"backup": before.id, "options": options.words, "cut": options.reshape.cut.to_json()}
-    return Manifest(
-        id=layout.backup_id(begun_ns, random(3), previous),
-        created=format_time(begun_ns),
-        tool=TOOL,
-        source=replace(before.source, extra={**before.source.extra, "transformed": done}),
-        result=before.result if skipped or any(stream.warnings for stream in streams) else Result.COMPLETE,
-        streams=tuple(streams),
-        skipped=skipped,
-        tags=tags,
-        previous=previous,
-        selection=Selection(tuple(glob.pattern for glob in options.streams)),
-    )
+    return replace(before.source, extra={**before.source.extra, "transformed": done})

@@ -1,180 +1,153 @@
 """Carry out the transform of streams: messages by tasks, then states and consumers of the kept messages.
 
 Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
-(`planning/selection/subset.py`). The newest messages of all subjects are found (`newest.py`) after the cut and the
-filter of subjects, before masks and maps; markers of deleted keys are messages too.
+(`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects
+(`newest.py`), and for new sequences how many messages each run of segments keeps.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
-
-from jsbackup.pipeline.jobs.compact import merge_groups
-from jsbackup.pipeline.jobs.transform_plan import PlannedStream, TransformPlan
-from jsbackup.pipeline.messages.newest import Sequences, newest_sequences
-from jsbackup.pipeline.session.repository_ref import RepositoryRef
+from jsbackup.pipeline.jobs.job_run import JobRun
+from jsbackup.pipeline.jobs.joining import Group, grouped, merge_groups
+from jsbackup.pipeline.jobs.transform_plan import TransformPlan
+from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
-from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks
-from jsbackup.planning.rules import Finding
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.selection.count_subset import WatchedConsumers
-from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
-from jsbackup.planning.selection.subset import KeptSequences, kept_from
-from jsbackup.progress import Progress
-from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
+from jsbackup.planning.selection.renumbering import renumbered_entry
+from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
+from jsbackup.planning.transforming import PlannedStream, about_transformed, transformed_entry
+from jsbackup.repository.manifest import Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import StoredSegments
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
-from jsbackup.transforms.mask import MaskCount
-from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.renumber import KnownRanks
 
 __all__ = ["Made", "transform_streams"]
-
-_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A new stream, stored, with notes. `masked` counts what masks did.
+    """A new stream, stored, with notes, and what is `kept` in it of the old one."""
 
-    `refusals` block the commit.
-    """
-
-    entry: StreamBackup
+    stored: StoredStream
     notes: tuple[str, ...]
-    refusals: tuple[Finding, ...] = ()
-    masked: MaskCount = field(default_factory=MaskCount)
+    kept: KeptStream
+
+    @property
+    def entry(self) -> StreamBackup:
+        return self.stored.stream
 
 
-def transform_streams(
-    session: SparkSession,
-    place: RepositoryRef,
-    objects: Objects,
-    plan: TransformPlan,
-    *,
-    mask_key: MaskKey,
-    progress: Progress | None = None,
-) -> list[Made]:
+def transform_streams(run: JobRun[OnSpark], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
     """Store the streams of a plan. Raises the same errors as `transform_backup` (`transform.py`)."""
-    return _Making(session, place, objects, plan, mask_key, progress).make()
+    return _Making(run, plan, mask_key).make()
 
 
 @dataclass(frozen=True, slots=True)
 class _Making:
     """One run of a plan."""
 
-    session: SparkSession
-    place: RepositoryRef
-    objects: Objects
+    run: JobRun[OnSpark]
     plan: TransformPlan
     mask_key: MaskKey
-    progress: Progress | None
+
+    @property
+    def objects(self) -> Objects:
+        return self.run.repository.objects
 
     def make(self) -> list[Made]:
+        runner, place, progress = self.run.runner, self.run.place, self.run.progress
         reading = [one for one in self.plan.streams if one.reads]
-        newest = self._newest(reading)
-        consumers = {
-            one.entry.name: WatchedConsumers(self.objects, one.entry if one.drops else replace(one.entry, consumers=()))
-            for one in reading
-        }
-        pieces = [
-            piece
-            for one in reading
-            for piece in self._pieces(one, newest.get(one.entry.name), sorted(consumers[one.entry.name].to_know))
-        ]
+        reading = with_newest_of(runner, place, reading, progress)
+        consumers = {one.entry.name: self._watched(one) for one in reading}
+        runs = [run for one in reading for run in self._runs(one, consumers[one.entry.name])]
+        runs = numbered_runs(runner, place, self.mask_key, runs, progress=progress)
         stored = {one.entry.name: ReshapedRun() for one in reading}
-        for piece, part in zip(pieces, self._run(pieces), strict=True):
-            stored[piece.stream] = stored[piece.stream].followed_by(part)
-        merged = merge_groups(self.session, self.place, [one.refs for one in stored.values()], self.progress)
-        stored = {name: replace(one, refs=refs) for (name, one), refs in zip(stored.items(), merged, strict=True)}
+        for run, part in zip(runs, self._store(runs), strict=True):
+            stored[run.stream] = stored[run.stream].followed_by(part)
+        merged = merge_groups(runner, place, [one.stored.refs for one in stored.values()], progress)
+        stored = {name: one.merged_to(joined) for (name, one), joined in zip(stored.items(), merged, strict=True)}
         return [
             self._finished(one, stored.get(one.entry.name), consumers.get(one.entry.name)) for one in self.plan.streams
         ]
 
-    def _newest(self, reading: Sequence[PlannedStream]) -> dict[str, list[Sequences]]:
-        """Return what to keep of each group of a stream's segments."""
-        asked = self.plan.options.reshape
-        keeping = Reshape(cut=asked.cut, subjects=asked.subjects)
-        wanted = {one.entry.name: one.groups(self.objects.segment_bytes) for one in reading if one.latest}
-        if not wanted:
-            return {}
-        refs = {name: [ref for group in groups for ref in group] for name, groups in wanted.items()}
-        found = newest_sequences(self.session, self.place, refs, keeping, progress=self.progress)
-        kept: dict[str, list[Sequences]] = {}
-        for name, groups in wanted.items():
-            sequences, at = found[name], 0
-            for group in groups:
-                to = bisect_right(sequences, group[-1].last_seq, at, key=lambda value: value.as_py())
-                kept.setdefault(name, []).append(Sequences.of(sequences.slice(at, to - at)))
-                at = to
-        return kept
+    def _watched(self, one: PlannedStream) -> WatchedConsumers:
+        return WatchedConsumers(self.objects, one.entry if one.moves_consumers else replace(one.entry, consumers=()))
 
-    def _pieces(
-        self, one: PlannedStream, newest: Sequence[Sequences] | None, to_know: Sequence[int]
-    ) -> Iterator[SegmentRun]:
+    def _runs(self, one: PlannedStream, consumers: WatchedConsumers) -> Iterator[SegmentRun]:
         folder = self.objects.sealing.folder(one.reshaped.name, one.incarnation)
-        for number, group in enumerate(one.groups(self.objects.segment_bytes)):
-            known = to_know[bisect_left(to_know, group[0].first_seq) : bisect_right(to_know, group[-1].last_seq)]
-            kept = None if newest is None else newest[number]
-            yield SegmentRun(one.entry.name, folder, (group,), one.reshaped.messages, kept, tuple(known))
+        reshape, to_know = one.reshaped.messages, sorted(consumers.to_know)
+        to_rank = sorted(consumers.to_rank) if reshape.renumber else []
+        groups = groups_of(one, self.objects.segment_bytes)
+        for number, group in enumerate(groups, start=1):
+            first, last = group[0].first_seq, group[-1].last_seq
+            # Ranks of sequences between two runs are those of the end of the first one.
+            before = groups[number][0].first_seq if number < len(groups) else 1 << 63
+            known = to_know[bisect_left(to_know, first) : bisect_right(to_know, last)]
+            ranked = to_rank[bisect_left(to_rank, first) : bisect_left(to_rank, before)]
+            run = SegmentRun.of(one.entry.name, group, reshape, folder=folder)
+            yield replace(run, to_know=tuple(known), to_rank=tuple(ranked))
 
-    def _run(self, pieces: Sequence[SegmentRun]) -> Iterator[ReshapedRun]:
+    def _store(self, runs: Sequence[SegmentRun]) -> Iterator[ReshapedRun]:
         tasks, weights = [], []
-        for part in pack_tasks([piece.bytes for piece in pieces]):
-            tasks.append(ReshapePieces(self.place, self.mask_key, tuple(pieces[part])))
-            weights.append(sum(piece.bytes for piece in pieces[part]))
-        for results in run_tasks(self.session, "the transform", tasks, weights=weights, progress=self.progress):
+        for part in pack_tasks([run.bytes for run in runs]):
+            tasks.append(ReshapePieces(self.run.place, self.mask_key, tuple(runs[part])))
+            weights.append(sum(run.bytes for run in runs[part]))
+        for results in self.run.runner.run("the transform", tasks, weights=weights, progress=self.run.progress):
             yield from results
 
     def _finished(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> Made:
-        entry, reshaped = one.entry, one.reshaped
-        cut = reshaped.messages.cut
-        kept, found = entry, list(reshaped.warnings)
-        if entry.archive_format in _WITHOUT_MESSAGES or not one.works:
-            pass
-        elif stored is not None and consumers is not None:
-            kept = kept_from(entry, cut, stored.counted, KeptSequences(stored.found, ()), whole=consumers.whole)
-            if not one.drops:
-                kept = replace(kept, consumers=entry.consumers)
-            found += about_masks(
-                entry.name,
-                entry.config,
-                reshaped.messages.masks.masks,
-                stored.masked,
-                may_miss=self.plan.options.mask_may_miss,
-            )
-            if not kept.captured.messages:
-                empty = self.plan.options.allow_empty
-                found.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=empty))
-        elif cut:  # an empty stream
-            known = WatchedConsumers(self.objects, entry)
-            kept = kept_from(entry, cut, ReshapedRun().counted, KeptSequences((), ()), whole=known.whole)
+        kept = self._kept(one, stored, consumers)
+        found = list(about_transformed(one, kept, self.plan.options))
         notes = [finding.reason for finding in found if not finding.code]
         notes += [
             f"consumer {after.name}: {after.reason}"
-            for before, after in zip(entry.consumers, kept.consumers, strict=True)
+            for before, after in zip(one.entry.consumers, kept.entry.consumers, strict=True)
             if after.reason != before.reason
         ]
-        segments = entry.segments if stored is None else stored.refs
-        kept = replace(
-            kept,
-            name=reshaped.name,
+        segments = one.entry.segments if stored is None else stored.stored.refs
+        made = transformed_entry(one, kept)
+        made = replace(
+            made,
             incarnation=one.incarnation,
-            config=reshaped.config,
             segments=segments,
-            digest=kept.digest if stored is None else total_of(segments).digest,
-            captured=_not_after(kept.captured, cut, stored),
-            consumers=tuple(replace(c, config=reshaped.consumers[c.name]) for c in kept.consumers),
+            digest=made.digest if stored is None else total_of(segments).digest,
+            captured=_not_after(made.captured, one.reshaped.messages.cut, stored),
         )
-        return Made(
-            self._with_pending(kept, moved=one.incarnation != entry.incarnation),
-            tuple(notes),
-            tuple(finding for finding in found if finding.code),
-            MaskCount() if stored is None else stored.masked,
+        made = self._with_pending(made, moved=one.incarnation != one.entry.incarnation)
+        added = StoredSegments() if stored is None else stored.stored
+        return Made(StoredStream(made, added.reused, added.stored_bytes), tuple(notes), kept)
+
+    def _kept(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> KeptStream:
+        """Return what is kept of a stream, as a restore finds it (`planning/selection/count_subset.py`)."""
+        entry, messages, had = one.entry, one.reshaped.messages, one.entry.captured.messages
+        if not entry.archive_format.has_messages or not one.works:
+            return KeptStream(entry, had=had)
+        stored = stored or ReshapedRun()
+        if consumers is None:  # an empty stream
+            consumers = WatchedConsumers(self.objects, entry)
+        kept = entry
+        if stored.counted.cut.messages or messages.cut:
+            present = KeptSequences(stored.found, ())
+            kept = kept_from(entry, messages.cut, stored.counted, present, whole=consumers.whole)
+            if not one.moves_consumers:
+                kept = replace(kept, consumers=entry.consumers)
+        numbers = None
+        if messages.renumber:
+            extent = stored.counted.kept
+            numbers = KnownRanks(stored.ranks, extent.last_seq, extent.messages)
+            kept = renumbered_entry(kept, numbers)
+        return KeptStream(
+            kept, masked=stored.masked, had=had, matched=stored.matched, markers=stored.markers, numbers=numbers
         )
 
     def _with_pending(self, entry: StreamBackup, *, moved: bool) -> StreamBackup:
@@ -184,6 +157,11 @@ class _Making:
         folder = self.objects.sealing.folder(entry.name, entry.incarnation)
         whole = (load_consumer(self.objects, consumer) for consumer in entry.consumers)
         return replace(entry, consumers=tuple(store_consumer(self.objects, folder, one) for one in whole))
+
+
+def groups_of(one: PlannedStream, segment_bytes: int) -> list[Group]:
+    """Return the segments that may be kept in part, those to be joined to segments of that size together."""
+    return grouped(segments_within(one.entry, one.reshaped.messages.cut), segment_bytes)
 
 
 def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Captured:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks
+from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import Progress
 from jsbackup.repository.checks.verify import Level, ObjectFlaw, check_object, weight_of
 from jsbackup.repository.manifest import AnyRef
@@ -44,5 +45,5 @@ class SparkChecker:
             part = tuple(refs[piece])
             tasks.append(_CheckObjects(self.place, level, part))
             weights.append(sum(weight_of(ref)[0] for ref in part))
-        for flaws in run_tasks(self.session, "the check", tasks, weights=weights, progress=self.progress):
+        for flaws in OnSpark(self.session).run("the check", tasks, weights=weights, progress=self.progress):
             yield from flaws

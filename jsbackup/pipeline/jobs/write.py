@@ -6,7 +6,6 @@ either no backup or a whole one. `write_backup` is for programs; commands hold t
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,14 +17,15 @@ from pyspark.sql import functions as F
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.session.connect import is_remote
-from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
-from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_by_writer, store_rows
-from jsbackup.pipeline.tasks.tasks import watched
+from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
+from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
@@ -38,8 +38,9 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.late_repository import make_now
-from jsbackup.repository.write.new_backup import StoredStream, new_manifest
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = ["TableStream", "write_backup", "write_streams"]
@@ -82,42 +83,35 @@ def write_backup(
     repository = place.open()
     repository.documents.ensure_writable()
     with held_lease(repository, "import") as lease:
-        return write_streams(session, place, repository, lease, streams=streams, tags=tags or {}, origin=origin)[0]
+        run = JobRun(OnSpark(session), place, repository, lease)
+        return write_streams(run, streams, tags=tags or {}, origin=origin)[0]
 
 
 def write_streams(
-    session: SparkSession,
-    place: RepositoryRef,
-    repository: Repository,
-    lease: leases.Lease,
-    *,
-    streams: Mapping[str, TableStream],
-    tags: Mapping[str, str],
-    origin: str,
-    progress: Progress | None = None,
+    run: JobRun[OnSpark], streams: Mapping[str, TableStream], *, tags: Mapping[str, str], origin: str
 ) -> tuple[Manifest, list[StoredStream]]:
-    """As `write_backup`, in a repository (that of `place`) that is open for writing, with a shared lease."""
+    """As `write_backup`, in a repository that is open for writing."""
     if not streams:
-        raise UsageError("a backup of no streams is none")
+        raise UsageError("a backup needs at least one stream")
+    repository, session = run.repository, run.runner.session
     attach(session)
     frames = {name: _checked(name, table.frame) for name, table in sorted(streams.items())}
     make_now(repository)  # executors open it themselves
-    begun_ns = time.time_ns()
-    sink = _Sink(session, repository, place, progress or NullProgress())
-    written = []
-    for name, frame in frames.items():
-        lease.check()
-        written.append(sink.store(name, frame, streams[name]))
-    manifest = new_manifest(
+    made = NewBackup(
         repository,
-        written,
         source=Source(extra={"imported": {"from": origin}}),
-        begun_ns=begun_ns,
+        begun_ns=time.time_ns(),
         clock_ns=time.time_ns,
-        random=os.urandom,
+        random=run.random,
         tags=tags,
     )
-    leases.commit(repository, manifest, lease)
+    sink = _Sink(session, repository, run.place, run.progress or NullProgress())
+    written = []
+    for name, frame in frames.items():
+        run.lease.check()
+        written.append(sink.store(name, frame, streams[name]))
+    manifest = made.manifest(written)
+    leases.commit(repository, manifest, run.lease)
     return manifest, written
 
 
@@ -125,7 +119,7 @@ def _checked(name: str, frame: DataFrame) -> DataFrame:
     """Return the frame with only our columns, cast if that is lossless."""
     if not asset_name_is_sound(name):
         raise UsageError(f"not a stream's name: {name[:80]!r}")
-    with explained(f"the table of stream {name}"):
+    with spark_errors(f"the table of stream {name}"):
         if "headers" not in frame.columns:
             frame = frame.withColumn("headers", F.lit(None).cast("binary"))
         missing = [column for column in _COLUMNS if column not in frame.columns]
@@ -178,12 +172,12 @@ class _Sink:
             digest=total.digest,
             segments=tuple(segments),
         )
-        reused, added_bytes = sum(part.reused for part in parts), sum(part.added_bytes for part in parts)
-        return StoredStream(stream, reused, added_bytes, (ended_ns - begun_ns) / 1e9)
+        reused, stored_bytes = sum(part.reused for part in parts), sum(part.stored_bytes for part in parts)
+        return StoredStream(stream, reused, stored_bytes, (ended_ns - begun_ns) / 1e9)
 
-    def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredPartition]:
+    def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredSegments]:
         ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")
-        with explained(f"storing stream {name}"):
+        with spark_errors(f"storing stream {name}"):
             found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
         parts = []
         for one in found:

@@ -17,13 +17,13 @@ from enum import StrEnum
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jsbackup.errors import UnsupportedError
+from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns, ddl
-from jsbackup.pipeline.messages.source import choose_streams, options_of
-from jsbackup.pipeline.session.failures import explained
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_backup
+from jsbackup.pipeline.messages.source import options_of
+from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["BackupFrames", "FrameReader", "open_backup"]
 
@@ -44,32 +44,13 @@ class FrameReader(StrEnum):
     STORE = "store"
 
 
-class BackupFrames:
+class BackupFrames(ChosenBackup):
     """A backup, to be read with a session. Created by `open_backup`."""
 
     def __init__(self, session: SparkSession, place: RepositoryRef, manifest: Manifest, why_store: str) -> None:
+        super().__init__(place, manifest)
         self.session = session
-        self.place = place
-        self.manifest = manifest
         self._why_store = why_store
-
-    def streams(self, patterns: Sequence[str] = ()) -> list[StreamBackup]:
-        """Return the streams chosen by names and patterns, without those whose messages cannot be read.
-
-        Raises:
-            UsageError: a pattern matches none.
-            UnsupportedError: a stream that was given by name has an unknown format.
-        """
-        chosen = choose_streams(self.manifest, patterns)
-        for stream in chosen:
-            if stream.archive_format is ArchiveFormat.OPAQUE and stream.name in patterns:
-                raise UnsupportedError(f"stream {stream.name} is of an archive format that is not known here")
-        return [stream for stream in chosen if stream.archive_format is not ArchiveFormat.OPAQUE]
-
-    def left_out(self, patterns: Sequence[str] = ()) -> list[str]:
-        """Return the names of the streams that `streams` leaves out."""
-        chosen = [one for one in choose_streams(self.manifest, patterns) if one.name not in patterns]
-        return [one.name for one in chosen if one.archive_format is ArchiveFormat.OPAQUE]
 
     def messages(
         self, patterns: Sequence[str] = (), columns: Sequence[str] = COLUMNS, reader: FrameReader = FrameReader.AUTO
@@ -82,7 +63,7 @@ class BackupFrames:
         if reader is FrameReader.AUTO:
             reader = FrameReader.STORE if self._why_store else FrameReader.SPARK
             _log.info("messages are read by %s", f"jsbackup ({self._why_store})" if self._why_store else "Spark")
-        with explained("reading the backup"):
+        with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
             return self._by_store(streams, names)
@@ -123,10 +104,10 @@ class BackupFrames:
 
 def open_backup(session: SparkSession, place: RepositoryRef, backup: str = "latest") -> BackupFrames:
     """Open a backup (an id, the start of one, or `latest`), to be read with `session`. Raises the same errors as
-    `find_backup`.
+    `open_backup_at`.
     """
     attach(session)
-    repository, manifest = find_backup(place, backup)
+    repository, manifest = open_backup_at(place, backup)
     why = ""
     if repository.objects.sealing.suffix:
         why = "they are encrypted"

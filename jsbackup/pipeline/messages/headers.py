@@ -29,6 +29,6 @@ def header_map(block: Column) -> Column:
 
 
 def message_id(block: Column) -> Column:
-    """Return the value of `Nats-Msg-Id`; null without one."""
-    found = F.regexp_extract(block.cast("string"), "\r\n(?i:nats-msg-id):[ \t]*([^\r\n]+)", 1)
+    """Return the value of `Nats-Msg-Id`, each byte as a character; null without one."""
+    found = F.regexp_extract(F.decode(block, "ISO-8859-1"), "\r\n(?i:nats-msg-id):[ \t]*([^\r\n]+)", 1)
     return F.nullif(found, F.lit(""))

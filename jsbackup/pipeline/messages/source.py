@@ -14,10 +14,13 @@ Options (names as on the command line, without dashes before them; `_` and `-` a
 
 Options may be visible to others, so none of them is a secret; executors read the files and variables that they name.
 
-A partition is a run of segments, of one stream or of several short ones. In an encrypted repository, or if all of a
-segment is needed, whole objects are read and verified against the manifest. Otherwise, with fewer columns or filters
-pushed down, only the needed parts of objects are read, checked by the checksums of their pages: the row groups that may
-match, and with a filter on subjects only the payloads of those that do.
+A partition is a run of segments, of one stream or of several short ones. Segments that filters rule out by the manifest
+are not read. All others are read whole, and verified against the manifest before they are decoded: a damaged footer has
+no checksum; it ends the process when its statistics are read (pyarrow 26), or hides row groups. With fewer columns or
+filters pushed down, only the row groups and columns that are needed are decoded.
+
+Measured, two columns of a local segment of 30 MB that cannot be compressed: 30 ms, and 5 by ranges; of one of JSON with
+32 MiB, 1.7 MB stored: 5 ms and 4.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from jsbackup.config import environment, is_chosen, parse_bool, parse_glob, s3_settings
+from jsbackup.config import environment, parse_bool, s3_settings
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.segment import Probe, decode_segment, scan_segment
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
+from jsbackup.pipeline.messages.chosen import choose_streams
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, check_columns, ddl, shaped, stored_columns
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
+from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
-from jsbackup.pipeline.tasks.tasks import pack_tasks
-from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
-from jsbackup.repository.read.object_file import ObjectFile
+from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.strict_json import read_json
 
-__all__ = ["BackupSource", "choose_streams", "options_of"]
+__all__ = ["BackupSource", "options_of"]
 
 _KEYS = (
     "writer_key",
@@ -114,16 +117,16 @@ class _Reader(DataSourceReader):
 
     def _batches(self, repository: Repository, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
         needed = stored_columns((*self._columns, *self._bounds.columns))
-        if repository.objects.sealing.suffix or (self._bounds == ALL and "data" in needed):
-            # Its SHA-256 proves that it is the object in the manifest. Digests of messages are checked by `verify`:
-            # computing them takes longer than everything else.
-            for batch in decode_segment(repository.objects.fetch(ref)):
-                yield as_text_subjects(batch)
-            return
-        file = cast(BinaryIO, ObjectFile(repository.store, ref.key, ref.size))
-        probe = Probe(self._bounds.columns, self._wants_any) if self._bounds.on_subjects else None
-        for batch in scan_segment(file, needed, self._bounds.wants_group, probe):
-            yield as_text_subjects(batch)
+        # SHA-256 proves that it is the object in the manifest. Digests of messages are checked by `verify`: computing
+        # them takes longer than everything else.
+        data = repository.objects.fetch(ref)
+        if self._bounds == ALL and "data" in needed:
+            batches: Iterator[pa.RecordBatch] = decode_segment(data)
+        else:
+            file = cast(BinaryIO, pa.BufferReader(data))
+            probe = Probe(self._bounds.columns, self._wants_any) if self._bounds.on_subjects else None
+            batches = scan_segment(file, needed, self._bounds.wants_group, probe)
+        yield from map(as_text_subjects, batches)
 
     def _wants_any(self, batch: pa.RecordBatch) -> bool:
         return bool(self._bounds.keep(as_text_subjects(batch)).num_rows)
@@ -141,20 +144,6 @@ def options_of(place: RepositoryRef) -> dict[str, str]:
     """Return a place as options of the data source."""
     s3 = {f"s3_{name}": getattr(place.s3, name) for name in _S3}
     return {"repo": place.location, **dict(place.keys), **{k: str(v) for k, v in s3.items() if v is not None}}
-
-
-def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBackup]:
-    """Return the streams of a backup that match patterns, all without any. Raises `UsageError` if a pattern matches
-    none.
-    """
-    globs = [parse_glob(pattern) for pattern in patterns]
-    for glob in globs:
-        if not any(glob.matches(stream.name) for stream in manifest.streams):
-            raise UsageError(
-                f"backup {manifest.id} has no stream {glob.pattern}",
-                hint=f"See 'jsbackup show {manifest.id}' for the streams it has.",
-            )
-    return [stream for stream in manifest.streams if is_chosen(stream.name, globs, ())]
 
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:
@@ -180,7 +169,7 @@ def _patterns(options: Mapping[str, str]) -> list[str]:
     except FormatError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError("the option 'streams' is no JSON list of names")
+        raise UsageError("the option 'streams' is not a JSON list of names")
     return names
 
 

@@ -20,8 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
-from jsbackup.pipeline.session.failures import explained, plain_message
-from jsbackup.pipeline.session.package_upload import pack, pack_signpost
+from jsbackup.pipeline.session.failures import plain_message, spark_errors
+from jsbackup.pipeline.session.package_upload import pack_package, pack_signpost
 from jsbackup.progress import Progress
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def open_remote(address: str, conf: Mapping[str, str]) -> Iterator[SparkSession]
         raise JsBackupError(
             f"no Spark Connect server answers at {place}", hint="Check the address, and that it is running."
         ) from None
-    with explained(f"opening a session at {place}"):
+    with spark_errors(f"opening a session at {place}"):
         session = SparkSession.builder.remote(address).create()
     try:
         for name, value in {**_SETTINGS, **conf}.items():
@@ -91,8 +91,8 @@ def ship(session: SparkSession) -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
     try:
-        with explained("sending jsbackup to the Spark Connect server"):
-            session.addArtifacts(pack(folder), archive=True)
+        with spark_errors("sending jsbackup to the Spark Connect server"):
+            session.addArtifacts(pack_package(folder), archive=True)
             session.addArtifacts(pack_signpost(folder), pyfile=True)
             # An executor unpacks archives when its first task arrives, and removes existing ones. In a server that is
             # its own executor that archive may be in use.

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from jsbackup import errors
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 
-__all__ = ["explained", "plain_message"]
+__all__ = ["plain_message", "spark_errors"]
 
 _OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
@@ -27,7 +27,7 @@ _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def spark_errors(doing: str) -> Iterator[None]:
     """Convert errors that Spark raises inside to ours; `doing` says what failed, such as `the query`."""
     try:
         yield
@@ -53,7 +53,7 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         JsBackupError.__init__(found, message)  # other attributes of the class are not transferred
         return found
     if damaged := _DAMAGED.search(text):
-        return FormatError(f"{doing} failed: {damaged[1]} is damaged, or no Parquet file of that kind")
+        return FormatError(f"{doing} failed: {damaged[1]} is damaged, or not a Parquet file of that kind")
     if isinstance(error, ParseException | AnalysisException):
         return UsageError(f"{doing} cannot be understood: {plain_message(error)}")
     if "PYTHON_VERSION_MISMATCH" in text:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import jsbackup
 
-__all__ = ["ARCHIVE_FOLDER", "pack", "pack_signpost"]
+__all__ = ["ARCHIVE_FOLDER", "pack_package", "pack_signpost"]
 
 ARCHIVE_FOLDER = "jsbackup_archive"
 
 
-def pack(folder: Path) -> str:
+def pack_package(folder: Path) -> str:
     """Write the archive into `folder`; return the value for `spark.archives`."""
     root = Path(str(files(jsbackup)))
     archive = folder / "jsbackup.zip"

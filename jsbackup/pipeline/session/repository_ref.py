@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,16 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import check_spelling, open_store
 
-__all__ = ["RepositoryRef", "check_readable", "find_backup", "find_readable", "opened", "opened_same", "place_of"]
+__all__ = [
+    "RepositoryRef",
+    "check_readable",
+    "find_readable",
+    "lent",
+    "open_backup_at",
+    "opened",
+    "opened_same",
+    "place_of",
+]
 
 _FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
 
@@ -76,9 +86,29 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Repos
     return RepositoryRef(location, s3, tuple(sorted(named.items())))
 
 
-@lru_cache(_OPEN)
 def opened(place: RepositoryRef) -> Repository:
-    """Open the repository, once in each process: for workers, which run one task after the other."""
+    """Return the repository for a task: the one that is lent, else it is opened, once in each process."""
+    return _lent.get(place) or _opened(place)
+
+
+@contextmanager
+def lent(place: RepositoryRef, repository: Repository) -> Iterator[None]:
+    """Let tasks that run in this process use the open repository of `place`."""
+    before = _lent.get(place)
+    _lent[place] = repository
+    try:
+        yield
+    finally:
+        del _lent[place]
+        if before is not None:
+            _lent[place] = before
+
+
+_lent: dict[RepositoryRef, Repository] = {}
+
+
+@lru_cache(_OPEN)
+def _opened(place: RepositoryRef) -> Repository:
     return place.open()
 
 
@@ -93,7 +123,7 @@ def opened_same(place: RepositoryRef, repository_id: str) -> Repository:
     return repository
 
 
-def find_backup(place: RepositoryRef, backup: str) -> tuple[Repository, Manifest]:
+def open_backup_at(place: RepositoryRef, backup: str) -> tuple[Repository, Manifest]:
     """Return the repository and one backup of it (an id, the start of one, or `latest`), whose messages can be read.
 
     Raises:
@@ -106,7 +136,7 @@ def find_backup(place: RepositoryRef, backup: str) -> tuple[Repository, Manifest
 
 
 def find_readable(repository: Repository, backup: str) -> Manifest:
-    """Return a backup of an open repository, as in `find_backup`."""
+    """Return a backup of an open repository, as in `open_backup_at`."""
     manifest = repository.find(backup)
     check_readable(repository)
     return manifest

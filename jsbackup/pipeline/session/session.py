@@ -30,7 +30,7 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
 from jsbackup.pipeline.session.java import find_java, wrap_java
-from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack
+from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
 from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
 
@@ -172,7 +172,7 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         }
         return settings
-    settings |= {"spark.archives": pack(folder), "spark.executorEnv.PYTHONPATH": ARCHIVE_FOLDER}
+    settings |= {"spark.archives": pack_package(folder), "spark.executorEnv.PYTHONPATH": ARCHIVE_FOLDER}
     if re.match(r"spark://(127\.|localhost\b|\[::1\])", master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings

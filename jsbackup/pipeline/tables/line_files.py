@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
 from jsbackup.formats.json_lines import JsonLine, decode_line
 from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.tasks.packing import pack
 from jsbackup.pipeline.tasks.task_source import encode_tasks
-from jsbackup.pipeline.tasks.tasks import pack
 
 __all__ = ["FilePiece", "ReadLines", "read_lines"]
 

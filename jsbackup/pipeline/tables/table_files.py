@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.errors import FormatError, StoreError, UsageError
-from jsbackup.exchange.folder import printable
+from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
-from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tables.export import TableFormat
 from jsbackup.pipeline.tables.line_files import read_lines
 from jsbackup.repository.names import decode_name, encode_name
@@ -53,7 +53,7 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
         StoreError: it cannot be read.
     """
     path = path.absolute()
-    shown = printable(str(path))
+    shown = printable_name(str(path))
     if kind is TableFormat.PARQUET and _PATTERN.search(str(path)):
         raise UsageError(f"Spark takes {shown} for a pattern", hint="Give it a name without any of *?{}[]\\.")
     if not path.exists():
@@ -81,10 +81,10 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
     if kind is TableFormat.JSONL:
         frame = read_lines(session, table.files)
     else:
-        with explained(f"reading the table of stream {table.stream}"):
+        with spark_errors(f"reading the table of stream {table.stream}"):
             frame = session.read.parquet(*(f"file:{file}" for file in table.files))
     if table.alone and dict(frame.dtypes).get("stream") == "string":
-        with explained(f"reading the table of stream {table.stream}"):
+        with spark_errors(f"reading the table of stream {table.stream}"):
             names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
         if len(names) > 1:
             shown = " and ".join(sorted(map(str, names)))
@@ -95,7 +95,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
 def _table(stream: str, path: Path, *, alone: bool) -> Table:
     if (path / "_delta_log").exists():
         raise UsageError(
-            f"{printable(str(path))} is a Delta table, of which files may be obsolete",
+            f"{printable_name(str(path))} is a Delta table, of which files may be obsolete",
             hint="Write it out as plain Parquet first.",
         )
     try:
@@ -103,7 +103,7 @@ def _table(stream: str, path: Path, *, alone: bool) -> Table:
     except OSError as error:
         raise _unreadable(path, error) from error
     if not sizes:
-        raise UsageError(f"there is no file in {printable(str(path))}")
+        raise UsageError(f"there is no file in {printable_name(str(path))}")
     return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone)
 
 
@@ -131,13 +131,13 @@ def _stream_of(folder: Path, kind: TableFormat) -> str:
         name = decode_name(folder.name)
     except FormatError as error:
         raise UsageError(
-            f"folder {printable(folder.name)} is not named as a stream's table is",
+            f"folder {printable_name(folder.name)} does not have the name of an exported stream",
             hint="Name the stream with --stream if all of it is one table.",
         ) from error
     if name is None:
         name = _first_stream(next(_files(folder), folder), kind)
     if name is None or encode_name(name) != folder.name or not asset_name_is_sound(name):
-        raise UsageError(f"folder {printable(folder.name)} does not say of which stream it is")
+        raise UsageError(f"folder {printable_name(folder.name)} does not say of which stream it is")
     return name
 
 
@@ -152,9 +152,9 @@ def _first_stream(file: Path, kind: TableFormat) -> str | None:
     except OSError as error:
         raise _unreadable(file, error) from error
     except (pa.ArrowException, ValueError) as error:
-        raise FormatError(f"{printable(str(file))} is no Parquet file, or a damaged one") from error
+        raise FormatError(f"{printable_name(str(file))} is not a Parquet file, or a damaged one") from error
     return None
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{printable(str(path))} cannot be read: {os.strerror(error.errno or 0).lower()}")
+    return StoreError(f"{printable_name(str(path))} cannot be read: {os.strerror(error.errno or 0).lower()}")

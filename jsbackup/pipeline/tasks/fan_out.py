@@ -29,8 +29,8 @@ from jsbackup.failure import Failure
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened_same
 from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
-from jsbackup.pipeline.tasks.tasks import pack_tasks
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-
-import pyarrow.compute as pc
 
 from jsbackup.config import environment
 from jsbackup.config import mask_secret as _mask_secret
 from jsbackup.errors import UsageError
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.pipeline.jobs.compact import Group
-from jsbackup.pipeline.messages.newest import Sequences
+from jsbackup.pipeline.jobs.joining import Group
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.planning.selection.subset import Counted
-from jsbackup.repository.manifest import SegmentRef, total_of
+from jsbackup.repository.manifest import total_of
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.columns import read_columns
 from jsbackup.repository.segment_size import fitting_bytes
-from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.transforms.batches import SEQUENCE
+from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
 from jsbackup.transforms.consumer_state import surviving
-from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.mask import MaskCount
+from jsbackup.transforms.renumber import following
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "reshape_piece"]
+__all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "reshape_piece"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +68,38 @@ def _mark(secret: bytes, salt: bytes) -> bytes:
 class SegmentRun:
     """A run of a stream's segments, to be stored below `folder`.
 
-    `newest` are the sequences to keep, None for all; `to_know` those for which the result says whether they are kept.
+    `to_know` are the sequences for which the result says whether they are kept; `to_rank` those for which it says how
+    many messages of the run are kept up to there. If messages get new sequences, the first one follows on `numbered`.
     """
 
     stream: str
     folder: str
     groups: tuple[Group, ...]
     reshape: Reshape
-    newest: Sequences | None = None
     to_know: tuple[int, ...] = ()
+    to_rank: tuple[int, ...] = ()
+    numbered: int = 0
+
+    @classmethod
+    def of(cls, stream: str, group: Group, reshape: Reshape, *, folder: str = "") -> SegmentRun:
+        """Return a run of one group of segments, with what it needs of the reshaping of its stream."""
+        if reshape.chosen is not None:
+            reshape = replace(reshape, chosen=reshape.chosen.within(group[0].first_seq, group[-1].last_seq))
+        return cls(stream, folder, (group,), reshape)
+
+    @property
+    def known_count(self) -> int | None:
+        """How many messages are kept; None if they have to be read for it."""
+        if self.reshape.masks_drop:
+            return None
+        if self.reshape.chosen is not None:
+            return len(self.reshape.chosen)
+        return None if self.reshape.drops else sum(ref.messages for group in self.groups for ref in group)
+
+    def changed(self, batches: Iterable[MessageBatch], secret: bytes, tally: ReshapeTally) -> Iterator[MessageBatch]:
+        """Yield the changed messages of the run, in their new sequences if they get some. Updates the tally."""
+        for batch in self.reshape.apply(batches, stream=self.stream, secret=secret, tally=tally):
+            yield following(batch, self.numbered) if self.reshape.renumber else batch
 
     @property
     def bytes(self) -> int:
@@ -88,18 +108,25 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class ReshapedRun:
-    """The result of a run: of `to_know` it has `found`."""
+    """The result of a run: of `to_know` it has `found`, of `to_rank` the `ranks`.
 
-    refs: tuple[SegmentRef, ...] = ()
+    `matched` and `markers` are those of `ReshapeTally`.
+    """
+
+    stored: StoredSegments = field(default_factory=StoredSegments)
     counted: Counted = field(default_factory=Counted)
     masked: MaskCount = field(default_factory=MaskCount)
     found: frozenset[int] = frozenset()
+    matched: Counter[str] = field(default_factory=Counter)
+    markers: int = 0
+    ranks: Mapping[int, int] = field(default_factory=dict)
 
     def followed_by(self, later: ReshapedRun) -> ReshapedRun:
         """Return both results together; the later one's messages come after these."""
         one, other = self.counted, later.counted
+        before = one.kept.messages
         return ReshapedRun(
-            (*self.refs, *later.refs),
+            self.stored.followed_by(later.stored),
             Counted(
                 one.cut.followed_by(other.cut),
                 one.kept.followed_by(other.kept),
@@ -108,7 +135,17 @@ class ReshapedRun:
             ),
             self.masked.plus(later.masked),
             self.found | later.found,
+            self.matched + later.matched,
+            self.markers + later.markers,
+            {**self.ranks, **{sequence: before + rank for sequence, rank in later.ranks.items()}},
         )
+
+    def merged_to(self, joined: StoredSegments) -> ReshapedRun:
+        """Return the result after its segments were joined to these."""
+        both = StoredSegments(
+            joined.refs, self.stored.reused + joined.reused, self.stored.stored_bytes + joined.stored_bytes
+        )
+        return replace(self, stored=both)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,34 +172,56 @@ def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_by
     """
     if segment_bytes is None:  # if masks and maps make messages a little longer, they still fit into one segment
         segment_bytes = fitting_bytes(2 * objects.segment_bytes)
-    reader, wanted = SegmentReader(objects), set(piece.to_know)
-    cut, rest = ReshapeTally(), ReshapeTally()
-    refs: list[SegmentRef] = []
+    reader, wanted, tally = SegmentReader(objects), set(piece.to_know), ReshapeTally()
+    stored = StoredSegments()
     found: set[int] = set()
-    keeping, changing = Reshape(cut=piece.reshape.cut, subjects=piece.reshape.subjects), piece.reshape
+    renumber = piece.reshape.renumber
     for group in piece.groups:
         batches: Iterator[MessageBatch] = (batch for ref in group for batch in reader.prove(ref))
-        if piece.newest is not None:
-            batches = _among(keeping.apply(batches, stream=piece.stream, tally=cut), piece.newest)
-            changing = replace(piece.reshape, cut=Cut(), subjects=None)
         with closing(SegmentWriter(objects, piece.folder, segment_bytes=segment_bytes)) as writer:
-            for batch in changing.apply(batches, stream=piece.stream, secret=secret, tally=rest):
+            for batch in piece.changed(batches, secret, tally):
                 writer.add(batch)
-                if wanted:
+                if wanted and not renumber:
                     found |= surviving(batch, wanted)
-            refs += writer.finish()
-    total = total_of(refs)
-    extent = rest.cut if piece.newest is None else cut.cut
+            stored = stored.followed_by(writer.finish_all())
+    if renumber:
+        found = {sequence for sequence in wanted if sequence in tally.numbered}
+    total = total_of(stored.refs)
     return ReshapedRun(
-        tuple(refs), Counted(extent, rest.kept, total.bytes, total.digest), rest.masked, frozenset(found)
+        stored,
+        Counted(tally.cut, tally.kept, total.bytes, total.digest),
+        tally.masked,
+        frozenset(found),
+        tally.matched,
+        tally.markers,
+        {sequence: tally.numbered.rank(sequence) for sequence in piece.to_rank},
     )
 
 
-def _among(batches: Iterator[MessageBatch], sequences: Sequences) -> Iterator[MessageBatch]:
-    wanted = sequences.array()
-    at = 0
-    for batch in batches:
-        last = batch.column(SEQUENCE)[-1].as_py()
-        to = bisect_right(wanted, last, at, key=lambda sequence: sequence.as_py())
-        yield batch.filter(pc.is_in(batch.column(SEQUENCE), value_set=wanted.slice(at, to - at)))
-        at = to
+@dataclass(frozen=True, slots=True)
+class CountPieces:
+    """A task; returns how many messages of each run are kept."""
+
+    place: RepositoryRef
+    mask_key: MaskKey
+    pieces: tuple[SegmentRun, ...]
+
+    def __call__(self) -> list[int]:
+        objects = opened(self.place).objects
+        return [_count(objects, piece, self.mask_key) for piece in self.pieces]
+
+
+def _count(objects: Objects, piece: SegmentRun, key: MaskKey) -> int:
+    counting, secret = piece.reshape.keeping, b""
+    if piece.reshape.masks_drop:
+        counting = replace(counting, masks=piece.reshape.masks)
+        secret = key.secret() if counting.masks.needs_secret else b""
+    tally = ReshapeTally()
+    for ref in (ref for group in piece.groups for ref in group):
+        if counting.masks:
+            batches = SegmentReader(objects).read(ref)
+        else:
+            batches = read_columns(objects, ref, counting.filters.columns)
+        for _ in counting.apply(batches, stream=piece.stream, secret=secret, tally=tally):
+            pass
+    return tally.kept.messages

@@ -25,24 +25,14 @@ from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.task_source import freeze_worker
-from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.segments import SegmentWriter, StoredSegments
 
-__all__ = ["SegmentSink", "StoredPartition", "as_messages", "store_by_writer", "store_rows"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPartition:
-    """The result of a partition: segments in order, how many of them existed already, the bytes of the others."""
-
-    refs: tuple[SegmentRef, ...]
-    reused: int
-    added_bytes: int
+__all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_rows"]
 
 
 @dataclass
 class _Result(WriterCommitMessage):
-    result: StoredPartition | JsBackupError
+    result: StoredSegments | JsBackupError
 
 
 class SegmentSink(DataSource):
@@ -71,17 +61,17 @@ class _SegmentWriter(DataSourceArrowWriter):
         Path(self._result).write_bytes(pickle.dumps(results))
 
 
-def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
+def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredSegments | JsBackupError]:
     """Store the partitions of a frame; return the result of each."""
     with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
         result = Path(temporary) / "segments"
         options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
         frame.write.format("jsbackup_segments").options(**options).mode("append").save()
-        found: list[StoredPartition | JsBackupError] = pickle.loads(result.read_bytes())
+        found: list[StoredSegments | JsBackupError] = pickle.loads(result.read_bytes())
     return found
 
 
-def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
+def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredSegments | JsBackupError]:
     """Store the partitions of a frame on Spark Connect; return the result of each."""
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -91,7 +81,7 @@ def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[Stor
     return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
 
 
-def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]) -> StoredPartition | JsBackupError:
+def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]) -> StoredSegments | JsBackupError:
     freeze_worker()
     try:
         writer = SegmentWriter(opened(place).objects, folder)
@@ -102,7 +92,7 @@ def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch])
                     messages = as_messages(batch)
                     last = _rising(messages.column("sequence"), last)
                     writer.add(messages)
-            return StoredPartition(tuple(writer.finish()), writer.reused, writer.stored_bytes)
+            return writer.finish_all()
         finally:
             writer.close()
     except JsBackupError as error:
@@ -113,7 +103,7 @@ def _rising(sequences: pa.Array, last: int) -> int:
     """Return the last of sequences in order after `last`. Raises FormatError for a repeated or an invalid one."""
     first = sequences[0].as_py()
     if first < 1:
-        raise FormatError(f"{first} is no sequence: they are from 1 on")
+        raise FormatError(f"{first} is not a sequence: sequences start at 1")
     again = sequences[1:].filter(pc.equal(sequences[1:], sequences[:-1]))
     if first == last or len(again):
         raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
-from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 
 __all__ = ["is_repeated", "run_apart"]
@@ -116,7 +116,7 @@ class _Jobs:
         """Return the result of the task, or one of our errors that it raised. Raises the error for which Spark gave it
         up.
         """
-        with explained(self.doing):
+        with spark_errors(self.doing):
             self.join()
             frame = self.session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load()
             (row,) = frame.collect()

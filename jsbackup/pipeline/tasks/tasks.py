@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
@@ -19,18 +20,13 @@ from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote, watched_remote
-from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["pack", "pack_tasks", "run_tasks", "task_bytes", "watched"]
+__all__ = ["OnSpark", "watched"]
 
 T = TypeVar("T")
-
-# Raw bytes for one task: its fixed cost is a hundredth of a second, and little is lost with it. Less if the total is
-# small, so that all cores are used.
-_MOST_BYTES, _LEAST_BYTES = 128 << 20, 8 << 20
-_SPREAD = 16
 
 # Tasks of one job: their arguments pass through the driver as one text.
 _MOST_TASKS = 4096
@@ -40,58 +36,36 @@ _GROUP = "spark.jobGroup.id"
 _groups = count(1)
 
 
-def run_tasks(
-    session: SparkSession,
-    doing: str,
-    tasks: Sequence[Callable[[], T]],
-    *,
-    weights: Sequence[int] = (),
-    progress: Progress | None = None,
-) -> Iterator[T]:
-    """Run all tasks and yield their results in order, as soon as some thousand are done.
+@dataclass(frozen=True, slots=True)
+class OnSpark:
+    """Runs tasks on Spark, as a `TaskRunner`: yields results as soon as some thousand are done.
 
-    `doing` says what failed in errors. `weights` are bytes for `progress`, because Spark only reports how many tasks
-    are done.
-
-    Raises:
-        JsBackupError: the error of a task, or of Spark.
+    Spark only reports how many tasks are done, so the progress goes by weights.
     """
-    weights = weights or [1] * len(tasks)
-    for start in range(0, len(tasks), _MOST_TASKS):
-        part = tasks[start : start + _MOST_TASKS]
-        with watched(session, doing, sum(weights[start : start + _MOST_TASKS]), progress), explained(doing):
-            frame = session.read.format("jsbackup_tasks").option("tasks", encode_tasks(part)).load()
-            rows = frame.collect()
-        results: dict[int, object] = {row.task: pickle.loads(row.result) for row in rows}
-        for number in range(len(part)):
-            result = results[number]
-            if isinstance(result, JsBackupError):
-                raise result
-            yield result  # type: ignore[misc]  # whatever the task returned
 
+    session: SparkSession
 
-def pack(sizes: Sequence[int], limit: int) -> list[slice]:
-    """Group adjacent sizes, up to `limit` each; larger ones are separate."""
-    slices: list[slice] = []
-    start = total = 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > limit:
-            slices.append(slice(start, index))
-            start, total = index, 0
-        total += size
-    if start < len(sizes):
-        slices.append(slice(start, len(sizes)))
-    return slices
-
-
-def pack_tasks(sizes: Sequence[int]) -> list[slice]:
-    """Group adjacent sizes (raw bytes), as much as one task should do."""
-    return pack(sizes, task_bytes(sum(sizes)))
-
-
-def task_bytes(total: int) -> int:
-    """Return how many raw bytes one task should process, given the total."""
-    return max(_LEAST_BYTES, min(_MOST_BYTES, total // _SPREAD))
+    def run(
+        self,
+        doing: str,
+        tasks: Sequence[Callable[[], T]],
+        *,
+        weights: Sequence[int] = (),
+        progress: Progress | None = None,
+    ) -> Iterator[T]:
+        session = self.session
+        weights = weights or [1] * len(tasks)
+        for start in range(0, len(tasks), _MOST_TASKS):
+            part = tasks[start : start + _MOST_TASKS]
+            with watched(session, doing, sum(weights[start : start + _MOST_TASKS]), progress), spark_errors(doing):
+                frame = session.read.format("jsbackup_tasks").option("tasks", encode_tasks(part)).load()
+                rows = frame.collect()
+            results: dict[int, object] = {row.task: pickle.loads(row.result) for row in rows}
+            for number in range(len(part)):
+                result = results[number]
+                if isinstance(result, JsBackupError):
+                    raise result
+                yield result  # type: ignore[misc]  # whatever the task returned
 
 
 @contextmanager

@@ -17,7 +17,9 @@ from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
-__all__ = ["adapt", "way_around"]
+__all__ = ["ADAPT", "adapt", "way_around"]
+
+ADAPT = "--adapt"
 
 # The header of messages that need a setting; "" if none does.
 _NEEDED_BY: Mapping[str, str] = {
@@ -69,7 +71,7 @@ def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
     """Return a sentence on what to do about a setting that the target does not know."""
     ways = []
     if lacking.field in _NEEDED_BY:
-        adapting = "" if options.adapt else " (--adapt does where no message needs it)"
+        adapting = "" if options.adapt else f" ({ADAPT} does where no message needs it)"
         ways.append(f"leave it out with --set {lacking.field}=null{adapting}")
     ways += [f"leave the stream out with --exclude {name}", "restore into a newer server"]
     text = f"{', '.join(ways[:-1])}, or {ways[-1]}."

@@ -15,6 +15,9 @@ from jsbackup.model import JsonObject
 from jsbackup.times import ZERO_TIME
 
 __all__ = [
+    "IDENTITIES_SINCE",
+    "MEMORY_SNAPSHOTS_SINCE",
+    "V2_SINCE",
     "Lacking",
     "Version",
     "fit_consumer",
@@ -25,6 +28,15 @@ __all__ = [
 ]
 
 Version = tuple[int, ...]
+
+V2_SINCE: Version = (2, 15)
+"""The first release that makes and accepts archives v2."""
+
+MEMORY_SNAPSHOTS_SINCE: Version = (2, 15)
+"""The first release that makes snapshots of streams kept in memory, and restores them."""
+
+IDENTITIES_SINCE: Version = (2, 15)
+"""The first release that gives each source of a stream an identity of its own."""
 
 
 @dataclass(frozen=True, slots=True)

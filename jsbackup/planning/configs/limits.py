@@ -17,6 +17,7 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo, Tier
+from jsbackup.readable import format_count
 
 __all__ = ["against_limits"]
 
@@ -73,7 +74,8 @@ def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Finding]:
             reason = f"has max_bytes {max_bytes}, the account allows {most} for a stream in {kept}"
             yield _found(action, Rule.MAX_STREAM_BYTES, reason, _RAISE)
         if 0 < limits.max_consumers < len(action.consumers):
-            reason = f"has {len(action.consumers)} consumers, the account's max_consumers is {limits.max_consumers}"
+            consumers = format_count(len(action.consumers), "consumer")
+            reason = f"has {consumers}, the account's max_consumers is {limits.max_consumers}"
             yield _found(action, Rule.MAX_CONSUMERS, reason, "Restore it with --consumers none, or raise that limit.")
         for planned in action.consumers:
             pending = _number(planned.consumer.config, "max_ack_pending")
@@ -91,7 +93,7 @@ def _streams(actions: Iterable[Action], tier: Tier, target: Target, name: str) -
     limit = tier.limits.max_streams if tier.limits.max_streams > 0 else -1
     claims = [_Claim(action, 1, _freed(action, target, name, lambda _: 1)) for action in actions]
     for claim, total in _beyond(claims, tier.streams, limit):
-        reason = f"would be stream {total}, the account's{_of(name)} max_streams is {limit}"
+        reason = f"would be stream number {total}; the account's{_of(name)} max_streams is {limit}"
         yield _found(claim.action, Rule.MAX_STREAMS, reason, _RAISE)
 
 

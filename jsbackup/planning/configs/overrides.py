@@ -54,7 +54,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals:
         raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
     if field not in _FIELDS:
-        hint = "A stream's name is not a setting." if field == "name" else f"There are {', '.join(sorted(_FIELDS))}."
+        hint = "A stream's name is not a setting." if field == "name" else f"Fields: {', '.join(sorted(_FIELDS))}."
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
     try:
         value = read_json(written, field)
@@ -115,7 +115,8 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
         return
     if not now and (action.config.get("mirror") or action.config.get("sources")):
         return
-    reason = f"would take {', '.join(now) or 'no subjects'}, and nothing of its subjects {', '.join(had)}"
+    have = f"the subjects {', '.join(now)}, which have" if now else "no subjects, and so"
+    reason = f"would have {have} nothing in common with its subjects {', '.join(had)}"
     hint = (nearest(now[0], had) if now else None) or f"Its messages have the subjects {', '.join(had)}."
     yield Finding(action.entry.name, Rule.SUBJECTS_AIMLESS, reason, f"{hint} {MAY_MISS}")
 

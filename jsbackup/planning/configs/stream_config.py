@@ -21,6 +21,7 @@ from jsbackup.planning.model import (
     Target,
 )
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["about_config", "against_config", "check_configs", "config_changes", "overrides_for"]
@@ -116,10 +117,10 @@ def about_config(action: Action, target: Target) -> Iterable[Finding]:
         reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
         yield Finding(name, Rule.FIRST_SEQ, reason)
     if action.wire is SendAs.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
-        reason = "its last message was deleted; the time of it has no place in an archive v2"
+        reason = "its last message was deleted; an archive v2 cannot store the time of that message"
         yield Finding(name, Rule.DELETED_TAIL, reason)
     if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
-        reason = f"has {replicas} replicas, and the target reports {target.known_servers} servers"
+        reason = f"has {replicas} replicas, and the target reports {format_count(target.known_servers, 'server')}"
         yield Finding(name, Rule.FEW_SERVERS, reason, "Choose fewer with --replicas, unless there are more servers.")
     placement = config.get("placement") or {}
     if placement and target.clustered is False:

@@ -22,11 +22,13 @@ from typing import Any
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import release_of
+from jsbackup.planning.configs.features import IDENTITIES_SINCE
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
 from jsbackup.planning.copies.mirror_ends import against_mirror, with_cut_warning
 from jsbackup.planning.copies.origins import PlannedOrigin, origins_at, planned_origin
 from jsbackup.planning.model import Action, RestoreOptions, SendAs, Start, Target
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.transforms.copied_from import Mend
@@ -34,7 +36,6 @@ from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_exter
 
 __all__ = ["fit_copies"]
 
-_IDENTITIES_SINCE = (2, 15)
 _BY_SUBJECT_SINCE = (2, 12)
 
 
@@ -53,7 +54,7 @@ def fit_copies(
     """
     stored = {entry.name: entry for entry in manifest.streams}
     there = origins_at(target, manifest)
-    marked = (release_of(manifest.source) or _IDENTITIES_SINCE) >= _IDENTITIES_SINCE
+    marked = (release_of(manifest.source) or IDENTITIES_SINCE) >= IDENTITIES_SINCE
 
     def fit(action: Action, origins: Mapping[str, PlannedOrigin]) -> Action:
         name = action.entry.name
@@ -96,7 +97,7 @@ class _Copy:
         self.options = options
         self.facts = facts
         self.marked = marked
-        self.newer = target.version[:2] >= _IDENTITIES_SINCE
+        self.newer = target.version[:2] >= IDENTITIES_SINCE
         self.mends: dict[SourceKey, Mend] = {}
         self.starts: list[Start] = []
         self.found: list[Finding] = []
@@ -111,7 +112,9 @@ class _Copy:
             if origins_renewed:
                 names = ", ".join(dict.fromkeys(origins_renewed))
                 when = is_there if self.newer else f"{is_there} when the server is 2.15"
-                reason = f"its headers no longer tell when {names} was made, or all would be copied again{when}"
+                reason = (
+                    f"its headers lose the creation time of {names}; otherwise everything would be copied again{when}"
+                )
                 self._say(Rule.ORIGIN_RENEWED, reason)
         if config != after:
             action = replace(action, config={**action.config, "sources": config})
@@ -179,7 +182,7 @@ class _Copy:
         self._say(
             Rule.ORIGIN_ANOTHER,
             f"{origin.name} at the target is not the stream that it copied from: all its messages are copied, "
-            f"{origin.messages:,} messages at most",
+            f"{format_count(origin.messages, 'message')} at most",
             f"Restore {origin.name} as well to avoid that.",
         )
         return Mend(renewed=self._has_identity(facts), most=0), 0
@@ -204,7 +207,7 @@ class _Copy:
         if again:
             name = new["name"]
             count = f"{again:,}" if facts.exact and facts.most is None else f"up to {again:,}"
-            reason = f"{count} messages of {name} that were deleted from it are copied again"
+            reason = f"messages of {name} that were deleted from it are copied again ({count})"
             hint = "With --resume-sources it resumes where it was; that stays in its configuration."
             if self.options.resume_sources:
                 hint = f"How far it had copied {name} is not known: set opt_start_seq by hand."
@@ -246,8 +249,8 @@ class _Copy:
             new, _, goal, _ = self._set_start(new, None, mend, goal)
             return new, goal, False
         reason = (
-            f"its subject_transform hides from the server how far it has copied {new['name']}: all is copied again, "
-            f"up to sequence {goal:,}, as whenever the server starts"
+            f"because of its subject_transform the server cannot see how far it has copied {new['name']}, and copies "
+            f"everything again, up to sequence {goal:,}, as at every start"
         )
         hint = "With --resume-sources it resumes where it was; that stays in its configuration."
         self._say(Rule.COPIED_AGAIN, reason, hint)

@@ -8,20 +8,20 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from jsbackup.errors import IntegrityError, KeyUnavailable
 from jsbackup.model import JsonObject
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
 from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import read_stream, state_to_restore
-from jsbackup.transforms.batches import SEQUENCE, MessageBatch, Subjects, keep_rows
+from jsbackup.transforms.batches import SEQUENCE, MessageBatch
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
+from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_filter import SubjectFilter
 
 __all__ = ["look_at_copies"]
 
@@ -64,8 +64,11 @@ def _facts_of(
     reshapes: Mapping[str, Reshape],
 ) -> dict[SourceKey, SourceFacts]:
     sources = {source_key(source): source for source in sources_of(entry.config)}
-    marks = _last_marks(objects, entry, action.reshape, sources)
+    keeping = with_newest(objects, entry, action.reshape.keeping)
+    marks = _last_marks(objects, entry, keeping, sources)
     end = state_to_restore(action.entry)
+    if action.reshape.renumber:  # here in the sequences that the messages still have
+        end = replace(end, last_seq=end_of(entry, keeping.cut))
     reported = (
         {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
     )
@@ -83,7 +86,8 @@ def _facts_of(
         if (gone or seen > at) and origin is None:
             most = seen - at if exact else gone
         elif (gone or seen > at) and origin is not None and not is_external(source):
-            behind = _Behind(origin, reshapes.get(origin.name, Reshape()), source, at)
+            its = with_newest(objects, origin, reshapes.get(origin.name, Reshape()).keeping)
+            behind = _Behind(origin, its, source, at)
             again = behind.sequences(objects, seen if exact else None, _MOST if exact else min(gone, _MOST))
             if len(again) == _MOST:
                 again, most = (), seen - at if exact else gone
@@ -93,16 +97,21 @@ def _facts_of(
     return facts
 
 
+def end_of(entry: StreamBackup, cut: Cut) -> int:
+    """Return the last sequence of the cut stream, or a later one if the cut is in time."""
+    last = state_to_restore(entry).last_seq
+    return min(last, cut.until.sequence) if isinstance(cut.until, AtSequence) else last
+
+
 def _last_marks(objects: Objects, entry: StreamBackup, reshape: Reshape, keys: Collection[SourceKey]) -> _Marks:
     marks = _Marks({}, {})
     for ref in reversed(segments_within(entry, reshape.cut)):
         within, kept = _Last(), _Last()
         for batch in read_stream(objects, replace(entry, segments=(ref,))):
-            rows = keep_rows(batch, reshape.cut.rows(batch)) if reshape.cut else batch
-            within.add(rows, keys)
-            if reshape.subjects is not None:
-                rows = keep_rows(rows, reshape.subjects.rows(Subjects(rows)))
-            kept.add(rows, keys)
+            for rows in Reshape(reshape.cut).apply([batch], stream=entry.name):
+                within.add(rows, keys)
+            for rows in reshape.apply([batch], stream=entry.name):
+                kept.add(rows, keys)
         for key, position in within.found.items():
             marks.within.setdefault(key, position)
         for key, position in kept.found.items():
@@ -136,10 +145,10 @@ class _Behind:
 
     def __init__(self, origin: StreamBackup, reshape: Reshape, source: JsonObject, at: int) -> None:
         self._origin = origin
-        self._cut = reshape.cut
-        self._filters = [one for one in (reshape.subjects, _filter_of(source)) if one is not None]
+        self._reshape = reshape
+        self._copied = Reshape(filters=_filters_of(source))
         self._at = max(at, _start_of(source) - 1)
-        self.gapless = not self._filters
+        self.gapless = not (reshape.drops_by_filters or self._copied)
 
     def sequences(self, objects: Objects, last: int | None, most: int) -> tuple[int, ...]:
         """Return them up to sequence `last`, if that is known, and at most `most`."""
@@ -155,21 +164,20 @@ class _Behind:
         return tuple(found)
 
     def _batches(self, objects: Objects) -> Iterator[list[int]]:
-        for ref in segments_within(self._origin, self._cut):
+        for ref in segments_within(self._origin, self._reshape.cut):
             if ref.last_seq <= self._at:
                 continue
-            for batch in read_stream(objects, replace(self._origin, segments=(ref,))):
-                rows: pa.RecordBatch = keep_rows(batch, self._cut.rows(batch)) if self._cut else batch
-                for one in self._filters:
-                    rows = keep_rows(rows, one.rows(Subjects(rows)))
+            batches = read_stream(objects, replace(self._origin, segments=(ref,)))
+            restored = self._reshape.apply(batches, stream=self._origin.name)
+            for rows in self._copied.apply(restored, stream=self._origin.name):
                 yield [sequence for sequence in rows.column(SEQUENCE).to_pylist() if sequence > self._at]
 
 
-def _filter_of(source: JsonObject) -> SubjectFilter | None:
-    """Return what a source copies; None for everything."""
+def _filters_of(source: JsonObject) -> Filters:
+    """Return what a source copies."""
     transforms = source.get("subject_transforms") or []
     patterns = [str(one.get("src") or ">") for one in transforms] or [str(source.get("filter_subject") or ">")]
-    return None if ">" in patterns else SubjectFilter.parse(patterns)
+    return Filters() if ">" in patterns else Filters.parse({"subject": patterns})
 
 
 def _start_of(source: JsonObject) -> int:

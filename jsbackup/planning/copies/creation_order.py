@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from jsbackup.model import JsonObject
 
-__all__ = ["origins_first", "origins_of", "upstreams_of"]
+__all__ = ["origin_names", "origins_first", "upstreams_of"]
 
 
 def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
     """Return names in stages: those of a stage do not wait for each other. Circles and their copies come last."""
-    left = {name: origins_of(config) - {name} for name, config in configs.items()}
+    left = {name: origin_names(config) - {name} for name, config in configs.items()}
     stages: list[list[str]] = []
     while left:
         ready = [name for name, origins in left.items() if not origins & left.keys()] or list(left)
@@ -30,7 +30,7 @@ def upstreams_of(config: JsonObject) -> list[JsonObject]:
     return [upstream for upstream in found if isinstance(upstream, dict)]
 
 
-def origins_of(config: JsonObject) -> set[str]:
+def origin_names(config: JsonObject) -> set[str]:
     """Return the streams of the same account that this one copies from."""
     return {
         upstream["name"]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from jsbackup.planning.configs.features import IDENTITIES_SINCE
 from jsbackup.planning.copies.copy_facts import key_of_info, sources_of
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.readable import format_count
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.transforms.copy_positions import is_external, source_key
 
 __all__ = ["about_left_copies"]
-
-_IDENTITIES_SINCE = (2, 15)
 
 
 def about_left_copies(action: Action, brought: Collection[str], target: Target) -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def _about_mirror(action: Action, copy: StreamInfo, target: Target) -> Iterator[
     name = copy.name
     if its > end:
         reason = f"stream {name} is its mirror and ends at sequence {its:,}, this one will end at {end:,}: "
-        if target.version[:2] >= _IDENTITIES_SINCE:
+        if target.version[:2] >= IDENTITIES_SINCE:
             reason += f"{name} copies nothing new until sequence {its:,} is passed"
         else:
             reason += f"{name} overwrites what it has with what comes"
@@ -55,7 +55,7 @@ def _about_source(action: Action, name: str, reached: int, target: Target) -> It
     entry, end = action.entry, state_to_restore(action.entry).last_seq
     there = target.streams.get(action.name)
     hint = f"Restore {name} as well, or delete and create it again."
-    newer = target.version[:2] >= _IDENTITIES_SINCE
+    newer = target.version[:2] >= IDENTITIES_SINCE
     if there is None:
         if reached > end:
             reason = f"stream {name} has copied from it up to sequence {reached:,}, and this one will end at {end:,}"
@@ -71,7 +71,7 @@ def _about_source(action: Action, name: str, reached: int, target: Target) -> It
         messages = entry.captured.messages
         reason = (
             f"stream {name} copies from it, treats it as a different stream and copies all of it again: "
-            f"{messages:,} messages at most"
+            f"{format_count(messages, 'message')} at most"
         )
     elif newer and reached > end:
         reason = (

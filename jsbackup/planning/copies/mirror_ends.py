@@ -80,7 +80,7 @@ def against_mirror(action: Action, origins: Mapping[str, PlannedOrigin]) -> Iter
     yield Finding(
         action.entry.name,
         Rule.MIRROR_AHEAD,
-        f"ends at sequence {end:,}, and {origin.name}, of which it is the mirror, at {origin.last_seq:,}",
+        f"ends at sequence {end:,}, but its origin {origin.name} at {origin.last_seq:,}",
         f"Restore {origin.name} as well, or restore this one with --set mirror=null.",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jsbackup.model import JsonObject
-from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
+from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.planning.copies.left_copies import about_left_copies
 from jsbackup.planning.model import Action, Target
 from jsbackup.planning.rules import Finding, Rule
@@ -32,7 +32,7 @@ def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Findi
                 "Leave one of these streams out, or change its sources at the target.",
             )
         most = _size(action.config)
-        for origin in sorted(origins_of(action.config) & there.keys() - {action.name}):
+        for origin in sorted(origin_names(action.config) & there.keys() - {action.name}):
             if 0 < most < (its := _size(there[origin])):
                 yield Finding(
                     action.entry.name,
@@ -51,7 +51,7 @@ def about_origins(action: Action, brought: Collection[str], there: Configs, targ
     upstreams = upstreams_of(action.config)
     if upstreams:
         yield Finding(name, Rule.COPIES_ON, "continues copying from its origins as soon as it is restored")
-    if absent := sorted(origins_of(action.config) - there.keys()):
+    if absent := sorted(origin_names(action.config) - there.keys()):
         yield Finding(
             name,
             Rule.ORIGIN_ABSENT,

@@ -9,7 +9,7 @@ from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.times import parse_time
-from jsbackup.transforms.copy_positions import identity_of
+from jsbackup.transforms.copy_positions import stream_identity
 
 __all__ = ["PlannedOrigin", "is_same_life", "origins_at", "planned_origin"]
 
@@ -35,7 +35,7 @@ def origins_at(target: Target, manifest: Manifest) -> dict[str, PlannedOrigin]:
             name,
             info.state.last_seq,
             info.state.messages,
-            identity_of(info.created),
+            stream_identity(info.created),
             same=is_same_life(stored.get(name), info, manifest),
         )
         for name, info in target.streams.items()
@@ -47,7 +47,7 @@ def planned_origin(action: Action, target: Target, altered: bool) -> PlannedOrig
     state = state_to_restore(action.entry)
     timed = not altered and not action.entry.created.startswith(_NO_TIME)
     keeps = timed and action.wire is SendAs.V1 and target.clustered is False
-    identity = identity_of(action.entry.created) if keeps else ""
+    identity = stream_identity(action.entry.created) if keeps else ""
     return PlannedOrigin(action.name, state.last_seq, state.messages, identity, same=True)
 
 

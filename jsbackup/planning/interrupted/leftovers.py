@@ -44,8 +44,9 @@ def _has_grown(there: StreamInfo, entry: StreamBackup) -> bool:
     return there.state.messages > 0 and (beyond or there.state.last_ns > max(ends))
 
 
-def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState) -> bool:
-    """Return whether the last message of a stream in `state` is in the backup. Reads a segment.
+def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState, *, renumbered: bool = False) -> bool:
+    """Return whether the last message of a stream in `state` is in the backup. Reads a segment, or a few if the stream
+    was `renumbered`.
 
     Raises IntegrityError, KeyUnavailable and StoreError.
     """
@@ -55,7 +56,7 @@ def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState) ->
         return state.last_ns < entry.state.last_ns and state.last_seq <= state_to_restore(entry).last_seq
     reader = SegmentReader(objects)
     for ref in reversed(entry.segments):
-        if ref.first_seq <= state.last_seq and ref.min_ns <= state.last_ns <= ref.max_ns:
+        if (renumbered or ref.first_seq <= state.last_seq) and ref.min_ns <= state.last_ns <= ref.max_ns:
             for batch in reader.read(ref):
                 times: memoryview[int] = memoryview(columns_from_batch(batch).timestamps).cast("B").cast("q")
                 if state.last_ns in times:

@@ -5,7 +5,7 @@
     killed while the new one is made             likewise: the new one carries the mark of a restore
     killed before the copy is removed            the new stream is there: the copy is of no use
 
-A running command listens on a subject (`engine/restore/at_work.py`): its copy is not a leftover. Somebody may have
+A running command listens on a subject (`engine/restore/at_work.py`): its copy is not a leftover. Someone may have
 created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized by its name
 together with its unique subject; it records when the stream that it replaces was created.
 """
@@ -119,8 +119,8 @@ def is_left_out(copy: StagedCopy, names: Sequence[Glob], exclude: Sequence[Glob]
 def about_copy(copy: StagedCopy) -> str:
     """Return the note about a copy that is left out."""
     return (
-        f"stream {copy.name} is left out: it is the copy by which a restore was to replace {copy.original}; unless one "
-        f"is at work, restore {copy.original} again with --if-exists replace, or remove it with 'nats stream rm'"
+        f"stream {copy.name} is left out: it is the copy that a restore made to replace {copy.original}; unless one "
+        f"is running, restore {copy.original} again with --if-exists replace, or remove it with 'nats stream rm'"
     )
 
 
@@ -130,7 +130,7 @@ def about_leftover(config: JsonObject) -> tuple[str, ...]:
     if original is None or is_marked(config):
         return about_mark(config)
     return (
-        f"it is the copy by which an interrupted restore was to replace stream {original}; run that restore again: "
+        f"it is the copy that an interrupted restore made to replace stream {original}; run that restore again: "
         f"it restores {original}, and removes the copy",
     )
 

@@ -10,15 +10,23 @@ from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.read.broken_lists import HOW_TO_LIST, refuse_unlisted
+from jsbackup.repository.read.needed import Needed
 
-__all__ = ["choose_streams", "left_out", "staged_copies"]
+__all__ = ["about_missing", "choose_streams", "needed_by", "staged_copies"]
 
 
 def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> list[StreamBackup]:
-    """Return the requested streams, without `staged` copies. Raises UsageError for an option that matches none."""
+    """Return the requested streams, without `staged` copies.
+
+    Raises:
+        UsageError: an option matches none.
+        IntegrityError: the same, but the backup has streams that cannot be listed.
+    """
     names = [entry.name for entry in manifest.streams]
     for glob in options.streams:
         if not any(map(glob.matches, names)):
+            refuse_unlisted(manifest, glob.pattern)
             raise UsageError(
                 f"backup {manifest.id} has no stream {glob.pattern}",
                 hint=nearest(glob.pattern, names) or "See 'jsbackup show' for the streams it has.",
@@ -26,7 +34,7 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
     there = [*names, *(one.name for one in manifest.skipped)]
     left_out = manifest.selection.exclude if manifest.selection is not None else ()
     missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
-    if missed and not options.pattern_may_miss:
+    if missed and not manifest.unlisted and not options.pattern_may_miss:
         raise UsageError(
             f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
             hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
@@ -39,6 +47,13 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
     ]
 
 
+def needed_by(options: RestoreOptions) -> Needed:
+    """Return the streams that a backup's manifest has to be read for; none if it has to be read whole."""
+    if options.exclude or not all(glob.is_literal for glob in options.streams):
+        return ()
+    return [(glob.pattern,) for glob in options.streams]
+
+
 def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
     """Yield copies that an interrupted replacement had left when the backup was made. One that is named is restored."""
     names = {entry.name for entry in manifest.streams}
@@ -47,14 +62,14 @@ def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Findi
         if original is None or any(glob.is_literal and glob.matches(entry.name) for glob in options.streams):
             continue
         if is_chosen(entry.name, options.streams, options.exclude):
-            reason = f"is a copy by which an interrupted restore was to replace stream {original}"
+            reason = f"is the copy that an interrupted restore made to replace stream {original}"
             has_original = original in names and manifest.result is Result.COMPLETE
             rule = Rule.STAGED_COPY if has_original else Rule.INCOMPLETE_BACKUP
-            hint = f"Restore {original} from another backup; the copy, without its subjects, if it is named."
+            hint = f"Restore {original} from another backup, or name the copy (it has no subjects)."
             yield Finding(entry.name, rule, reason, hint)
 
 
-def left_out(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> Iterable[Finding]:
+def about_missing(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> Iterable[Finding]:
     """Yield requested streams that are missing: skipped ones, and originals of which only a copy exists."""
     yield from (copy for copy in staged if copy.rule is Rule.INCOMPLETE_BACKUP)
     for skipped in manifest.skipped:
@@ -65,3 +80,8 @@ def left_out(manifest: Manifest, options: RestoreOptions, staged: Sequence[Findi
                 f"is not in this backup: {skipped.reason}",
                 "Restore it from another backup.",
             )
+    if not options.streams or not all(glob.is_literal for glob in options.streams):
+        for lost in manifest.unlisted:
+            others = f"and {lost.count - 1} others " if lost.count > 1 else ""
+            reason = f"{others}cannot be listed: {lost.reason}"
+            yield Finding(lost.first, Rule.INCOMPLETE_BACKUP, reason, HOW_TO_LIST)

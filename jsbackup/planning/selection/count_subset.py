@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jsbackup.formats.digest import MessageBatch, StreamDigester
+from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import (
     Counted,
     KeptSequences,
@@ -22,7 +24,7 @@ from jsbackup.planning.selection.subset import (
     share_of,
     whole_segments,
 )
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, ends_of, parts_of, touching
 from jsbackup.repository.read.archiving import read_stream
@@ -30,16 +32,16 @@ from jsbackup.repository.write.pending_acks import load_consumer
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
 from jsbackup.transforms.consumer_state import sequences_to_know, surviving
 from jsbackup.transforms.cut import Cut, Extent, KeptShare
+from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.renumber import NewNumbers, ranks_to_know
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["WatchedConsumers", "estimate", "messages_of", "survey", "survey_cut"]
+__all__ = ["WatchedConsumers", "estimate", "reshaped_messages", "survey", "survey_cut"]
 
 _log = logging.getLogger(__name__)
 
-_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)  # or none that can be read
 
-
-def messages_of(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> Iterator[MessageBatch]:
+def reshaped_messages(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> Iterator[MessageBatch]:
     """Yield the messages of a stream as they are sent. Raises as `read_stream` and `Reshape.apply`."""
     batches = read_stream(objects, replace(entry, segments=segments_within(entry, reshape.cut)))
     return reshape.apply(batches, stream=entry.name, secret=secret) if reshape else batches
@@ -54,9 +56,11 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
         IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
     """
     if not replace(reshape, cut=Cut()) or not entry.segments:
-        return survey_cut(objects, entry, reshape.cut)
+        return _numbered(survey_cut(objects, entry, reshape.cut), reshape, RisingSequences())
     _log.info("stream %s: reading what is kept of it", entry.name)
-    consumers = WatchedConsumers(objects, entry if reshape.drops else replace(entry, consumers=()))
+    reshape = with_newest(objects, entry, reshape)
+    watched = reshape.drops or reshape.renumber
+    consumers = WatchedConsumers(objects, entry if watched else replace(entry, consumers=()))
     tally, digester = ReshapeTally(), StreamDigester()
     holding = []
     for ref in segments_within(entry, reshape.cut):
@@ -64,31 +68,44 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
         before = tally.kept.messages
         for batch in reshape.apply(batches, stream=entry.name, secret=secret, tally=tally):
             digester.update(batch)
-            consumers.look(batch)
+            if not reshape.renumber:
+                consumers.look(batch)
         if tally.kept.messages > before:
             holding.append(ref)
     counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
-    kept = kept_from(entry, reshape.cut, counted, KeptSequences(consumers.found, ()), whole=consumers.whole)
+    found = tally.numbered if reshape.renumber else KeptSequences(consumers.found, ())
+    kept = kept_from(entry, reshape.cut, counted, found, whole=consumers.whole)
     # Other segments have no message that is sent, so they need not be read.
     kept = replace(kept, segments=tuple(holding))
-    if not reshape.drops:
+    if not watched:
         kept = replace(kept, consumers=entry.consumers)
     dropped = tally.first_dropped if reshape.cut.until is not None else None
     dropped = dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
     times = (tally.kept.first_ns, tally.kept.last_ns)
-    return KeptStream(
+    whole = KeptStream(
         kept,
         counted=True,
         first_dropped=dropped,
         times=times,
         masked=tally.masked,
         had=entry.captured.messages,
+        chosen=reshape.chosen,
+        matched=tally.matched,
+        markers=tally.markers,
     )
+    return _numbered(whole, reshape, tally.numbered)
+
+
+def _numbered(kept: KeptStream, reshape: Reshape, numbers: NewNumbers | None) -> KeptStream:
+    """Return what is kept with its new sequences, if it gets some."""
+    if not reshape.renumber or not kept.entry.archive_format.has_messages:
+        return kept
+    return replace(kept, entry=renumbered_entry(kept.entry, numbers), numbers=numbers)
 
 
 def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
     """Return what a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
-    if not cut or entry.archive_format in _WITHOUT_MESSAGES:
+    if not cut or not entry.archive_format.has_messages:
         return KeptStream(entry, counted=True, had=entry.captured.messages)
     counting = _Counting(objects, entry, cut)
     parts: list[tuple[Part, Counted]] = []
@@ -115,19 +132,23 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
 def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> KeptStream:
     """Estimate what is kept of a stream from a few segments; exact for a cut. Raises as `survey_cut`."""
     rest = replace(reshape, cut=Cut())
-    return replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
+    kept = replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
+    return _numbered(kept, reshape, None)
 
 
 class WatchedConsumers:
     """The consumers of a stream with their complete states, and which of the messages they wait for are kept.
 
-    `to_know` are the sequences of those messages, `found` those that are kept.
+    `to_know` are the sequences of those messages, `found` those that are kept. `to_rank` are all that they name.
     """
 
     def __init__(self, objects: Objects, entry: StreamBackup) -> None:
         self._by_name = {consumer.name: load_consumer(objects, consumer) for consumer in entry.consumers}
         states = [consumer.state for consumer in self._by_name.values() if consumer.state is not None]
         self.to_know = {sequence for state in states for sequence in sequences_to_know(state)}
+        self.to_rank: set[int] = set()
+        for consumer in self._by_name.values():
+            self.to_rank |= ranks_to_know(consumer.state, consumer.config)
         self.found: set[int] = set()
 
     def look(self, batch: MessageBatch) -> None:

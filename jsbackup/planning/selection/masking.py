@@ -5,6 +5,8 @@ Both are refusals, unless the user confirms them.
 
 A mask is checked stream by stream, by the messages that it applies to: those with its subjects and a payload that can
 be masked. One that applied to no message of any stream is reported once.
+
+Some payloads belong to clients and servers, which could not go on without them: `against_payload_masks`.
 """
 
 from __future__ import annotations
@@ -13,15 +15,34 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.readable import format_count
 from jsbackup.transforms.follow import subjects_of
-from jsbackup.transforms.mask import Mask, MaskCount
+from jsbackup.transforms.mask import Mask, MaskAction, MaskCount
+from jsbackup.transforms.rename import StreamKind, bucket_of
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["about_masks", "about_nothing_kept", "about_unseen", "are_for", "unseen"]
+__all__ = [
+    "SPARED",
+    "about_masks",
+    "about_nothing_kept",
+    "about_unseen",
+    "against_payload_masks",
+    "are_for",
+    "unseen",
+    "what",
+]
 
-_LOOK = "Look at its path and its spelling; with --mask-may-miss a mask may mask nothing."
-_SUBJECTS = "Look at its subjects; with --mask-may-miss a mask may mask nothing."
-_EMPTY = "Look at what is to be kept; with --allow-empty it is restored without messages."
+_LOOK = "Check the path of the mask; --mask-may-miss allows masks that mask nothing."
+_SUBJECTS = "Check the subjects of the mask; --mask-may-miss allows masks that mask nothing."
+SPARED = "values of counters, or descriptions of files"
+_ZERO = "Mask them with payload=zero, which keeps files readable, or leave the bucket out with --exclude."
+_MQTT = "Leave the stream out with --exclude, or choose subjects for the mask that are not those of MQTT."
+# Whose payloads servers read (nats-server `server/mqtt.go`): sessions, and retained messages of older servers.
+_READ_BY_SERVERS = ("$MQTT_sess", "$MQTT_rmsgs")
+_EMPTY = (
+    "Check the options that choose messages, such as --since, --subject and --header; with --allow-empty it is "
+    "restored without messages."
+)
 
 
 def about_masks(
@@ -31,23 +52,47 @@ def about_masks(
     for number, mask in enumerate(masks):
         values, seen = count.values.get(number, 0), count.seen.get(number, 0)
         if values:
-            yield Finding(
-                stream, Rule.MASKED, f"{values:,} values are masked by {mask}, which is for {seen:,} messages"
-            )
+            hit = count.hit.get(number, 0)
+            part = "" if hit == seen else f"{hit:,} of "
+            yield Finding(stream, Rule.MASKED, f"{mask} masks {what(mask, values)} in {part}the {_applies_to(seen)}")
         elif seen and may_miss:
-            reason = f"nothing is masked by {mask} in the {seen:,} messages that it is for"
-            yield Finding(stream, Rule.MASKED_NOTHING, reason)
+            yield Finding(stream, Rule.MASKED_NOTHING, f"{mask} masks nothing in the {_applies_to(seen)}")
         elif seen:
-            reason = f"has {seen:,} messages that --mask {mask} is for, and it masks nothing in them"
-            yield Finding(stream, Rule.MASK_MISSED, reason, _LOOK)
+            yield Finding(stream, Rule.MASK_MISSED, f"--mask {mask} masks nothing in the {_applies_to(seen)}", _LOOK)
     if count.unmasked and are_for(masks, config):
-        yield Finding(
-            stream, Rule.UNMASKED, f"{count.unmasked:,} messages are as they were: no mask is for their subjects"
-        )
+        stay = f"{format_count(count.unmasked, 'message')} {'stays' if count.unmasked == 1 else 'stay'} unmasked"
+        yield Finding(stream, Rule.UNMASKED, f"{stay}: no mask applies to their subjects")
+    if count.spared:
+        reason = f"not masked although a mask applies: {format_count(count.spared, 'message')} ({SPARED})"
+        yield Finding(stream, Rule.MASK_SPARED, reason)
     if count.dropped:
-        yield Finding(stream, Rule.UNMASKABLE, f"{count.dropped:,} messages that cannot be masked are left out")
+        reason = f"left out because they cannot be masked: {format_count(count.dropped, 'message')}"
+        yield Finding(stream, Rule.UNMASKABLE, reason)
     if count.kept:
-        yield Finding(stream, Rule.UNMASKABLE, f"{count.kept:,} messages are kept that some mask cannot read")
+        reason = f"kept as they are because a mask cannot read them: {format_count(count.kept, 'message')}"
+        yield Finding(stream, Rule.UNMASKABLE, reason)
+
+
+def _applies_to(seen: int) -> str:
+    return f"{format_count(seen, 'message')} that it applies to"
+
+
+def what(mask: Mask, values: int) -> str:
+    """Return in words how many values or payloads a mask replaces."""
+    return format_count(values, "payload" if mask.of_payload else "value")
+
+
+def against_payload_masks(stream: str, config: JsonObject, masks: Sequence[Mask]) -> Iterator[Finding]:
+    """Yield refusals of masks that would take payloads away that clients or servers need."""
+    bucket = str((config.get("mirror") or {}).get("name") or stream)  # a mirror has the subjects of its origin
+    kind, name = bucket_of(bucket)
+    for mask in masks:
+        if kind is StreamKind.OBJECT and mask.action is MaskAction.DROP and overlaps(mask.subjects, f"$O.{name}.C.>"):
+            reason = f"--mask {mask}: files of a bucket cannot be opened without their content"
+            yield Finding(stream, Rule.MASK_STATE, reason, _ZERO)
+        if bucket in _READ_BY_SERVERS and mask.of_payload and are_for([mask], config):
+            reason = f"--mask {mask}: servers read these payloads, and could not go on with MQTT"
+            yield Finding(stream, Rule.MASK_STATE, reason, _MQTT)
 
 
 def are_for(masks: Sequence[Mask], config: JsonObject) -> bool:
@@ -66,12 +111,13 @@ def unseen(masks: Sequence[Mask], counts: Iterable[MaskCount]) -> list[Mask]:
 def about_unseen(masks: Iterable[Mask], *, may_miss: bool) -> Iterator[Finding]:
     """Yield findings on such masks."""
     for mask in masks:
-        reason = f"--mask {mask}: no message that is kept is one that it could mask"
+        reason = f"--mask {mask}: it applies to none of the kept messages"
         yield Finding("", Rule.MASKED_NOTHING if may_miss else Rule.MASK_MISSED, reason, "" if may_miss else _SUBJECTS)
 
 
 def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:
     """Return the finding for a selection that keeps none of the `had` messages of a stream."""
+    of_them = format_count(had, "message")
     if may_be_empty:
-        return Finding(stream, Rule.NOTHING_KEPT, f"none of its {had:,} messages is kept: it will be empty")
-    return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {had:,} messages", _EMPTY)
+        return Finding(stream, Rule.NOTHING_KEPT, f"is restored empty: none of its {of_them} is kept")
+    return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {of_them}", _EMPTY)

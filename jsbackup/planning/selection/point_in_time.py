@@ -13,7 +13,7 @@ from typing import Literal
 
 from jsbackup.errors import JsBackupError
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.archiving import state_to_restore
@@ -24,7 +24,6 @@ from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 __all__ = ["Nearest", "against_cut", "find_nearest", "is_imported", "naming_nearest"]
 
 _OTHER = "Choose another backup; 'jsbackup list' shows them."
-_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 _LOOKED_AT = 50  # backups on either side; further ones are not near
 
 
@@ -36,13 +35,13 @@ def against_cut(entry: StreamBackup, cut: Cut, *, imported: bool) -> list[Findin
 
 def _against(entry: StreamBackup, cut: Cut, imported: bool) -> Finding | None:
     until = cut.until
-    if until is None or entry.archive_format in _WITHOUT_MESSAGES:
+    if until is None or not entry.archive_format.has_messages:
         return None
     if isinstance(until, AtSequence):
         last = state_to_restore(entry).last_seq
         if until.sequence <= last:
             return None
-        reason = f"ends at sequence {last} in this backup, before {until.sequence}"
+        reason = f"ends at sequence {last} in this backup; {until.sequence} is later"
         return Finding(entry.name, Rule.UNTIL_AFTER_BACKUP, reason, _OTHER)
     known_ns = _last_ns(entry) if imported else parse_time(entry.captured.begun, "captured")
     if until.time_ns > known_ns:
@@ -52,7 +51,7 @@ def _against(entry: StreamBackup, cut: Cut, imported: bool) -> Finding | None:
     first_ns = min((part.min_ns for part in parts_of(entry.segments)), default=0)
     earlier = entry.captured.first_seq > max(1, entry.config.get("first_seq") or 0)
     if entry.segments and first_ns > until.time_ns and earlier:
-        reason = f"begins at {format_time(first_ns)} in this backup, and what it held at {until} is gone"
+        reason = f"begins at {format_time(first_ns)} in this backup, and its state at {until} is no longer in it"
         return Finding(entry.name, Rule.UNTIL_BEFORE_FIRST, reason, _OTHER)
     return None
 
@@ -77,7 +76,7 @@ class Nearest:
         ]
         if known := [text for text in said if text is not None]:
             return f"The nearest {'backups' if len(known) > 1 else 'backup'}: {', '.join(known)}."
-        return "No other backup of this stream comes near it."
+        return "No other backup of this stream is closer."
 
 
 def find_nearest(
@@ -107,7 +106,7 @@ def find_nearest(
         except JsBackupError:
             return "unknown"
         other = next((one for one in found.streams if one.name == stream), None)
-        if other is None or other.archive_format in _WITHOUT_MESSAGES:
+        if other is None or not other.archive_format.has_messages:
             return "unknown"
         return _against(other, cut, is_imported(found))
 

@@ -6,19 +6,24 @@ Plans use it in place of the backup of the stream. It is computed from the bound
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, StreamState
-from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup, total_of
+from jsbackup.planning.selection.renumbering import renumbered_entry
+from jsbackup.readable import format_count
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, touching
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.repository.refs import PageRef
 from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare
+from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.mask import MaskCount
+from jsbackup.transforms.renumber import NewNumbers
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
@@ -42,6 +47,9 @@ class KeptStream:
     every message was read and transformed; `first_dropped` is sequence and time of the first message after the last one
     within the cut, None if there is none or it is unknown. `times` are those of the first and last kept message, None
     if no messages were read.
+
+    `chosen` is what `Reshape.newest` keeps, `matched` and `markers` are those of `ReshapeTally`, and `numbers` the old
+    sequences of messages with new ones; None if unknown, or not asked for.
     """
 
     entry: StreamBackup
@@ -51,6 +59,10 @@ class KeptStream:
     times: tuple[int, int] | None = None
     masked: MaskCount = field(default_factory=MaskCount)
     had: int = 0
+    chosen: RisingSequences | None = None
+    matched: Counter[str] | None = None
+    markers: int = 0
+    numbers: NewNumbers | None = None
 
 
 NOTHING_COUNTED: Mapping[str, KeptStream] = MappingProxyType({})
@@ -113,6 +125,13 @@ def segments_within(entry: StreamBackup, cut: Cut) -> Sequence[SegmentRef]:
 
 def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
     """Return what is kept, as far as the manifest shows."""
+    kept = _kept_by_bounds(entry, reshape)
+    if not reshape.renumber or entry.archive_format is ArchiveFormat.CONFIG:
+        return kept
+    return replace(kept, entry=renumbered_entry(kept.entry, None))
+
+
+def _kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
     if not reshape.drops or not entry.segments:
         return KeptStream(entry, had=entry.captured.messages)
     segments = segments_within(entry, reshape.cut)
@@ -204,4 +223,4 @@ def _set_back(before: ConsumerState, after: ConsumerState) -> str:
 
 def _forgotten(before: ConsumerState, after: ConsumerState) -> str:
     gone = len(before.pending) - len(after.pending)
-    return f"{gone} of {len(before.pending)} messages that it has pending are not restored" if gone else ""
+    return f"not restored: {gone:,} of {format_count(len(before.pending), 'pending message')}" if gone else ""

@@ -2,7 +2,8 @@
 
 Like all records of what was verified (`verified.py`) this is a hint: with it, a backup stores again what may be intact;
 without it, a backup goes on as if nothing were damaged. Damaged objects have a record of their own, so that a backup
-reads nothing here while all objects are sound.
+reads nothing here while all objects are sound. It says in which folders they are: other streams go on as if nothing
+were damaged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from heapq import nlargest
 
 from jsbackup.errors import FormatError, JsBackupError
@@ -31,34 +32,36 @@ MAX_RECORD_BYTES = 64 << 20
 MOST_RECORDS = 100
 
 
-def read_damaged(documents: Documents, known: dict[str, frozenset[bytes]] | None = None) -> frozenset[bytes]:
-    """Return the ids of objects (`refs.py`) that were found damaged, and not sound since. Raises nothing.
+def read_damaged(documents: Documents, known: dict[str, Mapping[bytes, str]] | None = None) -> Mapping[bytes, str]:
+    """Return the ids of objects (`refs.py`) that were found damaged, and not sound since, with the folder of each.
+
+    The folder is "" if an older version did not record it. Raises nothing.
 
     `known` holds the content of records that were read before, by key: records never change.
     """
     known = {} if known is None else known
     try:
         infos = [info for info in documents.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
-        return frozenset(
-            name
+        return {
+            name: folder
             for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds)
-            for name in _damaged_in(documents, info.key, known)
-        )
+            for name, folder in _damaged_in(documents, info.key, known).items()
+        }
     except JsBackupError as error:
         _log.warning("the list of damaged objects cannot be read: %s", error.message)
-        return frozenset()
+        return {}
 
 
-def _damaged_in(documents: Documents, key: str, known: dict[str, frozenset[bytes]]) -> frozenset[bytes]:
+def _damaged_in(documents: Documents, key: str, known: dict[str, Mapping[bytes, str]]) -> Mapping[bytes, str]:
     if key not in known:
         try:
             fields = decode_document(documents.get(key, MAX_RECORD_BYTES), key)
             fields.version(RECORD_VERSION, RECORD_FEATURES)
             rows = [row for row in fields.each("found") if not row.boolean("sound")]
-            known[key] = frozenset(name for row in rows for name in objects_of(row))
+            known[key] = {name: row.optional_text("folder") or "" for row in rows for name in objects_of(row)}
         except JsBackupError as error:  # another run has replaced it, or it cannot be read
             _log.info("%s is ignored: %s", key, error.message)
-    return known.get(key, frozenset())
+    return known.get(key, {})
 
 
 def objects_of(row: DocumentFields) -> Collection[bytes]:

@@ -71,9 +71,9 @@ def check_clock(name: str, whose: str, ahead_seconds: float, unsure_seconds: flo
     off = max(0.0, abs(ahead_seconds) - unsure_seconds)
     way = "ahead of" if ahead_seconds > 0 else "behind"
     if off <= _CLOCK_SECONDS:
-        return Check.fine(name, f"{whose} has our time, within {max(_CLOCK_SECONDS, 0):g} s")
+        return Check.fine(name, f"the clock of {whose} agrees with this host's within {max(_CLOCK_SECONDS, 0):g} s")
     found = f"the clock of {whose} is {off:.0f} s {way} ours"
-    fix = "Let NTP set the clocks, here and there."
+    fix = "Synchronize both clocks with NTP."
     return Check.problem(name, found, fix) if off > _CLOCK_PROBLEM_SECONDS else Check.warning(name, found, fix)
 
 
@@ -153,12 +153,12 @@ def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose
     if purpose.backs_up:
         try:
             repository.documents.ensure_writable()
-            found.append(Check.fine("keys", "fits, for backups", about="writer key"))
+            found.append(Check.fine("keys", "valid, for backups", about="writer key"))
         except KeyUnavailable as error:
             found.append(Check.failed("keys", error, "Give it with --writer-key FILE.", about="writer key"))
     if purpose.restores and descriptor.recipient is not None:
         if repository.secret is not None:
-            found.append(Check.fine("keys", "fits, for restores", about="identity"))
+            found.append(Check.fine("keys", "valid, for restores", about="identity"))
         else:
             missing = KeyUnavailable("nothing was given that reads messages", hint=NEEDS_IDENTITY)
             found.append(Check.failed("keys", missing, NEEDS_IDENTITY, about="identity"))
@@ -206,7 +206,7 @@ def _writable(
         once = Check.fine("create-only", "the store supports write-once")
     else:
         found = "the store replaces objects, so jsbackup looks before it writes"
-        once = Check.warning("create-only", found, "Take a store that honours If-None-Match if several hosts write.")
+        once = Check.warning("create-only", found, "Use a store that honours If-None-Match if several hosts write.")
     before = clock()
     try:
         now = store_now(store, random)
@@ -230,12 +230,12 @@ def _leases(store: Store, now: float) -> Check:
     shown = "; ".join(_holder(store, seen) for seen in live[:_SHOWN])
     if any(seen.key.exclusive for seen in live):
         fix = "Wait until it is done, or until the lease of a killed one expires, some ten minutes later."
-        return Check.warning("leases", f"others wait for {shown}", fix)
+        return Check.warning("leases", f"other commands wait for {shown}", fix)
     expired = len(leases) - len(live)
     if expired:
-        more = f"; at work: {shown}" if live else ""
+        more = f"; active: {shown}" if live else ""
         return Check.warning("leases", f"{expired} left behind by commands that were killed{more}", _UNLOCK)
-    return Check.fine("leases", f"at work: {shown}" if live else "nobody is at work")
+    return Check.fine("leases", f"active locks: {shown}" if live else "no active locks")
 
 
 def _holder(store: Store, seen: SeenLease) -> str:

@@ -76,7 +76,7 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
                     yield Flaw(info.key, f"{error.message}; nothing that this writer has signed can be read")
                 else:
                     if document.signer != descriptor.authority:
-                        yield Flaw(info.key, f"{info.key} was stored by somebody who may not add writers")
+                        yield Flaw(info.key, f"{info.key} was stored by someone who may not add writers")
     for identity in list_identities(store, descriptor) if descriptor.recipient else []:
         try:
             data = store.get_range(identity.key, 0, _MAX_IDENTITY_BYTES)

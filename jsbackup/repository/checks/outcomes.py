@@ -185,7 +185,7 @@ def _put(
     tool: str,
     random: Random,
 ) -> None:
-    key = layout.check_key(kind, parse_time(outcome.begun), random(3))
+    key = layout.outcome_key(kind, parse_time(outcome.begun), random(3))
     frame: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool}
     moments: JsonObject = {"begun": outcome.begun, "ended": outcome.ended, "ok": outcome.ok}
     documents.put(key, encode_document({**frame, **moments, **body}, key))
@@ -208,7 +208,7 @@ def read_drills(documents: Documents, most: int) -> list[DrillOutcome]:
 
 def _keys(documents: Documents, kind: str) -> list[str]:
     """Return the keys, newest first."""
-    infos = documents.list(layout.check_prefix(kind))
+    infos = documents.list(layout.outcome_prefix(kind))
     return sorted((i.key for i in infos if layout.kind_of(i.key) is layout.ObjectKind.CHECK), reverse=True)
 
 

@@ -18,7 +18,7 @@ from jsbackup.repository.checks.verify import ObjectFlaw, Problem, ProblemKind, 
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import BrokenPage
-from jsbackup.repository.refs import AnyRef, PageRef, SegmentRef, id_of
+from jsbackup.repository.refs import AnyRef, PageRef, SegmentRef
 from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = ["find_absent"]
@@ -47,7 +47,7 @@ def _look_at(objects: Objects, stream: StreamBackup, stored: int) -> list[Proble
     problems = []
     for part in stream.walk():
         if isinstance(part, BrokenPage):
-            objects.found_damaged.add(id_of(part.page))
+            objects.note_damaged(part.page)
             problems.append(problem_with(stream.name, part.page, flaw_of(part.error)))
         elif not isinstance(part, PageRef):  # the walk reads pages
             refs.append(part)
@@ -55,7 +55,7 @@ def _look_at(objects: Objects, stream: StreamBackup, stored: int) -> list[Proble
     for ref in refs:
         flaw = _flaw_in(ref, infos.get(ref.key))
         if flaw is not None:
-            objects.found_damaged.add(id_of(ref))
+            objects.note_damaged(ref)
             problems.append(problem_with(stream.name, ref, flaw))
     return problems
 

@@ -4,7 +4,7 @@ A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for
 (ids of `refs.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
 Only the newest result of an object counts. 200,000 objects take 3.2 MB at one level.
 
-    {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64}
+    {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64, "folder": of damaged ones}
 
 A run reads all records (one, unless runs overlapped), adds its results, puts a new record and deletes those that it has
 read. Overlapping runs are harmless: the next one finds two records and merges them.
@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jsbackup.errors import (
     IntegrityError,
@@ -52,7 +52,7 @@ __all__ = [
     "Percent",
     "Portion",
     "add_run",
-    "choose",
+    "choose_portion",
     "cover",
     "read_findings",
     "remember",
@@ -72,15 +72,22 @@ _MOST_OBJECTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Objects by level, with the time of their newest check (Unix seconds). There are none for level manifest."""
+    """Objects by level, with the time of their newest check (Unix seconds). There are none for level manifest.
+
+    `folders` are those of damaged objects, as far as they are recorded.
+    """
 
     sound: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
     damaged: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
+    folders: dict[bytes, str] = field(default_factory=dict)
 
-    def add(self, level: Level, objects: Iterable[bytes], at_seconds: int, *, sound: bool) -> None:
-        found = (self.sound if sound else self.damaged)[level]
-        for name in objects:
-            found[name] = max(at_seconds, found.get(name, 0))
+    def add_sound(self, level: Level, objects: Iterable[bytes], at_seconds: int) -> None:
+        _add(self.sound[level], objects, at_seconds)
+
+    def add_damaged(self, level: Level, objects: Mapping[bytes, str], at_seconds: int) -> None:
+        """Add objects with their folders; "" for one that is not known."""
+        _add(self.damaged[level], objects, at_seconds)
+        self.folders.update((name, folder) for name, folder in objects.items() if folder)
 
     def verified_seconds(self, name: bytes, stocked: Stocked, level: Level) -> int | None:
         """Return when the object was last found sound, at `level` or a deeper one; None if never."""
@@ -98,6 +105,11 @@ class Findings:
 
 
 _LEVELS = (Level.OBJECTS, Level.DATA)
+
+
+def _add(found: dict[bytes, int], objects: Iterable[bytes], at_seconds: int) -> None:
+    for name in objects:
+        found[name] = max(at_seconds, found.get(name, 0))
 
 
 def _by_level() -> dict[Level, dict[bytes, int]]:
@@ -138,7 +150,9 @@ class Percent:
         return taken_bytes * 100 >= total_bytes * self.percent
 
 
-def choose(stock: Mapping[bytes, Stocked], findings: Findings, level: Level, portion: Portion) -> frozenset[bytes]:
+def choose_portion(
+    stock: Mapping[bytes, Stocked], findings: Findings, level: Level, portion: Portion
+) -> frozenset[bytes]:
     """Choose what to check: what was never verified, then what was verified longest ago. Deterministic.
 
     Objects found damaged are added on top and do not count against the portion.
@@ -232,8 +246,8 @@ def remember(
     rows = _rows(findings, verifier.stock.keys() if everything else None)
     name = random(8).hex()
     for key, some in (
-        (layout.verified_key(name, damaged=True), [row for row in rows if not row[2]]),
-        (layout.verified_key(name), [row for row in rows if row[2]]),
+        (layout.verified_key(name, damaged=True), [row for row in rows if not row.sound]),
+        (layout.verified_key(name), [row for row in rows if row.sound]),
     ):
         if some:
             documents.put(key, _encode(some, now_seconds, tool, key))
@@ -246,20 +260,24 @@ def remember(
 
 
 def remember_damaged(
-    documents: Documents, objects: Collection[bytes], *, now_seconds: int, tool: str, random: Callable[[int], bytes]
+    documents: Documents, objects: Mapping[bytes, str], *, now_seconds: int, tool: str, random: Callable[[int], bytes]
 ) -> None:
-    """Record objects that a command which reads objects found damaged. Arguments and errors as in `remember`."""
+    """Record objects, with their folders, that a command which reads objects found damaged. Other arguments and errors
+    as in `remember`.
+    """
     key = layout.verified_key(random(8).hex(), damaged=True)
-    documents.put(key, _encode([(now_seconds, Level.OBJECTS, False, sorted(objects))], now_seconds, tool, key))
+    found = Findings()
+    found.add_damaged(Level.OBJECTS, objects, now_seconds)
+    documents.put(key, _encode(_rows(found, None), now_seconds, tool, key))
 
 
 def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
     """Add the results of a run; nothing for level manifest."""
     if verifier.level is not Level.MANIFEST:
-        findings.add(verifier.level, verifier.sound, now_seconds, sound=True)
+        findings.add_sound(verifier.level, verifier.sound, now_seconds)
         # Missing objects need no record: every run notices them.
-        damaged = (name for name in verifier.damaged if verifier.stock[name].modified_seconds is not None)
-        findings.add(verifier.level, damaged, now_seconds, sound=False)
+        there = {n: at for n, at in verifier.damaged.items() if verifier.stock[n].modified_seconds is not None}
+        findings.add_damaged(verifier.level, there, now_seconds)
 
 
 def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
@@ -274,35 +292,46 @@ def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
             continue
         except IntegrityError:
             rows = []
-        for at_seconds, level, sound, objects in rows:
-            if at_seconds <= now_seconds:
-                findings.add(level, objects, at_seconds, sound=sound)
+        for row in rows:
+            if row.at_seconds > now_seconds:
+                continue
+            if row.sound:
+                findings.add_sound(row.level, row.objects, row.at_seconds)
+            else:
+                findings.add_damaged(row.level, dict.fromkeys(row.objects, row.folder), row.at_seconds)
         read.append(info.key)
     return findings, read
 
 
-_Row = tuple[int, Level, bool, Collection[bytes]]
+class _Row(NamedTuple):
+    """Objects that had the same result at the same time. Sorts as it is kept, if there is not room for all."""
+
+    at_seconds: int
+    level: Level
+    sound: bool
+    folder: str
+    objects: Collection[bytes] = ()
 
 
 def _rows(findings: Findings, only: Collection[bytes] | None) -> list[_Row]:
     """Return the rows worth keeping, newest first."""
-    rows: dict[tuple[int, Level, bool], list[bytes]] = {}
+    rows: dict[_Row, list[bytes]] = {}
     for level in _LEVELS:
         for name, at in findings.damaged[level].items():
             if findings.is_damaged(name) and (only is None or name in only):
-                rows.setdefault((at, level, False), []).append(name)
+                rows.setdefault(_Row(at, level, False, findings.folders.get(name, "")), []).append(name)
         for name, at in findings.sound[level].items():
             deeper = max((findings.sound[one].get(name, 0) for one in _and_deeper(level)[1:]), default=0)
             if at > deeper and (only is None or name in only):
-                rows.setdefault((at, level, True), []).append(name)
+                rows.setdefault(_Row(at, level, True, ""), []).append(name)
     kept: list[_Row] = []
     room = _MOST_OBJECTS
     # Damaged objects first: they must not be dropped.
-    for key in sorted(rows, key=lambda row: (not row[2], row[0], row[1]), reverse=True):
-        objects = sorted(rows[key])[: max(room, 0)]
+    for row in sorted(rows, key=lambda one: (not one.sound, one.at_seconds, one.level, one.folder), reverse=True):
+        objects = sorted(rows[row])[: max(room, 0)]
         room -= len(objects)
         if objects:
-            kept.append((*key, objects))
+            kept.append(row._replace(objects=objects))
     return kept
 
 
@@ -314,12 +343,13 @@ def _encode(rows: Iterable[_Row], now_seconds: int, tool: str, what: str) -> byt
         "tool": tool,
         "found": [
             {
-                "at": format_time(at * _NS),
-                "level": level,
-                "sound": sound,
-                "objects": base64.b64encode(b"".join(objects)).decode(),
+                "at": format_time(row.at_seconds * _NS),
+                "level": row.level,
+                "sound": row.sound,
+                "objects": base64.b64encode(b"".join(row.objects)).decode(),
+                **({"folder": row.folder} if row.folder else {}),
             }
-            for at, level, sound, objects in rows
+            for row in rows
         ],
     }
     return encode_document(document, what)
@@ -335,5 +365,5 @@ def _decode(data: bytes, what: str) -> list[_Row]:
         if level not in _LEVELS:
             row.wrong("level", "objects or data")
         at = row.time_ns("at") // _NS
-        rows.append((at, level, row.boolean("sound"), objects_of(row)))
+        rows.append(_Row(at, level, row.boolean("sound"), row.optional_text("folder") or "", objects_of(row)))
     return rows

@@ -16,11 +16,11 @@ Header blocks are compared by digest only and not parsed: servers accept any byt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple, Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
@@ -30,7 +30,7 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, total_of
-from jsbackup.repository.refs import AnyRef, OpaqueRef, PageRef, SegmentRef, id_of
+from jsbackup.repository.refs import AnyRef, OpaqueRef, PageRef, SegmentRef, folder_of, id_of
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.pending_acks import decode_pending
 from jsbackup.repository.write.raw_snapshot import read_piece
@@ -55,6 +55,8 @@ __all__ = [
 _THREADS = 2
 # So many folders are listed one by one, and then all others at once.
 _MOST_LISTED = 32
+# References of a long stream that are held: of 1 KB each.
+_MOST_REFS = 4096
 
 
 class Level(StrEnum):
@@ -116,9 +118,9 @@ class Verifier:
     """A run over any number of backups. A `checker` gets all objects of a backup that have to be read at once.
 
     `stock` are the objects that the backups name, by an id of `ID_BYTES` bytes that covers key, size, SHA-256 and the
-    content that the manifest states; `sound` are those that were checked and are intact, `damaged` those that are not.
-    All three grow during the run. Takes about 600 bytes for each object, and memory for one object in each thread (up
-    to about 100 MB).
+    content that the manifest states; `sound` are those that were checked and are intact, `damaged` those that are not,
+    with their folders. All three grow during the run. Takes about 600 bytes for each object, and memory for one object
+    in each thread (up to about 100 MB).
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class Verifier:
         self._threads = threads
         self._only: Collection[bytes] | None = None
         self._folders: dict[str, dict[str, ObjectInfo]] = {}
+        self._has_listed_all = False
         self._flaws: dict[bytes, ObjectFlaw] = {}
+        self._damaged: dict[bytes, str] = {}
         self.stock: dict[bytes, Stocked] = {}
         self.sound: set[bytes] = set()
 
@@ -146,8 +150,8 @@ class Verifier:
         return self._level
 
     @property
-    def damaged(self) -> Collection[bytes]:
-        return self._flaws.keys()
+    def damaged(self) -> Mapping[bytes, str]:
+        return self._damaged
 
     def limit_to(self, chosen: Collection[bytes]) -> None:
         """Read only these objects. Missing objects and wrong sizes are still found in all of them."""
@@ -159,7 +163,9 @@ class Verifier:
 
         Raises `StoreError` if the store cannot be listed.
         """
-        return frozenset(name for stream in manifest.streams for name in self._look_up(self._refs_of(stream)))
+        pages: Iterable[Mapping[bytes, AnyRef]] = [{id_of(page): page for page in manifest.stream_pages}]
+        parts = chain(pages, chain.from_iterable(map(self._parts_of, manifest.streams)))
+        return frozenset(name for refs in parts for name in self._look_up(refs))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Check one backup and yield its problems, in the order of the manifest.
@@ -169,10 +175,28 @@ class Verifier:
             StoreError: the store cannot be listed.
         """
         yield from check_manifest(manifest)
+        yield from self._look_at_stream_pages(manifest)
         if self._checker is not None:
             self._check_elsewhere(manifest, self._checker)
         for stream in manifest.streams:
-            yield from self._check_stream(stream)
+            yield from self._list_stream(stream) if self._level is Level.MANIFEST else self._check_stream(stream)
+
+    def _look_at_stream_pages(self, manifest: Manifest) -> Iterator[Problem]:
+        """Yield what is wrong with the pages that list the streams. Reading the manifest has read the others."""
+        unlisted = {id_of(one.page): one for one in manifest.unlisted}
+        refs = {id_of(page): page for page in manifest.stream_pages}
+        self._look_up(refs)
+        for name, ref in refs.items():
+            lost = unlisted.get(name)
+            if lost is not None:
+                self._take(ref, flaw_of(lost.error))
+                flaw = self._flaws[name]
+                text = f"{flaw.text}: {lost.words} cannot be listed"
+                yield problem_with(lost.first, ref, replace(flaw, text=text))
+            elif name in self._flaws:
+                yield problem_with(ref.first, ref, self._flaws[name])
+            elif self._only is None or name in self._only:  # in its turn, as if it had not been read anyway
+                self.sound.add(name)
 
     def _check_elsewhere(self, manifest: Manifest, checker: Checker) -> None:
         due: dict[bytes, AnyRef] = {}
@@ -180,8 +204,16 @@ class Verifier:
             refs = self._refs_of(stream)
             self._look_up(refs)
             due |= {name: ref for name, ref in refs.items() if self._is_due(name)}
-        for name, flaw in zip(due, checker(list(due.values()), self._level), strict=True):
-            self._take(name, flaw)
+        for ref, flaw in zip(due.values(), checker(list(due.values()), self._level), strict=True):
+            self._take(ref, flaw)
+
+    def _list_stream(self, stream: StreamBackup) -> Iterator[Problem]:
+        """Check whether the objects of a stream are there, and yield what is wrong with them."""
+        for refs in self._parts_of(stream):
+            self._look_up(refs)
+            for name, ref in refs.items():
+                if name in self._flaws:
+                    yield problem_with(stream.name, ref, self._flaws[name])
 
     def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
         refs = self._refs_of(stream)
@@ -197,7 +229,7 @@ class Verifier:
                 if name in due:
                     flaw = next(results)
                     self._progress.advance(stream.name, *weight_of(ref))
-                    self._take(name, flaw)
+                    self._take(ref, flaw)
                 if name in self._flaws:
                     yield problem_with(stream.name, ref, self._flaws[name])
         finally:
@@ -207,49 +239,60 @@ class Verifier:
 
     def _refs_of(self, stream: StreamBackup) -> dict[bytes, AnyRef]:
         """Return the objects of a stream by id, and note the pages among them that cannot be read."""
+        return {name: ref for refs in self._parts_of(stream) for name, ref in refs.items()}
+
+    def _parts_of(self, stream: StreamBackup) -> Iterator[dict[bytes, AnyRef]]:
+        """Yield the same some thousands at a time. An object may come twice, in different ones."""
         refs: dict[bytes, AnyRef] = {}
         for ref in stream.walk():
             if isinstance(ref, BrokenPage):
-                self._take(id_of(ref.page), flaw_of(ref.error))
-            else:
-                refs[id_of(ref)] = ref
-        return refs
+                # Its page was the last one: it is not yielded before this is known.
+                self._take(ref.page, flaw_of(ref.error))
+                continue
+            if len(refs) >= _MOST_REFS:
+                yield refs
+                refs = {}
+            refs[id_of(ref)] = ref
+        yield refs
 
-    def _take(self, name: bytes, flaw: ObjectFlaw | None) -> None:
+    def _take(self, ref: AnyRef, flaw: ObjectFlaw | None) -> None:
+        name = id_of(ref)
         if flaw is None:
             self.sound.add(name)
             return
         self._flaws[name] = flaw
+        self._damaged[name] = folder_of(ref)
         if flaw.kind in (ProblemKind.DAMAGED, ProblemKind.MISSING):
-            self._objects.found_damaged.add(name)
+            self._objects.note_damaged(ref)
 
     def _is_due(self, name: bytes) -> bool:
         if self._level is Level.MANIFEST or name in self.sound or name in self._flaws:
             return False
         return self._only is None or name in self._only
 
-    def _look_up(self, refs: dict[bytes, AnyRef]) -> list[bytes]:
+    def _look_up(self, refs: Mapping[bytes, AnyRef]) -> list[bytes]:
         """Add objects that are new to the stock, with a flaw if they are missing or have a wrong size."""
         new = [name for name in refs if name not in self.stock]
         for name in new:
             ref = refs[name]
-            info = self._listed(ref.key.rpartition("/")[0]).get(ref.key)
+            info = self._listed(folder_of(ref)).get(ref.key)
             right = info is not None and info.size == ref.size
             self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
             if info is None:
-                self._take(name, ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing"))
+                self._take(ref, ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing"))
             elif not right:
                 text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
-                self._take(name, ObjectFlaw(ProblemKind.DAMAGED, text))
+                self._take(ref, ObjectFlaw(ProblemKind.DAMAGED, text))
         return new
 
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
         """Return a folder's listing from when the run first needed it: its backups' objects were stored before."""
         if folder not in self._folders:
-            if len(self._folders) == _MOST_LISTED:
-                self._list_all()
-            else:
+            if len(self._folders) < _MOST_LISTED or layout.STREAMS.startswith(folder):
                 self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
+            elif not self._has_listed_all:
+                self._has_listed_all = True
+                self._list_all()
         return self._folders.setdefault(folder, {})
 
     def _list_all(self) -> None:

@@ -7,8 +7,8 @@ result, is recorded in the repository, also if the run is interrupted, so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
@@ -23,13 +23,13 @@ from jsbackup.repository.checks.verified import (
     Coverage,
     Portion,
     add_run,
-    choose,
+    choose_portion,
     cover,
     read_findings,
     remember,
 )
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, Verifier, check_manifest
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Losses, Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
@@ -42,10 +42,11 @@ _THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBackup:
-    """A backup, and what is wrong with it."""
+    """A backup, and what is wrong with it. `salvaged` has what streams lacked from the beginning, by name."""
 
     backup: str
     problems: list[Problem]
+    salvaged: Mapping[str, Losses] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +181,16 @@ class _Verifying:
         """Read a manifest again only if it is the first with an object to be checked, or if something is damaged."""
         verifier, well = self.verifier, True
         first: dict[str, frozenset[bytes]] = {}
+        salvaged: dict[str, Mapping[str, Losses]] = {}
         for backup, manifest in self._manifests(self.chosen):
             if isinstance(manifest, VerifiedBackup):
                 well = False
             elif manifest is not None:
                 first[backup] = verifier.take_stock(manifest)
-                well = well and not check_manifest(manifest)
+                salvaged[backup] = _salvaged(manifest)
+                well = well and not check_manifest(manifest) and not manifest.unlisted
         findings = read_findings(self.repository.documents, now())
-        turn = choose(verifier.stock, findings, verifier.level, portion)
+        turn = choose_portion(verifier.stock, findings, verifier.level, portion)
         verifier.limit_to(turn)
         for _, manifest in self._manifests([backup for backup, new in first.items() if new & turn]):
             if manifest is not None and not isinstance(manifest, VerifiedBackup):
@@ -195,7 +198,7 @@ class _Verifying:
                     well = False
         # Damage is also reported for other backups with the object; no object is read again for that.
         well = well and not verifier.damaged
-        return [VerifiedBackup(backup, []) for backup in first] if well else list(self.each())
+        return [VerifiedBackup(backup, [], salvaged[backup]) for backup in first] if well else list(self.each())
 
     def each(self, *, expect: bool = False) -> Iterator[VerifiedBackup]:
         for backup, manifest in self._manifests(self.chosen):
@@ -206,7 +209,7 @@ class _Verifying:
                 continue
             if expect and len(self.chosen) == 1:  # the total of several is only known at the end
                 self.progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
-            yield VerifiedBackup(backup, list(self.verifier.check(manifest)))
+            yield VerifiedBackup(backup, list(self.verifier.check(manifest)), _salvaged(manifest))
 
     def _manifests(self, backups: Sequence[str]) -> Iterator[tuple[str, Manifest | VerifiedBackup | None]]:
         """Yield the manifests, reading a little ahead."""
@@ -216,7 +219,7 @@ class _Verifying:
         """Return the manifest, or what is wrong with it; None if it was forgotten meanwhile."""
         key = self.repository.documents.stored_key(layout.manifest_key(backup))
         try:
-            return self.repository.manifest(backup)
+            return self.repository.manifest(backup, in_part=True)
         except UsageError:
             if not self.whole:
                 raise
@@ -227,3 +230,7 @@ class _Verifying:
             )
         except IntegrityError as error:  # this backup is lost, the others are not
             return VerifiedBackup(backup, [Problem(ProblemKind.DAMAGED, "", key, error.message)])
+
+
+def _salvaged(manifest: Manifest) -> Mapping[str, Losses]:
+    return {stream.name: stream.lost for stream in manifest.streams if stream.lost}

@@ -28,12 +28,12 @@ from jsbackup.stores.base import Data
 __all__ = [
     "Identity",
     "Recipient",
+    "age_identity",
     "decrypt",
     "decrypt_with_passphrase",
     "encrypt",
     "encrypt_content",
     "encrypt_with_passphrase",
-    "identity_of",
     "needs_passphrase",
     "parse_identities",
     "parse_recipient",
@@ -56,7 +56,7 @@ _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Somebody who can read. `label` names it in a key of the store: the recipient itself, or an SSH key's
+    """Someone who can read. `label` names it in a key of the store: the recipient itself, or an SSH key's
     fingerprint.
     """
 
@@ -73,7 +73,7 @@ class Identity:
     recipient: Recipient | None = None
 
 
-def identity_of(seed: bytes) -> Identity:
+def age_identity(seed: bytes) -> Identity:
     """Return the X25519 identity made from 32 secret bytes."""
     return _x25519(_bech32("age-secret-key-", seed).upper())
 
@@ -192,7 +192,7 @@ def decrypt_with_passphrase(data: bytes, passphrase: str, what: str) -> bytes:
     """Decrypt with a passphrase.
 
     Raises `KeyUnavailable` if the passphrase is wrong, `FormatError` if the file is damaged or asks for too much work.
-    The two cannot always be told apart: a damaged stanza looks like a wrong passphrase.
+    The two cannot always be distinguished: a damaged stanza looks like a wrong passphrase.
     """
     try:
         opened: bytes = _passphrase.decrypt(data, passphrase)

@@ -2,7 +2,7 @@
 
     keys/age1…-<8 digits>.age                 for an age recipient, which the key names
     keys/ssh-ed25519-<16 digits>-….age        for an SSH key, by the beginning of SHA-256 over it (or ssh-rsa-…)
-    keys/passphrase-<6 digits>-….age          for whoever knows a passphrase
+    keys/passphrase-<6 digits>-….age          for anyone who knows a passphrase
 
 Each contains an age identity file, so the `age` tool opens everything, in two steps:
 
@@ -71,7 +71,7 @@ _MAX_BYTES = 64 << 10
 # Limits how much a hostile store can make us read.
 _MOST_IDENTITIES = 5000
 
-# Each may cost seconds of work. Objects other than the oldest may come from somebody who can only put objects.
+# Each may cost seconds of work. Objects other than the oldest may come from someone who can only put objects.
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
@@ -139,7 +139,7 @@ def _as_text(secret: bytes, what: str) -> str:
     try:
         return secret.decode()
     except UnicodeDecodeError:  # not chained: it contains the secret
-        raise UsageError(f"the {what} is no text") from None
+        raise UsageError(f"the {what} is not text") from None
 
 
 def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
@@ -162,7 +162,7 @@ def put_identity(store: Store, repository_id: str, secret: RepositorySecret, rec
 def put_passphrase(
     store: Store, repository_id: str, secret: RepositorySecret, passphrase: str, *, random: bytes
 ) -> str:
-    """Let everybody who knows `passphrase` read. Returns the object's key.
+    """Let everyone who knows `passphrase` read. Returns the object's key.
 
     `random` is three bytes. Takes a second or two.
     """
@@ -195,7 +195,7 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
         shown = "several keys begin" if found else "no key begins"
         raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
     if len(identities) == 1:
-        raise UsageError("that is the last key: without it nobody can read the repository", hint="Add another first.")
+        raise UsageError("that is the last key: without it no one can read the repository", hint="Add another first.")
     store.delete(found[0].key)
     return found[0]
 
@@ -203,7 +203,7 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
 def needed(secret: RepositorySecret | None) -> RepositorySecret:
     """Return the secret of an encrypted repository, or raise `KeyUnavailable` if it is None."""
     if secret is None:
-        raise KeyUnavailable("this takes a key that reads the repository", hint=NEEDS_IDENTITY)
+        raise KeyUnavailable("this needs a key that reads the repository", hint=NEEDS_IDENTITY)
     return secret
 
 
@@ -226,7 +226,7 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
         except (KeyUnavailable, ObjectNotFound):
             continue
         except IntegrityError as error:  # another one may work
-            # Objects that somebody puts there for other readers do not concern us.
+            # Objects that someone puts there for other readers do not concern us.
             if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
                 damage = damage or error
     if damage is not None:
@@ -275,7 +275,7 @@ def _decrypt(data: bytes, wrapped: WrappedIdentity, identities: Sequence[age.Ide
         return age.decrypt(data, identities, wrapped.key)
     except KeyUnavailable:
         if wrapped.whom in _labels(identities):
-            raise IntegrityError(f"{wrapped.key} is damaged, or was encrypted for somebody else") from None
+            raise IntegrityError(f"{wrapped.key} is damaged, or was encrypted for someone else") from None
         raise
 
 

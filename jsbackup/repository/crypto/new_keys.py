@@ -60,7 +60,7 @@ def make_new_keys(
         return NewKeys(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
     if len({recipient.label for recipient in recipients}) < len(recipients):
         raise UsageError("a recipient is given twice")
-    secret = RepositorySecret(age.identity_of(random(32)))
+    secret = RepositorySecret(age.age_identity(random(32)))
     writer_key = WriterKey(repository_id, secret.authority.public, secret.documents.value, signing)
     named = None if passphrase is None else (passphrase, random(3))
     return NewKeys(secret.authority, writer_key, secret, tuple(recipients), named)
@@ -116,7 +116,7 @@ def replace_writer(
 
 def _first_writer(key: WriterKey | None) -> Signatory:
     if key is None:
-        raise KeyUnavailable("it takes the first writer key of a plain repository to make another", hint=NEEDS_WRITER)
+        raise KeyUnavailable("only the first writer key of a plain repository can make another", hint=NEEDS_WRITER)
     if key.signatory.public != key.authority:
         raise KeyUnavailable("the writer key is not the first one of this repository", hint="Give that one.")
     return key.signatory

@@ -15,7 +15,7 @@ __all__ = ["PLAIN", "PlainSealing", "Sealing"]
 
 
 class Sealing(Protocol):
-    """`suffix` ends the keys of sealed objects. The first `head_bytes` bytes say who can open them; 0 if everybody
+    """`suffix` ends the keys of sealed objects. The first `head_bytes` bytes say who can open them; 0 if everyone
     can.
     """
 

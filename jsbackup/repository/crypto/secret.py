@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jsbackup.repository.crypto.age import Identity, identity_of
+from jsbackup.repository.crypto.age import Identity, age_identity
 from jsbackup.repository.crypto.signing import Signatory, derive
 
 __all__ = ["DocumentsSecret", "RepositorySecret"]
@@ -35,7 +35,7 @@ class DocumentsSecret:
 
     @property
     def identity(self) -> Identity:
-        return identity_of(_derive(self.value, "identity"))
+        return age_identity(_derive(self.value, "identity"))
 
     @property
     def names(self) -> bytes:

@@ -81,14 +81,14 @@ class Signers:
     replaced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def read(self, key: str, data: bytes) -> bytes:
-        """Return the document in `data`. Raises `IntegrityError` unless somebody who may sign has signed it as
+        """Return the document in `data`. Raises `IntegrityError` unless someone who may sign has signed it as
         `key`.
         """
         document = read_signed(self.repository, key, data)
         if document.signer in self.current:
             return document.data
         if document.signer not in self.replaced:
-            raise IntegrityError(f"{key} is signed by a key that is none of this repository's: {document.signer}")
+            raise IntegrityError(f"{key} is signed by a key that does not belong to this repository: {document.signer}")
         if self.replaced[document.signer].get(key) != document.sha256:
             raise IntegrityError(f"{key} is signed by a key that had been replaced before: {document.signer}")
         return document.data
@@ -113,7 +113,7 @@ def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
         public.verify(bytes.fromhex(match[1].decode()), _statement(repository, key, document))
     except (InvalidSignature, ValueError):
         raise IntegrityError(
-            f"{key} is not what was signed: it was changed, or put under this name by somebody else"
+            f"{key} is not what was signed: it was changed, or put under this name by someone else"
         ) from None
     return SignedDocument(document, match[2].decode())
 

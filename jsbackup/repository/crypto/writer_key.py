@@ -28,7 +28,7 @@ _PREFIX = "jsbackup-writer-"
 _LINE = re.compile(
     r"jsbackup-writer-1:([0-9A-Za-z-]{1,64}):([0-9a-f]{64}):((?:[0-9a-f]{64})?):([0-9a-f]{64}):([0-9a-f]{8})"
 )
-_COMMENT = "# jsbackup's key for making backups. It reads no message; keep it secret all the same, for it signs."
+_COMMENT = "# jsbackup's key for making backups. It cannot read messages, but it signs backups: keep it secret."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,7 +59,7 @@ def decode_writer_key(text: str, what: str) -> WriterKey:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if len(lines) != 1 or not lines[0].startswith(_PREFIX):
-        raise UsageError(f"the {what} is no writer key", hint="`jsbackup init --writer-key FILE` makes one.")
+        raise UsageError(f"the {what} is not a writer key", hint="`jsbackup init --writer-key FILE` makes one.")
     match = _LINE.fullmatch(lines[0])
     if match is None or _checksum(lines[0].rpartition(":")[0]) != match[5]:
         raise UsageError(f"the {what} is damaged, or that of a newer jsbackup", hint="Bring it back from a copy.")

@@ -13,9 +13,9 @@ The authority of an encrypted repository comes from its secret (`secret.py`), so
 replace a lost writer key. In a plain one it is the first writer key itself.
 
 The public key of the authority (`--expect-signer`; it is in a writer key, and derived from an identity) is therefore
-enough to know all writers and, by `recipient`, that the descriptor does not make them encrypt for somebody else.
+enough to know all writers and, by `recipient`, that the descriptor does not make them encrypt for someone else.
 Objects here that the authority has not signed are ignored. All objects are read, because a missed one may replace a
-stolen key. If somebody has put too many, nothing is read.
+stolen key. If there are too many, nothing is read.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
             if (writer.repository, writer.recipient) != (descriptor.id, descriptor.recipient):
                 raise IntegrityError(
                     f"{layout.DESCRIPTOR} has been exchanged: it is not what {key} says",
-                    hint="Write nothing there; somebody may want to read it.",
+                    hint="Write nothing there; someone may want to read it.",
                 )
             found.append(writer)
     return found
@@ -153,7 +153,7 @@ def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:
 def _too_many(what: str) -> IntegrityError:
     return IntegrityError(
         f"there is {what} below {layout.WRITERS}, where each writer key has one small object",
-        hint="Somebody may want to hide one of them. Remove those that are none of yours; "
+        hint="Someone may want to hide one of them. Remove those that are not yours; "
         "each is named after a writer's public key.",
     )
 

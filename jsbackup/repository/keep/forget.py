@@ -1,4 +1,4 @@
-"""Forget: take backups out of a repository. `plan_…` decides and changes nothing; `carry_out` deletes.
+"""Forget: take backups out of a repository. `plan_…` decides and changes nothing; `remove_decided` deletes.
 
 Only manifests are deleted. Objects that no other manifest names are then unused, and `prune` removes them later; in
 this order a repository stays valid. Manifests are deleted one by one, oldest first, after a catalog without them was
@@ -6,7 +6,7 @@ written. If it is killed, some backups are gone, the others are complete, and th
 
 - before the catalog: nothing has happened;
 - between the catalog and a deletion: the backup is no longer in the catalog, but its manifest is listed, so it still
-  exists for everybody (`inventory.py`), and the next catalog covers it again;
+  exists for everyone (`inventory.py`), and the next catalog covers it again;
 - after a deletion: the backup is gone, and the objects that only it named are unused.
 
 In doubt nothing is deleted: neither a backup whose manifest a policy cannot read (it can still be removed by its id),
@@ -20,6 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
+from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
@@ -28,16 +29,18 @@ from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_hel
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
 from jsbackup.repository.repository import Repository
 
-__all__ = ["LOCKED", "ForgetPlan", "carry_out", "plan_by_ids", "plan_by_policy"]
+__all__ = ["LOCKED_REASON", "ForgetPlan", "plan_by_ids", "plan_by_policy", "remove_decided"]
 
 _log = logging.getLogger(__name__)
 
-LOCKED = "locked by the store, for now"
+LOCKED_REASON = "locked by the store, for now"
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """What `carry_out` will do. `unreadable` backups are kept; `warnings` are about catalogs that could not be used."""
+    """What `remove_decided` will do. `unreadable` backups are kept; `warnings` are about catalogs that could not be
+    used.
+    """
 
     decisions: Decisions
     unreadable: tuple[UnreadableBackup, ...] = ()
@@ -102,10 +105,11 @@ def _is_held(backup: str, hold: Hold | None) -> JsBackupError:
     )
 
 
-def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
+def remove_decided(repository: Repository, decisions: Decisions) -> Decisions:
     """Delete the backups to be removed. Returns what was done.
 
-    A backup may have been held meanwhile, and a store with object lock keeps (`LOCKED`) objects until their lock ends.
+    A backup may have been held meanwhile, and a store with object lock keeps (`LOCKED_REASON`) objects until their lock
+    ends.
 
     Raises:
         IntegrityError: a backup that is not among them was removed or replaced; nothing was deleted.
@@ -125,10 +129,11 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
                 continue
             repository.documents.delete(layout.manifest_key(one.backup))
         except ObjectLocked:
-            kept.append(KeptBackup(one.backup, one.group, (LOCKED,)))
+            kept.append(KeptBackup(one.backup, one.group, (LOCKED_REASON,)))
             continue
         except StoreError as error:
-            done = f"{len(gone)} of {len(decisions.removed)} backups were removed; run it again to remove the others."
+            removed = format_count(len(decisions.removed), "backup")
+            done = f"{len(gone)} of {removed} removed; run it again to remove the others."
             raise error.with_more_hint(done) from error.__cause__
         _log.info("removed backup %s: %s", one.backup, one.reason)
         gone.append(one)

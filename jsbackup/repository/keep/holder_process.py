@@ -1,4 +1,4 @@
-"""The process that holds a lease, and whether it is gone: then nobody has to wait until its lease expires.
+"""The process that holds a lease, and whether it is gone: then no one has to wait until its lease expires.
 
 Only a process that could see the holder may decide that it is gone. So a lease says where its process runs: on which
 machine, since which boot, in which namespaces. Another machine, another container, an operating system that does not
@@ -11,7 +11,7 @@ tell all of this (only Linux does), or a lease of an older version: nothing is d
 - A process id is used again by others, so the start time is compared too. It is counted from boot, and shifted by the
   reader's time namespace.
 - `/proc` may show another namespace than ours, or hide processes of other users. So a process is gone only if the
-  kernel says so (`kill` with signal 0), or if `/proc` shows another start time, or that it has ended and nobody has
+  kernel says so (`kill` with signal 0), or if `/proc` shows another start time, or that it has ended and no one has
   asked for its exit code yet.
 """
 
@@ -97,7 +97,7 @@ def is_gone(process: HolderProcess) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it belongs to somebody else
+    except OSError:  # it belongs to someone else
         pass
     try:
         stat = _stat_of(process.pid)

@@ -162,7 +162,7 @@ class Lease:
             infos = list(self._store.list(prefix))
             own = {info.key: info for info in infos if info.key.startswith(layout.lease_prefix(self.id))}
             if key not in own or (self._last is not None and self._last.key not in own):
-                self._lose(own, "was removed by somebody")
+                self._lose(own, "was removed by someone")
             new, last = own[key], self._last or own[key]
             if new.modified_seconds - last.modified_seconds > self.terms.duration_seconds:
                 self._lose(own, "could not be renewed in time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from jsbackup.repository.background import in_order
@@ -20,12 +20,14 @@ class NamedObjects:
     """A set of keys.
 
     Holds a hash of each key instead of the key: about 70 bytes for an object. If two keys had the same hash, an unused
-    object would seem named, and stay.
+    object would seem named, and stay. The keys of pages, one in some forty, are held as they are: a page that seemed
+    known would not be read, and what only it lists would seem unused.
     """
 
     def __init__(self, pages: StreamPages) -> None:
         self._pages = pages
         self._hashes: set[int] = set()
+        self._pages_seen: set[str] = set()
         self._unread: dict[str, PageRef] = {}
         self._unread_streams: dict[str, StreamPageRef] = {}
 
@@ -35,9 +37,9 @@ class NamedObjects:
     def add(self, manifest: Manifest) -> None:
         """Add what a manifest names itself. `read_pages` adds what its pages list."""
         if manifest.stream_pages:
-            new = {page.key: page for page in manifest.stream_pages if page.key not in self}
+            new = {page.key: page for page in manifest.stream_pages if page.key not in self._pages_seen}
             self._unread_streams.update(new)
-            self._hashes.update(map(hash, new))
+            self._note_pages(new)
             return
         self._add_streams(manifest.streams)
 
@@ -58,7 +60,11 @@ class NamedObjects:
             self._hashes.update(hash(one.pending.key) for one in stream.consumers if one.pending is not None)
 
     def _add(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if isinstance(part, PageRef) and part.key not in self:
-                self._unread[part.key] = part
-        self._hashes.update(hash(part.key) for part in parts)
+        new = {part.key: part for part in parts if isinstance(part, PageRef) and part.key not in self._pages_seen}
+        self._unread.update(new)
+        self._note_pages(new)
+        self._hashes.update(hash(part.key) for part in parts if not isinstance(part, PageRef))
+
+    def _note_pages(self, keys: Collection[str]) -> None:
+        self._pages_seen.update(keys)
+        self._hashes.update(map(hash, keys))

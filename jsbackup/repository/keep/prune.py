@@ -35,7 +35,7 @@ from jsbackup.repository.checks.manifest_chain import refuse_gaps
 from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.named_objects import NamedObjects
 from jsbackup.repository.keep.seen_leases import list_leases
-from jsbackup.repository.keep.unused_objects import delete_marks, put_marks, read_marks
+from jsbackup.repository.keep.unused_objects import Mark, put_marks, read_marks
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -132,16 +132,18 @@ def prune(
     with take(Mode.SHARED) as lease:
         holds = list(store.list(layout.HOLDS))  # before the backups: a held backup was there first
         marks = read_marks(store)
-        survey = _look(repository, lease, marks.seen_ns, frozenset(), threads=threads)
-        marks = put_marks(store, marks, {one.info.key: one.seen_ns for one in survey.unused}, tool, random=random)
+        survey = _look(repository, lease, marks.unused, frozenset(), threads=threads)
+        found = {one.info.key: Mark(one.seen_ns, one.info.size) for one in survey.unused}
+        marks = put_marks(store, marks, found, tool, random=random)
         leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
     due = survey.due(grace_seconds, survey.now_seconds)
     if not due:
         return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
     with take(Mode.EXCLUSIVE) as lease:
         deleted = _delete_due(repository, lease, survey, grace_seconds, threads=threads)
-        if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
-            delete_marks(store, marks)
+        gone = {info.key for info in deleted.deleted}
+        left = {key: mark for key, mark in marks.unused.items() if key not in gone}
+        put_marks(store, marks, left, tool, random=random)
     report = PruneReport(
         deleted_objects=len(deleted.deleted),
         freed_bytes=sum(info.size for info in deleted.deleted),
@@ -162,7 +164,7 @@ def preview_prune(
 ) -> PruneReport:
     """Report what `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
     with take(Mode.SHARED) as lease:
-        survey = _look(repository, lease, read_marks(repository.store).seen_ns, frozenset(without), threads=threads)
+        survey = _look(repository, lease, read_marks(repository.store).unused, frozenset(without), threads=threads)
     due = survey.due(grace_seconds, survey.now_seconds)
     if due:
         _refuse_without_manifests(repository, survey.backups, [one.info for one in due])
@@ -176,7 +178,7 @@ def preview_prune(
 
 
 def _look(
-    repository: Repository, lease: Lease, seen_ns: Mapping[str, int], without: frozenset[str], *, threads: int
+    repository: Repository, lease: Lease, marks: Mapping[str, Mark], without: frozenset[str], *, threads: int
 ) -> _Survey:
     backups = _all_backups(repository)
     named = _named_by(repository, backups - without, threads)
@@ -188,7 +190,8 @@ def _look(
     ]
     now = lease.renew()  # after the listing, so that no mark is older than its listing
     now_ns = _ns(now)
-    return _Survey(backups, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
+    seen = (marks[info.key].seen_ns if info.key in marks else now_ns for info in unused)
+    return _Survey(backups, tuple(map(_Unused, unused, seen)), now)
 
 
 def _all_backups(repository: Repository) -> frozenset[str]:

@@ -15,7 +15,7 @@ from jsbackup.repository.layout import ObjectKind
 from jsbackup.stores.base import Store
 from jsbackup.times import format_time
 
-__all__ = ["Marks", "delete_marks", "put_marks", "read_marks"]
+__all__ = ["Mark", "Marks", "delete_marks", "put_marks", "read_marks"]
 
 _FORMAT_VERSION = 1
 # About 100 MB of JSON; further objects are marked after these are gone.
@@ -23,11 +23,19 @@ _MOST_MARKED = 500_000
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Since when an object is known to be unused (Unix time), and its size, which older lists do not have: 0."""
+
+    seen_ns: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Marks:
-    """The keys of the lists, and since when each object in them is known to be unused (Unix time)."""
+    """The keys of the lists, and the objects in them by their keys."""
 
     keys: tuple[str, ...]
-    seen_ns: Mapping[str, int]
+    unused: Mapping[str, Mark]
 
 
 def read_marks(store: Store) -> Marks:
@@ -35,7 +43,7 @@ def read_marks(store: Store) -> Marks:
     again.
     """
     keys: list[str] = []
-    seen: dict[str, int] = {}
+    seen: dict[str, Mark] = {}
     for info in list(store.list(layout.MARKS)):
         if layout.kind_of(info.key) is not ObjectKind.MARKS:
             continue
@@ -44,25 +52,26 @@ def read_marks(store: Store) -> Marks:
             found = _decode(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)
         except (FormatError, ObjectNotFound):  # another prune has replaced it
             continue
-        for key, seen_ns in found.items():
+        for key, mark in found.items():
             # Several lists exist if a run was killed or two overlapped: the later time is the safer one.
-            seen[key] = max(seen_ns, seen.get(key, seen_ns))
+            if key not in seen or mark.seen_ns > seen[key].seen_ns:
+                seen[key] = mark
     return Marks(tuple(keys), seen)
 
 
 def put_marks(
-    store: Store, before: Marks, seen_ns: Mapping[str, int], tool: str, *, random: Callable[[int], bytes]
+    store: Store, before: Marks, unused: Mapping[str, Mark], tool: str, *, random: Callable[[int], bytes]
 ) -> Marks:
     """Replace the lists with this one, unless they are the same. Raises StoreError."""
-    seen_ns = dict(islice(seen_ns.items(), _MOST_MARKED))
-    if seen_ns == before.seen_ns and len(before.keys) <= 1:
+    unused = dict(islice(unused.items(), _MOST_MARKED))
+    if unused == before.unused and len(before.keys) <= 1:
         return before
     after: tuple[str, ...] = ()
-    if seen_ns:
+    if unused:
         after = (layout.mark_key(random(8).hex()),)
-        store.put(after[0], _encode(seen_ns, tool, after[0]))
+        store.put(after[0], _encode(unused, tool, after[0]))
     delete_marks(store, before)
-    return Marks(after, seen_ns)
+    return Marks(after, unused)
 
 
 def delete_marks(store: Store, marks: Marks) -> None:
@@ -72,13 +81,18 @@ def delete_marks(store: Store, marks: Marks) -> None:
             store.delete(key)
 
 
-def _encode(seen_ns: Mapping[str, int], tool: str, what: str) -> bytes:
-    unused: list[JsonObject] = [{"key": key, "seen": format_time(seen)} for key, seen in sorted(seen_ns.items())]
-    document: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool, "unused": unused}
+def _encode(unused: Mapping[str, Mark], tool: str, what: str) -> bytes:
+    rows: list[JsonObject] = [
+        {"key": key, "seen": format_time(mark.seen_ns), "size": mark.size} for key, mark in sorted(unused.items())
+    ]
+    document: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool, "unused": rows}
     return encode_document(document, what)
 
 
-def _decode(data: bytes, what: str) -> dict[str, int]:
+def _decode(data: bytes, what: str) -> dict[str, Mark]:
     fields = decode_document(data, what)
     fields.version(_FORMAT_VERSION, frozenset())
-    return {one.text("key"): one.time_ns("seen") for one in fields.each("unused")}
+    return {
+        one.text("key"): Mark(one.time_ns("seen"), one.number("size") if "size" in one.value else 0)
+        for one in fields.each("unused")
+    }

@@ -7,7 +7,7 @@ captures to the last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jsbackup.model import JsonObject
@@ -34,7 +34,7 @@ class _Capture:
 
     @property
     def kind(self) -> tuple[str, str, str] | None:
-        """What captures that are told once have in common; None for one that read messages."""
+        """What captures that are stored once have in common; None for one that read messages."""
         if self.read is None:
             return self.archive_format.value, "", ""
         if self.read.how is not ReadAs.INCREMENT or self.read.extra:
@@ -59,12 +59,21 @@ class _Capture:
         )
 
 
-def captured_as(streams: Iterable[StreamBackup], fields: DocumentFields) -> Iterator[StreamBackup]:
-    """Yield streams of pages as the manifest with these fields captured them. Raises FormatError."""
+def captured_as(
+    streams: Iterable[StreamBackup], fields: DocumentFields, *, all_listed: Callable[[], bool] = lambda: True
+) -> Iterator[StreamBackup]:
+    """Yield streams of pages as the manifest with these fields captured them. Raises FormatError.
+
+    `all_listed` returns, when all were read, whether no page was left out.
+    """
     captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
     others = fields.optional_fields("unchanged")
     unchanged = None if others is None else _Capture.from_json(others)
+    names: set[str] = set()
     for stream in streams:
+        if stream.name in names:  # at once: a hostile list may go on for ever
+            fields.wrong("pages", "a list of streams with different names")
+        names.add(stream.name)
         capture = captures.pop(stream.name, unchanged)
         if capture is None:
             fields.wrong("captures", f"with one of stream {stream.name}")
@@ -74,27 +83,29 @@ def captured_as(streams: Iterable[StreamBackup], fields: DocumentFields) -> Iter
             read=capture.read,
             captured=replace(stream.captured, begun=capture.begun, ended=capture.ended),
         )
-    if captures:
+    if captures and all_listed():
         fields.wrong("captures", "without streams that no page lists")
 
 
 def captures_to_json(streams: Sequence[StreamBackup]) -> JsonObject:
     """Return how and when each stream was captured, for `captured_as`."""
-    captures = {stream.name: _Capture.of(stream) for stream in streams}
-    kinds = Counter(kind for one in captures.values() if (kind := one.kind) is not None)
-    common = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
-    alike = [one for one in captures.values() if one.kind == common] if common is not None else []
-    return {
-        "captures": [
-            {"stream": name, **one.to_json()} for name, one in captures.items() if not alike or one.kind != common
-        ],
-        "unchanged": _window(alike).to_json() if alike else None,
-    }
+    captures = [_Capture.of(stream) for stream in streams]
+    kinds = [one.kind for one in captures]
+    counted = Counter(kind for kind in kinds if kind is not None)
+    common = max(counted, key=lambda kind: (counted[kind], kind), default=None)
+    alike = [one for one, kind in zip(captures, kinds, strict=True) if kind is not None and kind == common]
+    named = [
+        {"stream": stream.name, **one.to_json()}
+        for stream, one, kind in zip(streams, captures, kinds, strict=True)
+        if kind is None or kind != common
+    ]
+    return {"captures": named, "unchanged": _window(alike).to_json() if alike else None}
 
 
 def _window(captures: Sequence[_Capture]) -> _Capture:
+    """Return the capture that has the first begin and the last end. Many begin together, so few times are parsed."""
     return replace(
         captures[0],
-        begun=min((one.begun for one in captures), key=parse_time),
-        ended=max((one.ended for one in captures), key=parse_time),
+        begun=min({one.begun for one in captures}, key=parse_time),
+        ended=max({one.ended for one in captures}, key=parse_time),
     )

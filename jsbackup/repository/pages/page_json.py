@@ -149,12 +149,15 @@ def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
     dotted = f".{replacement}" if replacement else ""
     key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
     layout.parse_segment_key(key)
+    messages = row.number(2, 1)
+    if messages > last_seq - first_seq + 1:
+        row.wrong("has more messages than sequences")
     extra = row.values[13] if len(row.values) == 14 else {}
     return SegmentRef(
         key=key,
         first_seq=first_seq,
         last_seq=last_seq,
-        messages=row.number(2, 1),
+        messages=messages,
         bytes=row.number(3, 1),
         min_ns=row.number(4, -INT64_MAX - 1),
         max_ns=row.number(5, -INT64_MAX - 1),
@@ -170,18 +173,22 @@ def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
 def _page(row: PageRow, folder: str, suffix: str) -> PageRef:
     name, replacement = row.text(1, HEX256), row.text(2, REPLACEMENT)
     dotted = f".{replacement}" if replacement else ""
+    segments, messages, first_seq, last_seq = row.number(5, 1), row.number(6, 1), row.number(9, 1), row.number(10, 1)
+    # So the segments of pages in order can be counted: there are no more than sequences.
+    if not segments <= messages <= last_seq - first_seq + 1:
+        row.wrong("states totals that no page has")
     return PageRef(
         key=f"{folder}/page-{name}{dotted}.json{suffix}",
         size=row.number(3, 1),
         sha256=row.text(4, HEX256) if row.values[4] != "" else name,
         level=row.number(0, 0, MAX_LEVEL),
         name=name,
-        segments=row.number(5, 1),
-        messages=row.number(6, 1),
+        segments=segments,
+        messages=messages,
         bytes=row.number(7, 1),
         stored_bytes=row.number(8, 1),
-        first_seq=row.number(9, 1),
-        last_seq=row.number(10, 1),
+        first_seq=first_seq,
+        last_seq=last_seq,
         min_ns=row.number(11, -INT64_MAX - 1),
         max_ns=row.number(12, -INT64_MAX - 1),
         fingerprint=StreamDigest.from_hex(row.text(13, HEX256)),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
 
 from jsbackup.errors import DigestMismatch, IntegrityError, ObjectNotFound
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.sealing import Sealing
 from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.named_documents import NamedDocuments
 from jsbackup.repository.pages.page_json import MAX_PAGE_BYTES, decode_page, encode_page, page_of
 from jsbackup.repository.pages.paging import arrange
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
-from jsbackup.repository.refs import AnyRef, PageRef, SegmentRef
+from jsbackup.repository.refs import PageRef, SegmentRef, folder_of
 
 __all__ = ["UNPAGED", "PageStore"]
 
@@ -25,24 +25,24 @@ __all__ = ["UNPAGED", "PageStore"]
 UNPAGED = 64
 # Pages kept in memory, of about 40 KB each: a walk through a list reads none twice.
 _KEPT = 100
+# Pages whose names are known, of 1 KB each: if they are stored again, one request finds that they are there.
+_KNOWN = 1000
 
 
 class PageStore:
     """The pages of one repository. May be used from several threads.
 
-    `is_damaged` returns whether an object was found damaged; such a page is stored beside the damaged one. `replaces`
-    is as in `Objects`.
+    `objects` knows which objects were found damaged: such a page is not used again, but stored beside the damaged one.
+    `replaces` is as in `Objects`.
     """
 
-    def __init__(
-        self, documents: Documents, sealing: Sealing, is_damaged: Callable[[AnyRef], bool], *, replaces: bool
-    ) -> None:
+    def __init__(self, documents: Documents, objects: Objects, *, replaces: bool) -> None:
         self._documents = documents
-        self._sealing = sealing
-        self._is_damaged = is_damaged
+        self._sealing = objects.sealing
+        self._objects = objects
         self._named = NamedDocuments(documents, replaces=replaces)
         self._kept: OrderedDict[PageRef, tuple[Part, ...]] = OrderedDict()
-        self._known: dict[str, PageRef] = {}  # stored or read here, by name
+        self._known: OrderedDict[str, PageRef] = OrderedDict()  # stored or read here, by name
         self._lock = Lock()
 
     def list_of(self, parts: Sequence[Part]) -> SegmentList:
@@ -65,8 +65,10 @@ class PageStore:
         try:
             found = self._documents.fetch(page.key.removesuffix(self._sealing.suffix), MAX_PAGE_BYTES)
         except ObjectNotFound as error:
+            self._objects.note_damaged(page)
             raise IntegrityError(f"object {page.key} is missing") from error
         if (found.size, found.sha256) != (page.size, page.sha256):
+            self._objects.note_damaged(page)
             raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
         parts = decode_page(found.data, page)
         self._keep(page, parts)
@@ -92,7 +94,7 @@ class PageStore:
         name = self._sealing.name(hashlib.sha256(data).hexdigest())
         with self._lock:
             known = self._known.get(name)
-        if known is not None and known.key.startswith(f"{folder}/") and self._is_stored(known):
+        if known is not None and folder_of(known) == folder and self._is_usable(known):
             return known
         page = page_of(level, parts, key="", name=name, size=0, sha256="")
         stored = self._named.put(
@@ -100,14 +102,24 @@ class PageStore:
             data,
             name=name,
             limit=MAX_PAGE_BYTES,
-            is_damaged=lambda found: self._is_damaged(_stored_as(page, found)),
+            is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
         )
         page = _stored_as(page, stored)
         self._keep(page, tuple(parts))
         return page
 
-    def _is_stored(self, page: PageRef) -> bool:
-        """Return whether a page is still there: `prune` may have run since this process last named it."""
+    def forget_damaged(self) -> None:
+        """Forget the pages that were found damaged. For commands that store for days, after `look_for_damage`."""
+        with self._lock:
+            for page in filter(self._objects.is_damaged, [*self._kept]):
+                del self._kept[page]
+
+    def _is_usable(self, page: PageRef) -> bool:
+        """Return whether a page is still there, as far as is known: `prune` may have run since this process last named
+        it.
+        """
+        if self._objects.is_damaged(page):
+            return False
         try:
             return self._documents.head(page.key.removesuffix(self._sealing.suffix)).size == page.size
         except ObjectNotFound:
@@ -116,6 +128,9 @@ class PageStore:
     def _keep(self, page: PageRef, parts: tuple[Part, ...]) -> None:
         with self._lock:
             self._known[page.name] = page
+            self._known.move_to_end(page.name)
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
             self._kept[page] = parts
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)

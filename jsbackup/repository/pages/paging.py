@@ -2,7 +2,7 @@
 
 A page ends with the first part, after `LEAST`, whose name ends in five zero bits, or with the `MOST`th. (The name of a
 segment is its digest, that of a page its own.) So where pages end depends on what they list, not on the backup that
-made them: equal lists have equal pages, a change in the middle makes the page anew that has it, and those above, and
+made them: equal lists have equal pages, a change in the middle makes the page that has it again, and those above, and
 appending makes a page only when one is full. What follows the last page of a level is listed in the manifest.
 
 Measured, segments of random digests: 39 parts a page. So a manifest lists about 20 parts of each level, and a stream of

@@ -200,7 +200,7 @@ class SegmentList(Sequence[SegmentRef]):
 
 
 def _relation(wholly: bool, partly: bool, part: Part) -> bool | None:
-    """Return what `select` is told about a part. A segment that is there partly is not wanted."""
+    """Return what `select` gets for a part. A segment that is there partly is not wanted."""
     return True if wholly else None if partly and isinstance(part, PageRef) else False
 
 
@@ -240,7 +240,7 @@ def touching(segments: Sequence[SegmentRef], first_seq: int, last_seq: int) -> I
 
 
 def either(wholly: bool, partly: bool, part: Part) -> bool | None:
-    """Return what `SegmentList.select` is told: a segment counts if a part of it does; such a page is read."""
+    """Return what `SegmentList.select` gets: a segment counts if a part of it does; such a page is read."""
     return None if isinstance(part, PageRef) and partly and not wholly else partly
 
 

@@ -27,6 +27,8 @@ from jsbackup.repository.manifest import (
     Captured,
     ConsumerBackup,
     CopiedFrom,
+    Losses,
+    LostSpan,
     ObjectRef,
     OpaqueRef,
     PageRef,
@@ -41,6 +43,7 @@ from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.times import format_time, parse_time
 
 __all__ = [
+    "losses_to_json",
     "reading_from_json",
     "reading_to_json",
     "segment_from_json",
@@ -94,7 +97,9 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
         "read": reading_to_json(stream.read),
-    } | ({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {})
+        **({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {}),
+        **({"lost": losses_to_json(stream.lost)} if stream.lost != Losses() else {}),
+    }
 
 
 def _segments_to_json(stream: StreamBackup) -> JsonObject:
@@ -137,6 +142,49 @@ def _copied(fields: DocumentFields) -> CopiedFrom:
     )
 
 
+def losses_to_json(losses: Losses) -> JsonObject:
+    """Return what is lost of a stream, also for `show --json`."""
+    return {
+        **losses.extra,
+        "spans": [
+            {
+                **span.extra,
+                "first_seq": span.first_seq,
+                "last_seq": span.last_seq,
+                "messages": span.messages,
+                "certain": span.certain,
+                "cause": span.cause,
+                "subjects": list(span.subjects),
+            }
+            for span in losses.spans
+        ],
+        "subjects": dict(losses.subjects),
+    }
+
+
+def _losses(fields: DocumentFields | None) -> Losses:
+    if fields is None:
+        return Losses()
+    subjects = fields.fields("subjects")
+    return Losses(
+        spans=tuple(_lost_span(span) for span in fields.each("spans")),
+        subjects={subject: subjects.number(subject) for subject in fields.object("subjects")},
+        extra=fields.rest(),
+    )
+
+
+def _lost_span(fields: DocumentFields) -> LostSpan:
+    return LostSpan(
+        first_seq=fields.number("first_seq"),
+        last_seq=None if fields.get("last_seq") is None else fields.number("last_seq"),
+        messages=None if fields.get("messages") is None else fields.number("messages"),
+        certain=fields.boolean("certain"),
+        cause=fields.text("cause"),
+        subjects=fields.texts("subjects"),
+        extra=fields.rest(),
+    )
+
+
 def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamBackup:
     name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
     try:
@@ -158,6 +206,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
         warnings=fields.texts("warnings"),
         read=reading_from_json(fields.optional_fields("read")),
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
+        lost=_losses(fields.optional_fields("lost")),
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )

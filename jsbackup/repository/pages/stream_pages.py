@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 from threading import Lock
 from typing import Any
 
@@ -31,42 +32,61 @@ from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectN
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.crypto.sealing import Sealing
 from jsbackup.repository.document import (
     MAX_DOCUMENT_BYTES,
     DocumentFields,
     decode_document,
     encode_document,
 )
-from jsbackup.repository.documents import Documents
-from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
+from jsbackup.repository.memory_budget import Room
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.named_documents import NamedDocuments
 from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
 from jsbackup.repository.pages.page_store import PageStore
-from jsbackup.repository.pages.segment_list import parts_of
+from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.repository.pages.stream_json import (
     stream_from_json,
     stream_to_json,
 )
 from jsbackup.repository.refs import StreamPageRef
 
-__all__ = ["UNPAGED", "StreamPages", "stream_pages_from_json", "stream_pages_to_json"]
+__all__ = ["StreamPages", "stream_pages_from_json", "stream_pages_to_json"]
 
-# At most this many streams are in the manifest.
-UNPAGED = 64
+# Streams whose entries have at most about these bytes are in the manifest: a small backup is one object.
+#
+# Measured, KiB written by a backup in which one of the streams had changed, without pages and with them: 1 stream of 64
+# segments 35 and 10, 10 of one 12 and 2, 40 of one 48 and 5, 10 of 60 333 and 10, 64 of 64 2,277 and 17. Pages cost one
+# put more, and who reads the streams one get for each page (1 to 64 here). A put costs as much as 200 KiB that are kept
+# in S3 for a month, so a few KiB are not worth one. With 40 KiB in the manifest, a backup stays below 64 KiB.
+UNPAGED_BYTES = 40 << 10
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
 
+# A page of several streams has at most these bytes before compression. Pages end long before, unless configurations are
+# huge: measured, 32 streams of 1 to 2 KB.
+MOST_BYTES = 16 << 20
+# What the pages that are read at the same time have before compression, apart from one of them (`memory_budget.py`). A
+# page of a single stream may be as large as a manifest.
+DECODED_BYTES = 16 << 20
+
 _ZERO_BITS = 5
 _MOST = 256
-# About the size of an entry without segments and consumers, and of each of them.
+# About the size of an entry without segments and consumers, of the configuration in it, and of each of them.
 _ENTRY_BYTES = 1024
+_CONFIG_BYTES = 512
 _PART_BYTES = 512
+_ROW_BYTES = 320  # of a part of a long list
 
 _LEVEL = 9
 _KEPT = 2048  # pages kept in memory
 _THREADS = 16
+# After so many backups of a process, it looks which of the pages that it knows are there.
+LOOK_EVERY = 64
+# Fields of streams that pages do not have, or that are compared in another way.
+_NOT_KEPT = ("segments", "archive_format", "read", "captured")
 _UNKNOWN = "1970-01-01T00:00:00Z"
 
 
@@ -74,52 +94,75 @@ class StreamPages:
     """The pages of streams of one repository. May be used from several threads.
 
     `segments` has the pages of long lists of segments. `has_backup` returns whether a backup's manifest exists now.
-    `replaces` is as in `Objects`.
+    `objects` and `replaces` are as in `PageStore`.
     """
 
     def __init__(
         self,
         documents: Documents,
-        sealing: Sealing,
+        objects: Objects,
         segments: PageStore,
         *,
         has_backup: Callable[[str], bool],
         replaces: bool,
     ) -> None:
         self._documents = documents
-        self._sealing = sealing
+        self._objects = objects
+        self._sealing = objects.sealing
         self.segments = segments
         self._has_backup = has_backup
         self._named = NamedDocuments(documents, replaces=replaces)
+        self._room = Room(DECODED_BYTES)
         self._kept: OrderedDict[StreamPageRef, tuple[StreamBackup, ...]] = OrderedDict()
         self._by_first: dict[str, StreamPageRef] = {}  # of the pages that are kept, the one seen last
         self._named_by: dict[StreamPageRef, str] = {}
         self._lock = Lock()
+        self._stores = 0  # how often pages were stored
 
-    def read(self, pages: Sequence[StreamPageRef]) -> Iterator[StreamBackup]:
+    def read(
+        self, pages: Sequence[StreamPageRef], broken: dict[StreamPageRef, IntegrityError] | None = None
+    ) -> Iterator[StreamBackup]:
         """Yield the streams of some pages, as captured at no known time (`captured_as`).
 
         Raises:
-            IntegrityError: a page is missing, damaged, or not the one that is named.
+            IntegrityError: a page is missing, damaged, or not the one that is named. If `broken` is given, it is put
+                there instead.
             KeyUnavailable: it is encrypted, and no key that opens it was given.
             UnsupportedError: it needs a newer tool.
             StoreError: it cannot be read.
         """
-        for streams in in_order([partial(self._read, page) for page in pages], _THREADS) if pages else ():
+        read = self._read if broken is None else partial(self._read_if_sound, broken)
+        for streams in in_order([partial(read, page) for page in pages], _THREADS) if pages else ():
             yield from streams
+
+    def _read_if_sound(
+        self, broken: dict[StreamPageRef, IntegrityError], page: StreamPageRef
+    ) -> tuple[StreamBackup, ...]:
+        try:
+            return self._read(page)
+        except IntegrityError as error:
+            broken[page] = error
+            return ()
 
     def _read(self, page: StreamPageRef) -> tuple[StreamBackup, ...]:
         with self._lock:
             if page in self._kept:
                 self._kept.move_to_end(page)
                 return self._kept[page]
-        try:
-            found = self._documents.fetch(page.key.removesuffix(self._sealing.suffix), MAX_DOCUMENT_BYTES)
-        except ObjectNotFound as error:
-            raise IntegrityError(f"object {page.key} is missing") from error
-        if (found.size, found.sha256) != (page.size, page.sha256):
-            raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
-        streams = _decode(found.data, page, self.segments)
+        if page.size > _limit_of(page):
+            raise FormatError(f"object {page.key} is said to have {page.size} bytes, more than such a page has")
+        with self._room.share() as share:
+            share.hold(page.size)
+            try:
+                found = self._documents.fetch(page.key.removesuffix(self._sealing.suffix), page.size)
+            except ObjectNotFound as error:
+                self._objects.note_damaged(page)
+                raise IntegrityError(f"object {page.key} is missing") from error
+            if (found.size, found.sha256) != (page.size, page.sha256):
+                self._objects.note_damaged(page)
+                raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
+            share.hold(_raw_bytes(found.data, page))
+            streams = _decode(found.data, page, self.segments)
         self._keep(page, streams)
         return streams
 
@@ -127,7 +170,7 @@ class StreamPages:
         """Return whether a page can be read. Raises KeyUnavailable and StoreError as `read`."""
         try:
             self._read(page)
-        except (IntegrityError, FormatError):
+        except IntegrityError:
             return False
         return True
 
@@ -137,14 +180,31 @@ class StreamPages:
             self._named_by.update((page, backup) for page in pages if page in self._kept)
 
     def store(self, streams: Sequence[StreamBackup]) -> tuple[StreamPageRef, ...]:
-        """Return the pages that list these streams, after storing those that are not; none if the streams are few.
+        """Return the pages that list these streams, after storing those that are not; none if the streams have
+        short entries, and are few.
 
         Raises as `read`, and StoreError.
         """
-        if len(streams) <= UNPAGED:
+        if not _are_large(streams):
             return ()
+        self._stores += 1
+        if self._stores % LOOK_EVERY == 0:
+            self._forget_missing()
         there: dict[str, bool] = {}
-        return tuple(self._known(page, there) or self._put(page) for page in _pages_of(streams))
+        return tuple(page for some in _pages_of(streams) for page in self._stored(some, there))
+
+    def _stored(self, streams: Sequence[StreamBackup], there: dict[str, bool]) -> Iterator[StreamPageRef]:
+        known = self._known(streams, there)
+        if known is not None:
+            yield known
+            return
+        raw = _encode(streams)
+        if len(raw) > MOST_BYTES and len(streams) > 1:
+            half = len(streams) // 2
+            yield from self._stored(streams[:half], there)
+            yield from self._stored(streams[half:], there)
+        else:
+            yield self._put(streams, raw)
 
     def _known(self, streams: Sequence[StreamBackup], there: dict[str, bool]) -> StreamPageRef | None:
         """Return the stored page that lists exactly these streams, if one is known to exist. `there` has the backups
@@ -156,24 +216,50 @@ class StreamPages:
             backup = self._named_by.get(page, "") if page else ""
         if not backup or len(found) != len(streams) or not all(map(_is_same, found, streams)):
             return None
+        if page is None or self._objects.is_damaged(page):
+            return None
         if backup not in there:
             there[backup] = self._has_backup(backup)
         return page if there[backup] else None
 
-    def _put(self, streams: Sequence[StreamBackup]) -> StreamPageRef:
-        data = _encode(streams)
+    def forget_damaged(self) -> None:
+        """Forget the pages that were found damaged. For commands that store for days, after `look_for_damage`."""
+        with self._lock:
+            for page in filter(self._objects.is_damaged, [*self._kept]):
+                self._drop(page)
+
+    def _forget_missing(self) -> None:
+        """Forget the pages that are not there any more, with their size. Raises StoreError.
+
+        Nothing but a fault removes them, so they are only looked for now and then: a request lists a thousand.
+        """
+        _, infos = self._documents.list_beside(layout.STREAMS)
+        there = {(info.key, info.size) for info in infos}
+        with self._lock:
+            for page in [page for page in self._kept if (page.key, page.size) not in there]:
+                self._drop(page)
+
+    def _put(self, streams: Sequence[StreamBackup], raw: bytes) -> StreamPageRef:
+        data = zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
         name = self._sealing.name(hashlib.sha256(data).hexdigest())
-        stored = self._named.put(layout.stream_page_key(name), data, name=name, limit=MAX_DOCUMENT_BYTES)
         page = StreamPageRef(
-            stored.key,
-            stored.size,
-            stored.sha256,
+            "",
+            0,
+            "",
             name,
             streams[0].name,
             len(streams),
             sum(stream.captured.messages for stream in streams),
             sum(stream.captured.bytes for stream in streams),
         )
+        stored = self._named.put(
+            layout.stream_page_key(name),
+            data,
+            name=name,
+            limit=MAX_DOCUMENT_BYTES,
+            is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
+        )
+        page = _stored_as(page, stored)
         self._keep(page, _decode(data, page, self.segments))
         return page
 
@@ -182,10 +268,17 @@ class StreamPages:
             self._kept[page] = streams
             self._by_first[page.first] = page
             while len(self._kept) > _KEPT:
-                gone, _ = self._kept.popitem(last=False)
-                self._named_by.pop(gone, None)
-                if self._by_first.get(gone.first) == gone:
-                    del self._by_first[gone.first]
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, page: StreamPageRef) -> None:
+        del self._kept[page]
+        self._named_by.pop(page, None)
+        if self._by_first.get(page.first) == page:
+            del self._by_first[page.first]
+
+
+def _stored_as(page: StreamPageRef, stored: Document) -> StreamPageRef:
+    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)
 
 
 def stream_pages_to_json(pages: Sequence[StreamPageRef]) -> JsonObject:
@@ -215,7 +308,10 @@ def stream_pages_from_json(fields: DocumentFields) -> tuple[StreamPageRef, ...]:
     if suffix not in ("", layout.SEALED_SUFFIX):
         fields.wrong("suffix", "that of an object")
     where = f"{fields.where}: pages"
-    return tuple(_page_from(row, f"{where}[{at}]", suffix) for at, row in enumerate(fields.array("pages")))
+    pages = tuple(_page_from(row, f"{where}[{at}]", suffix) for at, row in enumerate(fields.array("pages")))
+    if len({page.name for page in pages}) != len(pages):
+        fields.wrong("pages", "a list of different pages")
+    return pages
 
 
 def _page_from(values: Any, where: str, suffix: str) -> StreamPageRef:
@@ -232,10 +328,23 @@ def _page_from(values: Any, where: str, suffix: str) -> StreamPageRef:
         sha256=row.text(3, HEX256) if values[3] != "" else name,
         name=name,
         first=values[4],
-        streams=row.number(5, 1),
+        streams=row.number(5, 1, _MOST),
         messages=row.number(6),
         bytes=row.number(7),
     )
+
+
+def _are_large(streams: Sequence[StreamBackup]) -> bool:
+    """Return whether the entries of the streams are more than a manifest should have. Looks at no more than that."""
+    size = 0
+    for stream in streams:
+        each = _ROW_BYTES if isinstance(stream.segments, SegmentList) else _PART_BYTES
+        size += _ENTRY_BYTES + each * len(parts_of(stream.segments)) + _PART_BYTES * len(stream.consumers)
+        if size <= UNPAGED_BYTES:  # else it is not needed
+            size += len(encode_document(stream.config, stream.name)) - _CONFIG_BYTES
+        if size > UNPAGED_BYTES:
+            return True
+    return False
 
 
 def _pages_of(streams: Sequence[StreamBackup]) -> Iterator[Sequence[StreamBackup]]:
@@ -259,8 +368,7 @@ def _encode(streams: Sequence[StreamBackup]) -> bytes:
         "required_features": [],
         "streams": [_without_capture(stream_to_json(stream)) for stream in streams],
     }
-    data = encode_document(document, f"page of stream {streams[0].name}")
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+    return encode_document(document, f"page of stream {streams[0].name}")
 
 
 def _without_capture(entry: JsonObject) -> JsonObject:
@@ -285,13 +393,28 @@ def _decode(data: bytes, page: StreamPageRef, segments: PageStore) -> tuple[Stre
     raw = sum(stream.captured.bytes for stream in streams)
     if not streams or (streams[0].name, len(streams), messages, raw) != stated:
         raise FormatError(f"{what} is not the one that is named: its totals differ")
+    if len({stream.name for stream in streams}) != len(streams):
+        raise FormatError(f"{what} lists a stream twice")
     return streams
+
+
+def _limit_of(page: StreamPageRef) -> int:
+    return MAX_DOCUMENT_BYTES if page.streams == 1 else MOST_BYTES
+
+
+def _raw_bytes(data: bytes, page: StreamPageRef) -> int:
+    """Return how many bytes a page will have when it is decompressed."""
+    try:
+        size = zstandard.frame_content_size(data)
+    except zstandard.ZstdError:
+        size = -1
+    if not 0 <= size <= _limit_of(page):
+        raise FormatError(f"page {page.key} is not compressed as a page of streams is")
+    return size
 
 
 def _decompressed(data: bytes, what: str) -> bytes:
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= MAX_DOCUMENT_BYTES:
-            raise FormatError(f"{what} is not compressed as a page of streams is")
         return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"{what} cannot be decompressed: {error}") from error
@@ -310,9 +433,8 @@ def _is_same(one: StreamBackup, other: StreamBackup) -> bool:
     A server never writes a number where it wrote a truth value, which would be equal here.
     """
     parts, others = parts_of(one.segments), parts_of(other.segments)
-    return list(parts) == list(others) and _without_segments(one) == _without_segments(other)
+    return _kept_of(one) == _kept_of(other) and list(parts) == list(others) and _held(one) == _held(other)
 
 
-def _without_segments(stream: StreamBackup) -> StreamBackup:
-    captured = replace(stream.captured, begun="", ended="")
-    return replace(stream, segments=(), archive_format=ArchiveFormat.MESSAGES, read=None, captured=captured)
+_kept_of = attrgetter(*(field.name for field in fields(StreamBackup) if field.name not in _NOT_KEPT))
+_held = attrgetter(*(f"captured.{field.name}" for field in fields(Captured) if field.name not in ("begun", "ended")))

@@ -1,5 +1,5 @@
-"""Streams whose list of segments cannot be read whole, because a page is missing or damaged. What works on several
-streams goes on without them, and names them.
+"""Streams whose list of segments cannot be read whole, because a page is missing or damaged, and streams that a
+damaged page lists. What works on several streams goes on without them, and names them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
-from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.pages.segment_list import BrokenPage
 
-__all__ = ["BrokenLists", "broken_lists", "refuse_broken"]
+__all__ = ["HOW_TO_LIST", "BrokenLists", "broken_lists", "refuse_broken", "refuse_unlisted"]
 
 BrokenLists: TypeAlias = Mapping[str, IntegrityError | StoreError | UnsupportedError]
 
+HOW_TO_LIST = "Restore it from another backup, or its list from a copy of the repository with 'jsbackup repair --from'."
 _HINT = "See 'jsbackup verify' for all that is lost. 'jsbackup repair' restores pages from a copy of the repository."
 
 
@@ -39,3 +40,14 @@ def refuse_broken(broken: BrokenLists, *, of: int) -> None:
     """Raise the error of the first of the streams if all are broken; `of` is how many there are."""
     if broken and len(broken) == of:
         raise next(iter(broken.values()))
+
+
+def refuse_unlisted(manifest: Manifest, pattern: str) -> None:
+    """Raise IntegrityError if a stream that was not found may be one of those that cannot be listed."""
+    if manifest.unlisted:
+        lost = manifest.unlisted[0]
+        raise IntegrityError(
+            f"backup {manifest.id} may have {pattern} among those that cannot be listed, such as {lost.words}: "
+            f"{lost.reason}",
+            hint=HOW_TO_LIST,
+        )

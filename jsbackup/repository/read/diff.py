@@ -45,8 +45,8 @@ __all__ = [
     "diff_backups",
     "diff_stream",
     "has_messages",
-    "left_out",
     "one_sided",
+    "skipped_errors",
     "stored_only",
 ]
 
@@ -93,8 +93,8 @@ class Described:
 class StreamDiff:
     """The differences of a stream. `only_in` is the side that alone has it; then nothing else is compared.
 
-    `created` is that of A and of B. `recreated`: these are two streams of one name, from different times or places;
-    their contents are compared, and being recreated does not count as a difference.
+    `created` is that of A and of B. `recreated`: these are two streams of the same name, from different times or
+    places; their contents are compared, and being recreated does not count as a difference.
     """
 
     name: str
@@ -144,7 +144,7 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None
     Raises what `choose` raises. An error in one stream does not stop the others.
     """
     ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
-    lost: dict[str, JsBackupError] = {**left_out(a), **left_out(b)}
+    lost: dict[str, JsBackupError] = {**skipped_errors(a), **skipped_errors(b)}
     names = sorted(run.choose({*ours, *theirs, *lost}))
     work = []
     for name in names:
@@ -174,7 +174,7 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None
     return DiffReport(tuple(diffs), tuple(failures))
 
 
-def left_out(manifest: Manifest) -> dict[str, IncompleteError]:
+def skipped_errors(manifest: Manifest) -> dict[str, IncompleteError]:
     """Return the streams that a backup skipped, by name, each with the error for comparing it."""
     return {
         s.name: IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}") for s in manifest.skipped

@@ -12,7 +12,7 @@ from functools import partial
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ArchiveFormat, Manifest
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 # A manifest takes 16 ms if streams have hundreds of segments; with thousands of streams fewer points are kept.
 _MOST_POINTS, _LEAST_POINTS, _POINTS_IN_ALL = 30, 5, 200_000
 _THREADS = 8
-
-_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def _points(manifest: Manifest, wanted: frozenset[str]) -> dict[str, GrowthPoint
             size_of(stream.segments),
         )
         for stream in manifest.streams
-        if stream.name in wanted and stream.archive_format not in _WITHOUT_MESSAGES
+        if stream.name in wanted and stream.archive_format.has_messages
     }
 
 

@@ -1,6 +1,6 @@
 """What `latest` means: the newest backup that is suitable for the command. Only decided here.
 
-    dated           not in the future: some clock was wrong, and nobody can tell when it was made
+    dated           not in the future: some clock was wrong, and it is not known when it was made
     one source      that of the connection, else the only one there is (`sources.py`); of servers without a name, one
                     whose streams are those that are there (`lives.py`)
     fit             complete, where there is a complete one; with messages, where there is one with messages; not
@@ -22,8 +22,9 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -35,7 +36,8 @@ from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.origin import Origin, origin_of
-from jsbackup.repository.read.lives import refuse_another_server
+from jsbackup.repository.read.lives import is_unnamed, refuse_another_server
+from jsbackup.repository.read.needed import Needed, read_needed
 from jsbackup.repository.read.offers import Elsewhere, Offer, OfferedSeries, Offers, is_asked
 from jsbackup.repository.read.sources import Wanted, counts, of_one_source
 from jsbackup.repository.summary import BackupSummary, is_dated_ahead, summary_of
@@ -59,7 +61,7 @@ class _Reader(Protocol):
     def documents(self) -> Documents: ...
     def backups(self) -> list[str]: ...
     def inventory(self) -> Inventory: ...
-    def manifest(self, backup: str) -> Manifest: ...
+    def manifest(self, backup: str, *, in_part: bool = ..., names: Collection[str] | None = ...) -> Manifest: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,16 @@ class Choice:
     elsewhere: tuple[Elsewhere, ...] = ()
 
 
-def choose_latest(repository: _Reader, wanted: Wanted, connected: Source | None = None) -> Choice:
-    """Return the backup that `latest` means for a command that is `connected` to this source.
+def choose_latest(
+    repository: _Reader,
+    wanted: Wanted,
+    connected: Source | None = None,
+    *,
+    in_part: bool = False,
+    needed: Needed = (),
+) -> Choice:
+    """Return the backup that `latest` means for a command that is `connected` to this source. Its manifest is read
+    `in_part` if so asked, and for the `needed` streams (`needed.py`): all that are `wanted`, if there are any.
 
     Raises:
         UsageError: there is none, or several sources are possible; the message names them.
@@ -80,19 +90,22 @@ def choose_latest(repository: _Reader, wanted: Wanted, connected: Source | None 
         IntegrityError: the manifest of a newer one is missing.
         StoreError: the store does not answer.
     """
-    choice = _choose(repository, wanted)
+    read: Callable[[str], Manifest] = partial(repository.manifest, in_part=True) if in_part else repository.manifest
+    if needed and not is_unnamed(connected):  # servers without a name are told apart by all of their streams
+        read = partial(read_needed, repository, needed=needed, in_part=in_part)
+    choice = _choose(repository, wanted, read)
     if not wanted.tags:
         refuse_another_server(repository, choice.manifest, connected)
     return choice
 
 
-def _choose(repository: _Reader, wanted: Wanted) -> Choice:
+def _choose(repository: _Reader, wanted: Wanted, read: Callable[[str], Manifest]) -> Choice:
     ids = repository.backups()
     if not ids:
         _refuse_removed(repository, repository.inventory())
         raise UsageError("the repository has no backup yet", hint="Make one with `jsbackup backup`.")
     now_ns = time.time_ns()
-    newest = _read(repository, ids[-1])
+    newest = _read(read, ids[-1])
     if newest is not None and _is_plainly_meant(newest, wanted) and not is_dated_ahead(newest.created, now_ns):
         return Choice(newest, tuple(_about_others(repository, newest, wanted)))
     inventory = repository.inventory()
@@ -105,11 +118,11 @@ def _choose(repository: _Reader, wanted: Wanted) -> Choice:
     backups = [one for one in backups if one not in ahead] or ahead
     pool, origin = of_one_source(backups, wanted)
     fit = _fit(pool, hollow_backups(pool))
-    offers = Offers(_lines(fit), repository.manifest, wanted)
+    offers = Offers(_lines(fit), read, wanted)
     chosen = offers.choose()
     for unreadable in inventory.unreadable:
         if unreadable.id > chosen.id:
-            text = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
+            text = f"The newest readable backup that matches is {chosen.id}: name it by its id."
             raise unreadable.error.with_more_hint(text)
     _refuse_removed(repository, inventory, chosen.id)
     elsewhere = offers.elsewhere(chosen)
@@ -147,9 +160,9 @@ def find_unselected(repository: _Reader, manifest: Manifest) -> list[Elsewhere]:
     return [one for one in offers.elsewhere(of_it) if not backup.is_of_a_server or not of_it.selects(one.stream)]
 
 
-def _read(repository: _Reader, backup: str) -> Manifest | None:
+def _read(read: Callable[[str], Manifest], backup: str) -> Manifest | None:
     try:
-        return repository.manifest(backup)
+        return read(backup)
     except JsBackupError:  # considered with all others
         return None
 
@@ -255,7 +268,7 @@ def _about_gone(
     ]
     known = {*named, *(one.name for one in chosen.streams), *(one.name for one in chosen.skipped)}
     for backup in before[: -_MOST_READ - 1 : -1]:
-        earlier = _read(repository, backup)
+        earlier = _read(repository.manifest, backup)
         names = [] if earlier is None else [one.name for one in earlier.streams]
         gone = sorted(name for name in names if name not in known and is_asked(wanted, name))
         if earlier is None or not gone:

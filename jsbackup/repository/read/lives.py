@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.repository.inventory import Inventory
@@ -62,16 +62,21 @@ def about_another_server(
             return
         if manifest.source.cluster != source.cluster and not _goes_on(lives, manifest):
             yield (
-                f"this looks like another server than that of backup {earlier.id}, whose streams of the same names are "
-                "others, and 'latest' cannot tell servers without a name apart: set server_name or cluster { name } "
-                "in their configurations, or use a repository, or a --tag, for each"
+                f"this seems to be another server than that of backup {earlier.id}: streams of the same names are "
+                "different ones. 'latest' cannot distinguish servers without a name: set server_name or "
+                "cluster { name } in their configurations, or use a repository or a --tag for each"
             )
         return
 
 
+def is_unnamed(source: Source | None) -> TypeGuard[Connected]:
+    """Return whether this is a connected server without a name, which has streams."""
+    return isinstance(source, Connected) and bool(source.lives) and not named_cluster(source.cluster)
+
+
 def refuse_another_server(repository: _Reader, chosen: Manifest, connected: Source | None) -> None:
     """Raise UsageError if the chosen backup seems to be of another server, and an earlier one does not."""
-    if not isinstance(connected, Connected) or not connected.lives or named_cluster(connected.cluster):
+    if connected is None or not is_unnamed(connected):
         return
     if origin_of(chosen.source) != origin_of(connected) or chosen.source.cluster == connected.cluster:
         return

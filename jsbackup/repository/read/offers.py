@@ -112,18 +112,31 @@ class Offers:
     read: ReadManifest
     wanted: Wanted
     _read: dict[str, Offer | None] = field(default_factory=dict)
+    _unreadable: dict[str, JsBackupError] = field(default_factory=dict)
 
     def choose(self) -> Offer:
-        """Return the chosen backup. Raises UsageError if none, or no single one, has the named streams."""
+        """Return the chosen backup.
+
+        Raises:
+            UsageError: none, or no single one, has the named streams.
+            JsBackupError: no backup can be read, or a newer one of the same series cannot. The error is that of the
+                newest.
+        """
         newest_ns = max(parse_time(line.top.created) for line in self.lines)
         ranked = sorted(
             ((self._rank(offer), offer, line) for line in self.lines for offer in self._of(line)),
             key=lambda item: item[0],
         )
         if not ranked:
-            raise UsageError("no backup can be read", hint="See 'jsbackup verify'.")
+            if self._unreadable:
+                raise self._error_of(max(self._unreadable))
+            raise UsageError("no backup can be read", hint="See 'jsbackup list'.")  # forgotten since they were listed
         going_on = [item for item in ranked if item[0].is_useful and not item[2].has_ended(newest_ns)]
-        best = (going_on or ranked)[-1][1]
+        _, best, line = (going_on or ranked)[-1]
+        newest = max((one.id for one in line.backups if one.id in self._unreadable), default="")
+        if newest > best.id:
+            text = f"The newest that can be read and is meant is {best.id}: name it by its id."
+            raise self._error_of(newest).with_more_hint(text)
         if self.wanted.all_needed and not all(_has(best, glob) for glob in self.wanted.streams):
             raise self._missing(best)
         return best
@@ -165,8 +178,13 @@ class Offers:
                 self._read[summary.id] = None
             except JsBackupError as error:
                 _log.warning("backup %s: %s", summary.id, error.message)
+                self._unreadable[summary.id] = error
                 self._read[summary.id] = None
         return self._read[summary.id]
+
+    def _error_of(self, backup: str) -> JsBackupError:
+        error = self._unreadable[backup]
+        return error.with_message(f"backup {backup}: {error.message}")
 
     def _of(self, line: OfferedSeries) -> Iterator[Offer]:
         globs = self.wanted.streams
@@ -231,7 +249,8 @@ class Offers:
         }
         if nowhere := [pattern for pattern, offer in where.items() if offer is None]:
             return UsageError(
-                f"backup {best.id}, the latest, has no stream {nowhere[0]}, and no other one that can be meant has",
+                f"backup {best.id}, the latest, has no stream {nowhere[0]}, nor has any other backup that 'latest' can "
+                "mean",
                 hint=self._near(nowhere[0]) or "See 'jsbackup list' and 'jsbackup show' for the streams there are.",
             )
         where_each = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)

@@ -3,7 +3,7 @@
     the source that is connected to, if there are backups of it
     else the only source that there is: a lost cluster is restored into another one, under another name
     else the only source of backups that the named profile made: it may lead to another server by now
-    else nobody can tell, and the candidates are named
+    else it cannot be known, and the candidates are named
 
 Imports have no source, and transformed backups are not what a server had: both count only if there is nothing else. So
 do sources that never had a stream.

@@ -7,7 +7,8 @@ are.
 A backup is present at the target if there is one with its id and content, apart from the keys of objects and their
 encryption. One with the same id and other content is a conflict; nothing is overwritten.
 
-Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`).
+Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`), which
+follows an upgrade of its source.
 Otherwise the target's writer signs them, and they become part of the target's chain. (A plain one is written again if
 an object gets another key at the target.)
 """
@@ -39,7 +40,15 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import StoredObject
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.object_transfer import Carrier, Resealing, TransferTally, Verbatim, replace_objects
+from jsbackup.repository.write.object_transfer import (
+    Carrier,
+    ObjectTransfer,
+    Resealing,
+    TransferTally,
+    Verbatim,
+    replace_objects,
+)
+from jsbackup.tool import TOOL
 
 __all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
 
@@ -124,13 +133,17 @@ class _Run:
         self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
-        self._verbatim = self._same_documents and theirs.pages >= ours.pages
+        self._upgrade_due = replica and ours.pages and not theirs.pages
+        self._verbatim = replica or (self._same_documents and theirs.pages >= ours.pages)
         self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
         self.tally = TransferTally()
 
     def copy(self, backup: str) -> bool:
-        """Copy a backup that was missing at the target. Returns False if somebody else has copied it meanwhile."""
+        """Copy a backup that was missing at the target. Returns False if someone else has copied it meanwhile."""
         document, manifest = _read(self._source, backup)
+        if self._upgrade_due:  # before the first manifest that has pages
+            self._target.follow_upgrade(self._source, TOOL)
+            self._upgrade_due = False
         self._carrier = self._carrier or self._choose_carrier(backup)
         carried = self._carrier.carry(manifest)
         self._lease.check()
@@ -178,20 +191,18 @@ class _Run:
                 write_catalog(self._target.documents, loose=loose)
 
     def _choose_carrier(self, backup: str) -> Carrier:
-        ours, theirs, before = self._source.objects, self._target.objects, self._one_before(backup)
+        transfer = ObjectTransfer(
+            self._source.objects,
+            self._target.objects,
+            self.tally,
+            self._progress,
+            jobs=self._jobs,
+            before=self._one_before(backup),
+        )
         if self._same_objects:
             replica = self._same_documents and self._target.descriptor.authority is not None
-            return Verbatim(
-                ours,
-                theirs,
-                self.tally,
-                self._progress,
-                jobs=self._jobs,
-                before=before,
-                replica=replica,
-                pages=self._verbatim,
-            )
-        return Resealing(ours, theirs, self.tally, self._progress, jobs=self._jobs, before=before)
+            return Verbatim(transfer, replica=replica, pages=self._verbatim)
+        return Resealing(transfer)
 
     def _one_before(self, backup: str) -> Manifest | None:
         earlier = self._there[: bisect_left(self._there, backup)]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from jsbackup.errors import KeyUnavailable
 from jsbackup.formats.archive.archive import ArchiveEnd, late_deletions
@@ -26,7 +27,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["messages_to_remove", "overwritten"]
+__all__ = ["messages_to_remove", "overwritten", "roll_up_of"]
 
 # As servers read it: the first field of that name; the value is case-insensitive.
 _ROLL_UP = re.compile(rb"\r\nNats-Rollup:[ \t]*((?i:sub|all))[ \t]*\r\n")
@@ -83,10 +84,16 @@ def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: 
                 gone.append(sequence)
             elif subject in newer:
                 newer[subject] += 1
-            if sequence > after and (found := _ROLL_UP.search(headers or b"")):
+            if sequence > after and (found := roll_up_of(headers or b"")):
                 rolled_up.add(subject)
-                all_rolled_up = all_rolled_up or found[1].lower() == b"all"
+                all_rolled_up = all_rolled_up or found == "all"
     return SequenceSet(reversed(gone))
+
+
+def roll_up_of(headers: bytes) -> Literal["sub", "all", ""]:
+    """Return whether a message with these headers replaces all of its subject, all of its stream, or none."""
+    found = _ROLL_UP.search(headers)
+    return "" if found is None else "all" if found[1].lower() == b"all" else "sub"
 
 
 def _with_headers(batch: MessageBatch) -> Iterator[tuple[int, bytes, bytes | None]]:

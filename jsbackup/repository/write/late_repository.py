@@ -1,14 +1,14 @@
 """A repository that is made only when the first lasting object is stored in it.
 
 A first backup may fail because of the server, the stream's name or permissions: then nothing must be left behind. So
-for an empty location, commands use this store in front of it. Leases are kept in memory, because there is nobody to
+for an empty location, commands use this store in front of it. Leases are kept in memory, because there is no one to
 coordinate with yet. The first object of any other kind makes the repository and stores the leases there; from then on
 everything goes to the location itself.
 
 The times of leases stay those of the clock that they began with, even after they are stored in the location, whose
 clock may differ: their holder compares one with the next.
 
-Somebody else may make the repository meanwhile. If it is plain too, it is used.
+Someone else may make the repository meanwhile. If it is plain too, it is used.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def open_or_make(
         return repository
 
     def make() -> Repository:
-        making(f"no repository at {store.location}: making one")
+        making(f"no repository at {store.location}: creating one")
         return Repository.create(store, repository_id=repository_id, created=created, tool=tool)
 
     return make_late(store, Descriptor(repository_id, created, tool), make, clock=time.time)
@@ -137,7 +137,7 @@ class MakingStore:
     def _make_or_join(self) -> Descriptor:
         try:
             return self._make().descriptor
-        except UsageError as occupied:  # somebody may have been faster
+        except UsageError as occupied:  # someone may have been faster
             try:
                 found = Repository.open(self._store)
             except RepositoryNotFound:

@@ -20,7 +20,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-__all__ = ["StoredStream", "new_manifest", "with_streams"]
+__all__ = ["NewBackup", "StoredStream", "with_streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +38,34 @@ class StoredStream:
         return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
 
 
-def new_manifest(
-    repository: Repository,
-    stored: Sequence[StoredStream],
-    failures: Sequence[Failure] = (),
-    *,
-    source: Source,
-    begun_ns: int,
-    clock_ns: Callable[[], int],
-    random: Callable[[int], bytes],
-    tags: Mapping[str, str],
-    selection: Selection | None = None,
-) -> Manifest:
-    """Return the manifest of a backup that has just been made; `random` returns that many random bytes."""
-    previous = next(reversed(repository.backups()), None)
-    manifest = Manifest(
-        id=layout.backup_id(begun_ns, random(3), previous),
-        created=format_time(begun_ns),
-        tool=TOOL,
-        source=source,
-        result=Result.COMPLETE,
-        tags=dict(tags),
-        previous=previous,
-        selection=selection,
-        ended=format_time(clock_ns()),
-        stored_bytes=sum(one.stored_bytes for one in stored),
-    )
-    return with_streams(manifest, stored, failures)
+@dataclass(frozen=True, slots=True)
+class NewBackup:
+    """A backup that is being made of `source` since `begun_ns`; `random` returns that many random bytes."""
+
+    repository: Repository
+    source: Source
+    begun_ns: int
+    clock_ns: Callable[[], int]
+    random: Callable[[int], bytes]
+    tags: Mapping[str, str]
+    selection: Selection | None = None
+
+    def manifest(self, stored: Sequence[StoredStream], failures: Sequence[Failure] = ()) -> Manifest:
+        """Return the manifest, after everything was stored."""
+        previous = next(reversed(self.repository.backups()), None)
+        manifest = Manifest(
+            id=layout.backup_id(self.begun_ns, self.random(3), previous),
+            created=format_time(self.begun_ns),
+            tool=TOOL,
+            source=self.source,
+            result=Result.COMPLETE,
+            tags=dict(self.tags),
+            previous=previous,
+            selection=self.selection,
+            ended=format_time(self.clock_ns()),
+            stored_bytes=sum(one.stored_bytes for one in stored),
+        )
+        return with_streams(manifest, stored, failures)
 
 
 def with_streams(manifest: Manifest, stored: Sequence[StoredStream], failures: Sequence[Failure]) -> Manifest:

@@ -38,7 +38,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
 
-__all__ = ["Carrier", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
+__all__ = ["Carrier", "ObjectTransfer", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
 
 _Ref = TypeVar("_Ref", SegmentRef, ObjectRef, OpaqueRef)
 
@@ -65,6 +65,20 @@ class TransferTally:
             self.skipped_objects += 1
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectTransfer:
+    """From where to where objects are copied, `jobs` at a time. `before` is a backup of the target that may share
+    objects with the first one.
+    """
+
+    source: Objects
+    target: Objects
+    tally: TransferTally
+    progress: Progress
+    jobs: int
+    before: Manifest | None
+
+
 class Carrier(Protocol):
     """Copies the objects of backups to the target, one backup after the other."""
 
@@ -79,33 +93,18 @@ class Carrier(Protocol):
 
 
 class Verbatim:
-    """Copies objects verbatim, and `pages` if they are to be. `before` is a backup of the target that may share objects
-    with the first one.
+    """Copies objects verbatim, and `pages` if they are to be.
 
     An existing object under the same key is left alone: it may be damaged, or hold the same messages, encoded by
     another version of the Parquet library. Ours is stored beside it, unless the target is to be a `replica`.
     """
 
-    def __init__(
-        self,
-        source: Objects,
-        target: Objects,
-        tally: TransferTally,
-        progress: Progress,
-        *,
-        jobs: int,
-        before: Manifest | None,
-        replica: bool,
-        pages: bool,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._tally = tally
-        self._progress = progress
-        self._jobs = jobs
+    def __init__(self, transfer: ObjectTransfer, *, replica: bool, pages: bool) -> None:
+        self._transfer = transfer
+        self._source, self._target = transfer.source, transfer.target
         self._replica = replica
         self._pages = pages
-        self._vouched = {ref.key: ref.sha256 for ref in _readable(before)}
+        self._vouched = {ref.key: ref.sha256 for ref in _readable(transfer.before)}
         self._known: Mapping[str, StoredObject] = {}
 
     def carry(self, manifest: Manifest) -> Manifest:
@@ -128,15 +127,15 @@ class Verbatim:
             if key not in stored:
                 folders.setdefault(key.rpartition("/")[0], []).append(ref)
         looks = [partial(self._look, folder, wanted) for folder, wanted in folders.items()]
-        there = {key for found in in_order(looks, self._jobs) for key in found}
+        there = {key for found in in_order(looks, self._transfer.jobs) for key in found}
         stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in there}
-        self._tally.skipped_objects += len(there)
+        self._transfer.tally.skipped_objects += len(there)
         missing = [ref for key, ref in refs.items() if key not in stored]
-        with _watched(self._progress, backup, missing) as advance:
-            brought = in_order([partial(self._bring, ref) for ref in missing], self._jobs)
+        with _watched(self._transfer.progress, backup, missing) as advance:
+            brought = in_order([partial(self._bring, ref) for ref in missing], self._transfer.jobs)
             for ref, one in zip(missing, brought, strict=True):
                 stored[ref.key] = one
-                self._tally.count(one)
+                self._transfer.tally.count(one)
                 advance(ref)
         return stored
 
@@ -182,26 +181,15 @@ class Verbatim:
 
 
 class Resealing:
-    """Seals objects again. `before` is a backup of the target that may share objects with the first one."""
+    """Seals objects again."""
 
-    def __init__(
-        self,
-        source: Objects,
-        target: Objects,
-        tally: TransferTally,
-        progress: Progress,
-        *,
-        jobs: int,
-        before: Manifest | None,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._tally = tally
-        self._progress = progress
-        self._jobs = jobs
+    def __init__(self, transfer: ObjectTransfer) -> None:
+        self._transfer = transfer
+        self._source, self._target = transfer.source, transfer.target
         # By the first key of an object, even if it is a replacement.
         pages = PageRef | StreamPageRef
-        refs = [ref for ref in _readable(before) if not isinstance(ref, pages) and not target.is_damaged(ref)]
+        refs = [ref for ref in _readable(transfer.before) if not isinstance(ref, pages)]
+        refs = [ref for ref in refs if not self._target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:
@@ -209,11 +197,11 @@ class Resealing:
         refs = [ref for _, ref in places]
         brought: dict[str, StoredObject] = {}
         known: dict[str, StoredObject] = {}
-        with _watched(self._progress, manifest.id, refs) as advance:
+        with _watched(self._transfer.progress, manifest.id, refs) as advance:
             tasks = [partial(self._bring, folder, ref) for folder, ref in places]
-            for ref, (key, stored) in zip(refs, in_order(tasks, self._jobs), strict=True):
+            for ref, (key, stored) in zip(refs, in_order(tasks, self._transfer.jobs), strict=True):
                 if key not in self._known:
-                    self._tally.count(stored)
+                    self._transfer.tally.count(stored)
                 brought[ref.key] = known[key] = stored
                 advance(ref)
         self._known = known

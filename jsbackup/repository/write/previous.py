@@ -2,22 +2,24 @@
 
 Usually the newest backup has all streams. But several jobs may each back up some of the streams, one every ten minutes
 and one at night, and several accounts may share a repository. So after the newest few, the newest of each kind are
-read: those with the same source and selection.
+read: those with the same source and selection, and of these first those of the source that is backed up now.
 
-Nothing depends on what is found here. A manifest that cannot be read is skipped with a warning.
+Nothing depends on what is found here. A manifest that cannot be read is skipped with a warning, and so are the streams
+of a page that cannot.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 from jsbackup.errors import JsBackupError
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.repository.pages.segment_list import BrokenPage
-from jsbackup.repository.refs import PageRef
+from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.pages.segment_list import BrokenPage, parts_of
+from jsbackup.repository.refs import PageRef, folder_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
 
@@ -30,15 +32,24 @@ _OF_A_KIND = 2  # a stream may be missing in the newest one because it failed
 _LOOK_BACK = 16  # manifests in all
 
 
-def previous_streams(repository: Repository, incarnations: Mapping[str, str]) -> dict[str, StreamBackup]:
+def previous_streams(
+    repository: Repository,
+    incarnations: Mapping[str, str],
+    *,
+    origin: Origin | None = None,
+    among: Sequence[BackupSummary] | None = None,
+) -> dict[str, StreamBackup]:
     """Return the newest backup with messages of each stream that has one, by name; `incarnations` by name.
+
+    `origin` is that of the streams. `among` are all its backups, if they are known: then no others are looked up.
 
     Raises:
         StoreError: the backups cannot be listed.
     """
     found: dict[str, StreamBackup] = {}
     missing = dict(incarnations)
-    for backup in islice(_candidates(repository), _LOOK_BACK):
+    candidates = _candidates(repository, origin) if among is None else _newest_of_each_kind(among, _has_messages)
+    for backup in islice(candidates, _LOOK_BACK):
         for stream in _streams_of(repository, backup):
             if missing.get(stream.name) == stream.incarnation and stream.archive_format is not ArchiveFormat.CONFIG:
                 del missing[stream.name]
@@ -52,27 +63,38 @@ def previous_streams(repository: Repository, incarnations: Mapping[str, str]) ->
 def imported_streams(repository: Repository) -> dict[tuple[str, str], StreamBackup]:
     """Return the streams of the newest imports, by name and incarnation."""
     found: dict[tuple[str, str], StreamBackup] = {}
-    for backup in islice(_newest_of_each_kind(repository, lambda summary: summary.imported is not None), _LOOK_BACK):
+    imports = _newest_of_each_kind(_summaries(repository), lambda summary: summary.imported is not None)
+    for backup in islice(imports, _LOOK_BACK):
         for stream in _streams_of(repository, backup):
             if stream.archive_format is not ArchiveFormat.CONFIG:
                 found.setdefault((stream.name, stream.incarnation), stream)
     return found
 
 
-def _candidates(repository: Repository) -> Iterator[str]:
+def _candidates(repository: Repository, origin: Origin | None) -> Iterator[str]:
     newest = list(reversed(repository.backups()[-_NEWEST:]))
     yield from newest
-    for backup in _newest_of_each_kind(repository, lambda summary: not summary.selection.config_only):
+    summaries = _summaries(repository)
+    ours = [one for one in summaries if origin_of(one) == origin] if origin is not None else []
+    kinds = (_newest_of_each_kind(some, _has_messages) for some in (ours, summaries))
+    for backup in dict.fromkeys(chain.from_iterable(kinds)):
         if backup not in newest:
             yield backup
 
 
-def _newest_of_each_kind(repository: Repository, wanted: Callable[[BackupSummary], bool]) -> Iterator[str]:
+def _has_messages(summary: BackupSummary) -> bool:
+    return not summary.selection.config_only
+
+
+def _summaries(repository: Repository) -> Sequence[BackupSummary]:
     try:
-        summaries = repository.inventory().summaries
+        return repository.inventory().summaries
     except JsBackupError as error:
         _log.warning("no earlier backups can be looked up: %s", error.message)
-        return
+        return ()
+
+
+def _newest_of_each_kind(summaries: Sequence[BackupSummary], wanted: Callable[[BackupSummary], bool]) -> Iterator[str]:
     kinds: Counter[object] = Counter()
     for summary in reversed(summaries):
         if not wanted(summary):
@@ -86,9 +108,10 @@ def _newest_of_each_kind(repository: Repository, wanted: Callable[[BackupSummary
 
 def _streams_of(repository: Repository, backup: str) -> tuple[StreamBackup, ...]:
     try:
-        streams = repository.manifest(backup).streams
-        if not repository.objects.knows_damage:
-            return streams
+        manifest = repository.manifest(backup, in_part=True)
+        streams = manifest.streams
+        for lost in manifest.unlisted:
+            _log.warning("backup %s: %s cannot be built on: %s", backup, lost.words, lost.reason)
         return tuple(stream for stream in streams if _has_sound_pages(repository, stream))
     except JsBackupError as error:
         _log.warning("backup %s cannot be built on: %s", backup, error.message)
@@ -96,5 +119,9 @@ def _streams_of(repository: Repository, backup: str) -> tuple[StreamBackup, ...]
 
 
 def _has_sound_pages(repository: Repository, stream: StreamBackup) -> bool:
+    """Return whether it can be built on. Its pages are only read if an object in its folder was found damaged."""
+    parts = parts_of(stream.segments)
+    if not parts or not repository.objects.damaged_in(folder_of(parts[0])):
+        return True
     pages = (part for part in stream.walk() if isinstance(part, PageRef | BrokenPage))
     return not any(isinstance(page, BrokenPage) or repository.objects.is_damaged(page) for page in pages)

@@ -79,7 +79,7 @@ def read_piece(objects: Objects, ref: OpaqueRef) -> bytes:
     try:
         # The frame declares its content size, which is checked before memory is allocated.
         if zstandard.frame_content_size(data) != ref.bytes or ref.bytes > _MAX_PIECE_BYTES:
-            raise FormatError(f"opaque piece {ref.key} is not of {ref.bytes} bytes")
+            raise FormatError(f"piece {ref.key} of a raw snapshot does not have {ref.bytes} bytes")
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=ref.bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise FormatError(f"opaque piece {ref.key}: {str(error)[:200]}") from error
+        raise FormatError(f"piece {ref.key} of a raw snapshot: {str(error)[:200]}") from error

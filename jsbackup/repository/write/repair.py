@@ -27,7 +27,7 @@ from jsbackup.repository.pages.segment_list import BrokenPage
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 
-__all__ = ["Broken", "Found", "RepairOutcome", "fetch_from", "find_broken", "put_back"]
+__all__ = ["Broken", "Found", "RepairOutcome", "fetch_from", "find_broken", "put_in_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
     for backup in backups:
         key = repository.documents.stored_key(layout.manifest_key(backup))
         try:
-            manifest = repository.manifest(backup)
+            manifest = repository.manifest(backup, in_part=True)
         except UsageError:  # forgotten meanwhile
             continue
         except (IntegrityError, UnsupportedError) as error:
@@ -86,7 +86,12 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
             for ref in stream.walk()
             if not isinstance(ref, BrokenPage)
         }
+        for lost in manifest.unlisted:  # repaired with the manifest
+            beyond[key, lost.reason] = None
+        pages = {page.key for page in manifest.stream_pages}
         for problem in verifier.check(manifest):
+            if problem.key in pages:
+                continue
             if problem.kind is ProblemKind.INCONSISTENT or problem.key not in refs:
                 beyond[problem.key, problem.problem] = None
                 continue
@@ -108,7 +113,7 @@ def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
     return None
 
 
-def put_back(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
+def put_in_place(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
     """Put the right bytes of an object under its key, or beside it, if the store keeps the existing one locked.
 
     Raises:
@@ -122,7 +127,7 @@ def put_back(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
     except ObjectLocked:
         _put_beside(store, layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256), data)
         return RepairOutcome.BESIDE
-    with suppress(ObjectExists):  # somebody else repairs it, too
+    with suppress(ObjectExists):  # someone else repairs it, too
         store.put(ref.key, data)
     Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
     return RepairOutcome.MENDED

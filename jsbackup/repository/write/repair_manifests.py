@@ -1,6 +1,6 @@
 """Put manifests back that were removed, replaced or damaged, from another repository that has copies.
 
-Nobody names the digest of a manifest as manifests name those of objects. So the bytes of the copy are taken only if
+Nothing names the digest of a manifest, as manifests name those of objects. So the bytes of the copy are taken only if
 something here proves that they are the ones that were stored:
 
 - the newest catalog, or a backup that follows this one, names their SHA-256 (`checks/manifest_chain.py`)
@@ -34,7 +34,7 @@ from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.repair import fetch_from, put_back
+from jsbackup.repository.write.repair import fetch_from, put_in_place
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
@@ -119,7 +119,7 @@ class ManifestRepair:
             if data is None:
                 raise IntegrityError(f"{self._other.location} has no object {page.key} of these bytes")
             if not dry_run:
-                put_back(self._repository.store, page, data)
+                put_in_place(self._repository.store, page, data)
         return bool(broken)
 
     def _damaged(self, key: str) -> bytes:
@@ -135,7 +135,7 @@ class ManifestRepair:
         if named and sha256 not in named:
             (who,) = named.values()
             raise IntegrityError(
-                f"{self._other.location} has a manifest of backup {backup} of other bytes than {who} names"
+                f"{self._other.location} has a manifest of backup {backup} that differs from the one that {who} names"
             )
         try:
             seal = self._seal_of(backup, data)
@@ -145,7 +145,7 @@ class ManifestRepair:
             return
         except (IntegrityError, UnsupportedError) as error:
             raise IntegrityError(
-                f"{self._other.location} has a manifest of backup {backup} that is not of this repository: "
+                f"{self._other.location} has a manifest of backup {backup} that does not belong to this repository: "
                 f"{error.message}"
             ) from error
         if named or self._repository.descriptor.authority is not None:
@@ -169,7 +169,7 @@ class ManifestRepair:
             store.delete(key)
         except ObjectLocked as error:
             raise IntegrityError(f"the store keeps the damaged manifest {key} locked") from error
-        with suppress(ObjectExists):  # somebody else repairs it, too
+        with suppress(ObjectExists):  # someone else repairs it, too
             store.put(key, data)
         if store.get_range(key, 0, len(data) + 1) != data:
             raise IntegrityError(f"{store.location} does not return the manifest {key} as it was put")

@@ -71,7 +71,7 @@ def test_named_backups_are_copied(typed: Type, repo: Path, tmp_path: Path) -> No
         ("copy -r REPO --to-repo OTHER/../repo/", 2, "would be copied into itself"),
         ("copy -r REPO --to-repo OTHER/link", 2, "would be copied into itself"),
         ("copy -r REPO --to-repo OTHER/link/inside", 2, "would be copied into a part of itself"),
-        ("copy -r REPO --to-repo OTHER/..", 2, "would be copied into one that contains it"),
+        ("copy -r REPO --to-repo OTHER/..", 2, "would be copied into a folder that contains it"),
         ("copy -r REPO --to-repo OTHER", 2, "is not empty, and is not a repository"),
         ("copy -r NEW --to-repo REPO", 10, "no repository at"),
         ("copy -r REPO --to-repo NEW --to-writer-key OTHER/notes.txt", 2, "writer key"),
@@ -134,7 +134,7 @@ def test_the_second_repository_has_options_and_variables_of_its_own(repo: Path, 
 def test_an_encrypted_repository_is_copied_without_a_key_that_reads_messages(
     typed: Type, repo: Path, tmp_path: Path
 ) -> None:
-    identity = age.identity_of(bytes(range(32)))
+    identity = age.age_identity(bytes(range(32)))
     assert identity.recipient is not None
     (tmp_path / "identity").write_text(f"{identity.text}\n")
     secret, replica = tmp_path / "secret", tmp_path / "replica"
@@ -173,6 +173,7 @@ def test_backups_are_listed_by_tag_and_by_number(typed: Type, repo: Path) -> Non
     assert listed("--tag", "kind") == listed("--tag", "kind=nightly", "--tag", "host=a") == [SECOND]
     assert listed("--tag", "kind=weekly") == listed("--tag", "kind", "--tag", "other") == []
     assert typed("list", "-r", repo, "--last", "0").code == 2
+    assert typed("list", "-r", repo, "--tag", "no=such").out.splitlines()[-1] == "no backup matches"
     assert typed("list", "-r", repo, "--tag", "=x").code == 2
 
 
@@ -183,3 +184,21 @@ def test_a_backup_of_a_later_tool_is_listed_as_such_and_the_others_as_ever(typed
     assert done.code == 13
     lines = done.out.splitlines()
     assert lines[1].startswith(SECOND) and lines[2].startswith("cannot be read: ") and FIRST in lines[2]
+
+
+def test_the_second_repository_has_an_endpoint_of_its_own(
+    typed: Type, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is reached: Amazon would be, through a proxy that is not there.
+    for name, value in {
+        "HTTPS_PROXY": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "JSBACKUP_S3_ENDPOINT": "http://127.0.0.1:1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    done = typed("copy", "-r", repo, "--to-repo", "s3://bucket/prefix")
+    assert done.code == 21
+    assert "--to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT" in done.err
+    done = typed("copy", "-r", repo, "--to-repo", "s3://bucket/prefix", "--to-s3-endpoint", "http://127.0.0.1:1")
+    assert done.code == 21 and "--to-s3-endpoint" not in done.err

@@ -159,6 +159,7 @@ def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: P
         (f"diff {FIRST} {SECOND} -r REPO -s nats://x", 2, "server options make no sense"),
         (f"diff {FIRST} 1999 -r REPO", 2, "no backup starts with '1999'"),
         (f"diff {FIRST} latest NOTHING -r REPO", 2, "no stream on either side matches NOTHING"),
+        (f"diff {FIRST} latest ORDRES -r REPO", 2, "hint: Did you mean ORDERS?"),
         (f"diff {FIRST} latest --messages -1 -r REPO", 2, "--messages"),
         (f"diff {FIRST} live -r REPO -s nats://127.0.0.1:1", 20, "127.0.0.1:1"),
         (f"diff {FIRST} {SECOND} -r NOWHERE", 10, "no repository at"),

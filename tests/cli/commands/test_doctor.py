@@ -120,7 +120,7 @@ def test_each_permission_that_is_denied_is_named(version: str, typed: Type, tmp_
             expected = {grant: "problem" if code else "warning"} if grant in known else {}
             assert wrong == {"repository": "not tried", **expected}
             if expected:
-                assert found["permission", grant]["fix"] == f"Grant the user to publish to {grant}."
+                assert found["permission", grant]["fix"] == f"Allow the user to publish to {grant}."
         found = examine(typed, "-s", url("deaf"), code=20)
         assert found["server", None]["result"] == "problem" and "_INBOX" in found["server", None]["found"]
         assert examine(typed, "-s", url("deaf"), "--inbox-prefix", "_MINE.d")["replies", "_MINE.d.>"]["result"] == "ok"
@@ -160,10 +160,10 @@ def test_what_cannot_be_asked_is_not_tried_and_the_rest_is(shop: Shop, typed: Ty
 
 @pytest.mark.nats
 def test_keys_have_to_fit_what_they_are_for(shop: Shop, typed: Type, tmp_path: Path) -> None:
-    me = age.identity_of(bytes(32))
+    me = age.age_identity(bytes(32))
     assert me.recipient is not None
     (tmp_path / "me").write_text(f"{me.text}\n")
-    (tmp_path / "other").write_text(f"{age.identity_of(bytes([1]) * 32).text}\n")
+    (tmp_path / "other").write_text(f"{age.age_identity(bytes([1]) * 32).text}\n")
     repo, writer, identity = tmp_path / "repo", tmp_path / "writer", ("--identity", tmp_path / "me")
     assert typed("init", "-r", repo, "--encrypt-to", me.recipient.label, "--writer-key", writer).code == 0
     line = ("-s", shop.url, "-r", repo)

@@ -91,6 +91,7 @@ def test_an_import_prints_what_a_backup_prints(tmp_path: Path, account: Path, js
             {"name": "größe", "fidelity": "exact", "reason": ""},
             {"name": "pull", "fidelity": "exact", "reason": ""},
         ],
+        "lost": None,
         "warnings": [],
         "read": None,
     }
@@ -304,3 +305,85 @@ def test_an_interrupted_import_commits_nothing(signalled: Path, account: Path) -
     assert run(["import", str(account), "-r", str(signalled)]) == 130
     assert len(jsbackup_process("list", "-r", signalled).ok().document["backups"]) == 1
     jsbackup_process("verify", "-r", signalled, "--level", "data").ok()
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("nack", {"stream-a.yaml", "stream-b.yaml"}),
+        ("terraform", {"provider.tf.json", "stream-A.tf.json", "stream-B.tf.json"}),
+    ],
+)
+def test_declarations_go_out_and_come_back(
+    tmp_path: Path, repo: Path, jsbackup: Command, kind: str, names: set[str]
+) -> None:
+    out = tmp_path / "out"
+    ran = jsbackup("export", "latest", "-r", repo, "--format", kind, "--output", out)
+    (note,) = {note for stream in ran.document["streams"] for note in stream["notes"]}
+    assert (ran.code, note.partition(",")[0]) == (3, "consumer größe is left out: it is not durable")
+    assert {path.name for path in out.iterdir()} == names
+    assert {stream["messages"] for stream in ran.document["streams"]} == {0}
+    back = jsbackup("import", out, "-r", tmp_path / "back").ok()
+    assert [stream["name"] for stream in back.document["streams"]] == ["A", "B"]
+    assert {stream["archive_format"] for stream in back.document["streams"]} == {"config"}
+    assert [one["name"] for one in back.document["streams"][0]["consumers"]] == ["pull"]
+    message = "--since is about messages, and --format {} has none"
+    asked = jsbackup("export", "latest", "-r", repo, "--format", kind, "--output", tmp_path / "no", "--since", "1h")
+    assert error_of(asked) == (2, message.format(kind))
+    renamed = tmp_path / "renamed"
+    jsbackup("export", "latest", "A", "-r", repo, "--format", kind, "--output", renamed, "--rename", "A=Z")
+    assert [path.name for path in sorted(renamed.iterdir())][-1].lower().startswith("stream-z.")
+
+
+def test_what_declarations_cannot_express_is_named_and_incomplete(
+    tmp_path: Path, jsbackup: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tmp_path / "configs" / "streams"
+    configs.mkdir(parents=True)
+    for name in ("A", "B"):
+        (configs / f"{name}.json").write_text(json.dumps({"name": name, "sealed": True, "allow_batched": True}))
+    jsbackup("import", configs.parent, "-r", tmp_path / "repo").ok()
+    for kind, note in (
+        ("nack", "NACK has no place for allow_batched"),
+        ("terraform", "Terraform has no place for sealed"),
+    ):
+        line = ["export", "latest", "-r", str(tmp_path / "repo"), "--format", kind, "--output", str(tmp_path / kind)]
+        assert run(line) == 3
+        assert f"note: A, B: {note}" in capsys.readouterr().out
+
+
+def test_each_reason_to_refuse_declarations_is_a_sentence(tmp_path: Path, jsbackup: Command) -> None:
+    head = "apiVersion: jetstream.nats.io/v1beta2\nkind: Stream\nmetadata: {name: a}\nspec: {name: A}\n"
+    cases = {
+        "other": ({"a.yaml": "apiVersion: v1\nkind: ConfigMap\n"}, "the files in {} declare no stream of JetStream"),
+        "both": ({"a.yml": head, "a.tf.json": "{}"}, "{} has files of Terraform and of Kubernetes"),
+        "hcl": (
+            {"a.tf": 'resource "jetstream_stream" "A" {}', "b.tf.json": "{}"},
+            "a.tf has resources of JetStream, and only *.tf.json are read",
+        ),
+        "none": ({"a.txt": "x"}, "{} holds no backup of the nats CLI and no config files"),
+    }
+    for name, (files, message) in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, content in files.items():
+            (folder / file).write_text(content)
+        ran = jsbackup("import", folder, "-r", tmp_path / "repo")
+        assert error_of(ran) == (2, message.format(folder))
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_declaration_that_is_not_supported_makes_an_import_partial(tmp_path: Path, jsbackup: Command) -> None:
+    head = "apiVersion: jetstream.nats.io/v1beta2\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.yml").write_text(
+        head.format("Stream", "a", "{name: A}")
+        + "---\n"
+        + head.format("KeyValue", "m", "{bucket: m, mirror: {name: o}}")
+    )
+    (tmp_path / "in" / "provider.tf").write_text('provider "jetstream" {}')
+    ran = jsbackup("import", tmp_path / "in", "-r", tmp_path / "repo")
+    assert (ran.code, ran.document["result"]) == (3, "partial")
+    assert [one["name"] for one in ran.document["skipped"]] == ["m"]
+    shown = jsbackup("show", "latest", "-r", tmp_path / "repo").ok()
+    assert shown.document["source"]["imported"] == {"from": "NACK files"}

@@ -82,7 +82,7 @@ def test_on_a_terminal_one_line_says_how_it_stands(nats_server: Callable[..., Na
     screen = Screen()
     screen.feed(done.err)
     making, *lost = screen.lines
-    assert making.endswith(": making one") and lost and all(line.startswith("warning: ") for line in lost)
+    assert making.endswith(": creating one") and lost and all(line.startswith("warning: ") for line in lost)
     assert done.out.splitlines()[0].endswith(drawn[-1][-2])
 
 

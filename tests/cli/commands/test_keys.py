@@ -15,7 +15,7 @@ from tests.cli.typed import Typed
 
 Type = Callable[..., Typed]
 
-ME, OTHER = age.identity_of(bytes(32)), age.identity_of(bytes([1]) * 32)
+ME, OTHER = age.age_identity(bytes(32)), age.age_identity(bytes([1]) * 32)
 
 
 def recipient(identity: age.Identity) -> str:
@@ -123,7 +123,7 @@ def test_readers_are_added_listed_and_removed(typed: Type, repo: Path, keys: Pat
     assert typed(*line, "--encrypt-to", recipient(OTHER)).code == 2
     assert typed("list", "-r", repo, "--identity", keys / "other").code == 0
     done = typed("key", "remove", recipient(ME), "-r", repo)
-    assert done.code == 0 and "may still read everything" in " ".join(done.out.split())
+    assert done.code == 0 and "can still read everything" in " ".join(done.out.split())
     assert readers() == [recipient(OTHER)]
     assert typed("list", "-r", repo, "--identity", keys / "me").code == 12
     assert typed("key", "remove", "age1", "-r", repo, "--json").code == 2, "it is the last one"

@@ -27,7 +27,7 @@ def test_a_plan_is_read_by_people(
     done = typed(*line, "--set", "max_msgs=5000", "--set", "description=null", "-o", saved)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0].split()[:4] == ["STREAM", "AS", "ACTION", "ORDER"]
+    assert lines[0].split()[:4] == ["STREAM", "AS", "ACTION", "STEP"]
     for start in (
         "times: ORDERS: 20",
         "sent as v1: ORDERS: faster into a file stream",
@@ -88,7 +88,7 @@ def test_a_refused_plan_is_told_whole_and_not_saved(typed: Type, shop: Shop, tmp
 def test_a_replacement_says_what_it_destroys(typed: Type, shop: Shop) -> None:
     done = typed("plan", "latest", "ORDERS", "-r", shop.repo, "-s", shop.url, "--if-exists", "replace")
     assert done.code == 0
-    assert "destroyed: ORDERS: the stream that is there, 1,000 messages up to sequence 1000, made 20" in done.out
+    assert "will be deleted: ORDERS: the existing stream, 1,000 messages up to sequence 1000, made 20" in done.out
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_prune_marks_first_and_deletes_when_the_grace_is_over(typed: Type, repo:
     assert planned["dry_run"] and planned["deleted_objects"] == len(orphans) and content(repo) == before
     marked = check("prune", typed("prune", "-r", repo, "--json"))
     assert (marked["deleted_objects"], marked["marked_objects"]) == (0, len(orphans)) and marked["due"] is not None
-    assert "wait for --grace: the first until " in typed("prune", "-r", repo).out
+    assert "wait for --grace; the first can be deleted after " in typed("prune", "-r", repo).out
     done = check("prune", typed("prune", "-r", repo, "--grace", "0", "--json"))
     assert done == {**planned, "dry_run": False}
     assert content(repo) == needed(repo)

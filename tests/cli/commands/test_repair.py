@@ -61,6 +61,6 @@ def test_a_page_of_streams_is_repaired_from_a_copy(
     assert typed("repair", "--from", tmp_path / "copy", "--dry-run", *line).code == 0
     assert typed("verify", *line).code == 14
     done = typed("repair", "--from", tmp_path / "copy", *line)
-    assert (done.code, "mended" in done.out) == (0, True), done
+    assert (done.code, "repaired" in done.out) == (0, True), done
     assert (tmp_path / "repo" / key).read_bytes() == scene.store.get(key)
     assert typed("verify", *line).code == 0

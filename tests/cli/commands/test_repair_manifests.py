@@ -151,7 +151,7 @@ def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path
     damage(path, "removed")
     done = typed("repair", "--from", signed, "-r", place.repo, "--json")
     (row,) = done.document["manifests"]
-    assert done.code == 3 and row["outcome"] == "lost" and "not of this repository" in row["reason"]
+    assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
     assert not path.exists()
 
 

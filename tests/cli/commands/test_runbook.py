@@ -12,11 +12,12 @@ from jsbackup.cli.commands import plan, restore
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.profiles.runbook_file import MAX_ENTRIES, RunbookEntry, _keys, read_runbook
+from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys, read_runbook
 from jsbackup.config import Secret, UserPassword
 from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import Consumers, IfExists, SendAs
+from jsbackup.transforms.filters.newest import NewestRule
 from tests.cli.typed import Shop, Typed
 from tests.harness.servers import NEWEST, NatsServer
 
@@ -52,12 +53,13 @@ def _refused(read: Read, text: str | bytes, **server: str) -> UsageError:
 
 
 def test_every_option_of_a_plan_is_a_key() -> None:
-    """But what is about the run as a whole: where the plan is saved, leases, the key of masks."""
+    """But what is about the run as a whole: where the plan is saved, all accounts, leases, the key of masks."""
     shared = [*S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
     known = _keys()
     whole = {"output", "runbook", "lock-timeout", "mask-key-file", "mask-key-command"}
     own = [*plan.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]
     options = {name.removeprefix("--") for one in own for name in one.opts if name.startswith("--")}
+    whole |= {name for name in options if "account" in name}
     assert options - whole <= known.keys()
     assert not whole & known.keys()
     assert {"backup", "streams", "repo"} <= known.keys()
@@ -84,6 +86,13 @@ map-subject = ["a.*=>b.$1"]
 until = "2026-11-20T14:02:00Z"
 since = "5"
 subject = ["a.>"]
+exclude-subject = ["a.b"]
+header = ["A", "B:c"]
+exclude-header = ["D"]
+payload-match = ["e"]
+exclude-payload-match = ["f"]
+last-per-subject = 2
+renumber = true
 mask = ["a.>:$.user=redact"]
 unmaskable = "drop"
 s3-path-style = true
@@ -99,7 +108,17 @@ expect-signer = "--repo"
     assert (options.placement_tags, dict(options.fields)) == (("a", "b"), {"max_age": None})
     assert dict(options.renames.names) == {"ORDERS": "OLD"}
     reshape = options.reshape
-    assert reshape.cut and reshape.subjects and reshape.maps and reshape.masks
+    assert reshape.cut and reshape.maps and reshape.masks
+    assert reshape.filters.words == [
+        "--subject a.>",
+        "--exclude-subject a.b",
+        "--header A",
+        "--header B:c",
+        "--exclude-header D",
+        "--payload-match e",
+        "--exclude-payload-match f",
+    ]
+    assert (reshape.newest, reshape.renumber) == (NewestRule(2), True)
     assert (entry.shared.s3, entry.shared.keys) == ({"s3_path_style": True}, {"expect_signer": "--repo"})
 
 
@@ -140,7 +159,7 @@ def test_who_names_a_server_takes_no_login_of_another(read: Read, monkeypatch: p
     refused = _refused(read, HEAD + 'context = "nosuch"', server="nats://h:1")
     assert "nosuch" in refused.message
     refused = _refused(read, HEAD + 'user = "bank"\npassword = "env://NATS_PASSWORD"', server="nats://shop:p@h:1")
-    assert refused.message == "restore 1: it logs in otherwise than --server, which holds a login"
+    assert refused.message == "restore 1: --server contains a login, but this restore logs in differently"
 
 
 @pytest.mark.parametrize(
@@ -159,8 +178,8 @@ def test_who_names_a_server_takes_no_login_of_another(read: Read, monkeypatch: p
         ("replicas = '3'", "replicas has to be a number", None),
         ("replicas = true", "replicas has to be a number", None),
         ("replicas = 3.0", "replicas has to be a number", None),
-        ("replicas = 9", "invalid value for '--replicas': 9 is not in the range 1<=x<=5", None),
-        ("wire = 'v3'", "invalid value for '--wire': 'v3' is not one of", None),
+        ("replicas = 9", "--replicas: 9 is not in the range 1 to 5", None),
+        ("wire = 'v3'", "--wire: 'v3' is not one of auto, v1, v2", None),
         ("tlsfirst = 'yes'", "tlsfirst has to be true or false", None),
         ("streams = 'ORDERS'", "streams has to be a list of texts", None),
         ("streams = ['a.b']", "no stream can be named 'a.b'", None),
@@ -215,7 +234,7 @@ def test_a_secret_is_refused_and_not_repeated(read: Read, text: str) -> None:
         (f"repo = 'x'\n{HEAD}", "has the unknown key 'repo'"),
         ("[[restore]]", "restore 1: it names no backup"),
         ("[[restore]]\nbackup = 1", "restore 1: backup has to be a text"),
-        (HEAD * (MAX_ENTRIES + 1), "more than 1000"),
+        (HEAD * (MAX_RESTORES + 1), "more than 1000"),
         ("x = " + "[" * 3000, "nested too deeply"),
         (HEAD + "replicas = 0x" + "f" * 4000, "replicas has to be a number"),
         ("x = " + "_".join(["1"] * 2000), "has the unknown key 'x'"),

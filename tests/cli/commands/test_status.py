@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import failure_metrics, status_metrics
-from jsbackup.cli.output.status_page import status_page
+from jsbackup.cli.output.pages.status_page import status_page
 from jsbackup.cli.output.status_report import status_json
+from jsbackup.engine.check.health_rules import LiveStreams
+from jsbackup.repository.origin import Origin
 from jsbackup.stores.local import LocalStore
 from tests.cli.pages import HOSTILE, check_geometry, parsed, text_of
 from tests.cli.statuses import NOW_NS, some_report
@@ -48,6 +50,22 @@ def samples(metrics: bytes) -> Samples:
 
 
 # --- metrics ---
+
+
+def test_accounts_have_metrics_with_their_names() -> None:
+    key = "A" * 56
+    report = some_report()
+    named = replace(report.status.lines[0], origin=Origin("C1", key, "", account_name="My Shöp"))
+    status = replace(report.status, lines=(named,))
+    live = (LiveStreams(named.origin, ("MISSING", HOSTILE[0])), LiveStreams(Origin("C1", "SHOP", "hub"), ()))
+    found = samples(status_metrics(status, (), None, 0, accounts=live).encode())
+    assert found["jsbackup_account_info"] == [({"account": key, "account_name": "My Shöp"}, 1)]
+    labels = {"account": key, "account_name": "My Shöp", "domain": ""}
+    other = {"account": "SHOP", "account_name": "", "domain": "hub"}
+    assert found["jsbackup_account_streams"] == [(labels, 2), (other, 0)]
+    assert found["jsbackup_account_streams_not_backed_up"] == [(labels, 1), (other, 0)]
+    # Labels of series that there were before stay as they are.
+    assert {name for one, _ in found["jsbackup_line_bytes"] for name in one} == {"cluster", "account", "domain", "line"}
 
 
 def test_metrics_are_read_back_as_they_are_whatever_streams_are_called() -> None:
@@ -261,14 +279,72 @@ def test_the_page_tells_what_was_found() -> None:
     told = text_of(page)
     assert "6 things are wrong" in told and "Backups in s3://bucket/prefix" in told
     days = [text_of(title) for title in page.iter("title") if ": no backup" in text_of(title)]
-    # A year and some days of two calendars, less the days with a backup.
-    assert len(days) > 2 * (365 - 201)
+    # A year and some days, less the days with a backup; of the series of three days there is no calendar.
+    assert 365 - 201 <= len(days) < 365
     assert "2026-11-01: 1 partial" in [text_of(title) for title in page.iter("title")]
     captions = [text_of(caption) for caption in page.iter("caption")]
-    for caption in ("What is wrong", "Backups by day", "Numbers by backup", "Drills", "Streams of the last drill"):
+    for caption in ("The newest backups", "Backups by day", "Numbers by backup", "Drills", "Streams of the last drill"):
         assert caption in captions
     assert "on the server, and in no newest backup" in told and "The server was not asked" not in told
+    states = {(text_of(one), one.get("class")) for one in page.iter("span") if "state" in (one.get("class") or "")}
+    assert {("restored and proved", "state good"), ("nothing wrong", "state good")} <= states
+    assert any(class_ == "state bad" for _, class_ in states)
 
 
 def test_a_page_of_a_long_life_stays_small() -> None:
     assert len(status_page(some_report(days=4000), "memory:")) < 400_000
+
+
+# --- many objects ---
+
+
+def test_of_many_objects_only_the_manifests_are_asked(
+    repo: Path, tmp_path: Path, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is listed beyond the limit unless it is asked for, and what is not known is not said."""
+    stored = sum(1 for path in (repo / "segments").rglob("*") if path.is_file())
+    assert "jsbackup_stored_objects" in written(typed, repo, tmp_path / "few.prom")
+    lists: list[str] = []
+    real = LocalStore.list
+    monkeypatch.setattr(LocalStore, "list", lambda store, prefix: (lists.append(prefix), real(store, prefix))[1])
+    for limit in (0, stored - 1):  # by the manifest alone; by the listing, which stops
+        lists.clear()
+        monkeypatch.setattr("jsbackup.engine.check.status._MOST_OBJECTS", limit)
+        done = typed("status", "-r", repo)
+        assert done.code == 0 and "too many objects to list on every run" in done.out, done
+        assert ("segments/" in lists) == (limit > 0)
+        found = json.loads(typed("status", "-r", repo, "--json").out)["stored"]
+        assert (found["objects"], found["bytes"]) == (None, None)
+        assert "jsbackup_stored_" not in written(typed, repo, tmp_path / "many.prom")
+        assert typed("status", "-r", repo, "--html", tmp_path / "page.html").code == 0
+        assert "too many objects to list them" in (tmp_path / "page.html").read_text()
+        every = json.loads(typed("status", "-r", repo, "--json", "--all-objects").out)["stored"]
+        assert every["objects"] == stored and every["bytes"] > 0
+
+
+def test_a_missing_object_of_many_is_found_if_it_is_looked_for(
+    repo: Path, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jsbackup.engine.check.status._MOST_OBJECTS", 1)
+    next(path for path in (repo / "segments").rglob("*") if path.is_file()).unlink()
+    assert typed("status", "-r", repo).code == 0
+    done = typed("status", "-r", repo, "--all-objects")
+    assert done.code == 17 and "1 stored object is missing" in done.out
+
+
+def test_unused_objects_are_known_without_a_listing(repo: Path, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the last prune has their sizes."""
+    path = next((repo / "segments").rglob("*.parquet"))
+    digit = "0" if path.stem[-1] != "0" else "1"
+    path.with_name(f"{path.stem[:-1]}{digit}.parquet").write_bytes(b"12345")
+    assert typed("prune", "-r", repo, "--grace", "7d").code == 0
+    listed = json.loads(typed("status", "-r", repo, "--json").out)["stored"]
+    monkeypatch.setattr("jsbackup.engine.check.status._MOST_OBJECTS", 0)
+    known = json.loads(typed("status", "-r", repo, "--json").out)["stored"]
+    assert listed["unused_objects"] == known["unused_objects"] > 0
+    assert listed["unused_bytes"] == known["unused_bytes"] > 0
+
+
+def written(typed: Type, repo: Path, file: Path) -> str:
+    assert typed("status", "-r", repo, "--metrics", file).code == 0
+    return file.read_text()

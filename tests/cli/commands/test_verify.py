@@ -32,7 +32,7 @@ from tests.harness.small_pages import make_pages_small
 
 Type = Callable[..., Typed]
 
-ME = age.identity_of(bytes([1]) * 32)
+ME = age.age_identity(bytes([1]) * 32)
 KINDS = ("plain", "signed", "encrypted")
 
 
@@ -65,7 +65,7 @@ def _make(kind: str) -> Made:
         writer = encode_writer_key(new_keys.writer_key)
     with pytest.MonkeyPatch.context() as patch:
         make_pages_small(patch)
-        patch.setattr(stream_pages, "UNPAGED", 1)
+        patch.setattr(stream_pages, "UNPAGED_BYTES", 0)
         for backup, count in ((FIRST, 40), (SECOND, 80)):
             repository.commit(replace(make_manifest(repository, backup, count=count), selection=Selection()))
     first = repository.manifest(FIRST)
@@ -77,7 +77,7 @@ def _make(kind: str) -> Made:
     held(store)
     store.put(layout.mark_key("1a2b"), b'{"format":1}')
     store.put(layout.receipt_key(ReceiptKey("00112233445566ff", 1)), b'{"format":1}')
-    store.put(layout.check_key("verify", 10**18, b"abc"), b'{"format":1}')
+    store.put(layout.outcome_key("verify", 10**18, b"abc"), b'{"format":1}')
     store.put(layout.probe_key("1a2b"), b"probe")
     objects = {info.key: store.get(info.key) for info in store.list()}
     return Made(objects, repository.manifest(FIRST), repository.manifest(SECOND), writer)
@@ -299,7 +299,7 @@ def test_a_manifest_of_another_kind_is_told(
 
 def test_nights_come_round_to_everything(on_disk: Callable[..., OnDisk], typed: Type) -> None:
     place = on_disk("plain")
-    objects = sum(len(place.made.keys(kind)) for kind in CONTENT)
+    objects = sum(len(place.made.keys(kind)) for kind in (*CONTENT, ObjectKind.STREAM_PAGE))
     for path in place.folder.glob("verified/*"):
         path.unlink()
     checked = 0
@@ -347,8 +347,8 @@ def test_who_cannot_write_is_told_that_nothing_is_remembered(
     {
         "--sample 4 --max-bytes 1GiB": "exclude each other",
         "--sample 4 --level manifest": "reads no objects",
-        "--sample 0": "0<x<=100",
-        "--sample 101": "0<x<=100",
+        "--sample 0": "--sample: 0.0 is not in the range above 0, up to 100",
+        "--sample 101": "--sample: 101.0 is not in the range above 0, up to 100",
         "--max-bytes many": "--max-bytes: not a size",
     }.items(),
 )
@@ -394,10 +394,10 @@ def test_a_backup_that_is_forgotten_meanwhile_is_passed_over(
     place = on_disk("plain")
     read = Repository.manifest
 
-    def forgotten(repository: Repository, backup: str) -> Manifest:
+    def forgotten(repository: Repository, backup: str, *, in_part: bool) -> Manifest:
         if backup == FIRST:
             place.change(layout.manifest_key(FIRST), None)
-        return read(repository, backup)
+        return read(repository, backup, in_part=in_part)
 
     monkeypatch.setattr(Repository, "manifest", forgotten)
     done = typed("verify", *place.line, "--json")

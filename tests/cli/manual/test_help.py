@@ -23,10 +23,18 @@ PAGES = sorted(path.name.removesuffix(".md") for path in files("jsbackup").joinp
 def test_without_a_word_it_lists_every_page(typed: Type) -> None:
     done = typed("help")
     assert (done.code, done.err) == (0, "")
-    listed = {line.split()[0] for line in done.out.splitlines()[1:-1]}
+    listed = {line.split()[0] for line in done.out.splitlines()[1:-2]}
     assert listed == set(PAGES) - {"index"}
     document = typed("help", "--json").document
     assert {topic["topic"] for topic in document["topics"]} == listed
+
+
+def test_options_are_those_that_commands_share(typed: Type) -> None:
+    done = typed("help", "options")
+    assert (done.code, done.out) == (0, typed("--help-all").out)
+    assert "--s3-endpoint" in done.out and "--log-format" in done.out
+    assert typed("help", "options", "--json").document == {"topic": "options", "text": done.out.removesuffix("\n")}
+    assert typed("help", "--search", "options").out.startswith("TOPIC")
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - {"index"}))

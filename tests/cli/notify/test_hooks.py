@@ -157,7 +157,7 @@ def test_an_on_failure_that_fails_changes_nothing(caplog: pytest.LogCaptureFixtu
     ("command", "says"),
     [
         ("/nonexistent/program --secret", "cannot be run: no such file or directory"),
-        ("'unbalanced secret", "cannot be run: it is no command"),
+        ("'unbalanced secret", "cannot be run: it is not a command"),
         ("", None),
         ("kill -9 $$", "failed with exit code|cannot be run"),
         ("sh -c 'kill -9 $$'", "died of signal 9"),
@@ -317,7 +317,7 @@ def test_a_run_that_overlaps_the_one_before_leaves_without_a_word_to_anybody(
             second = typed("prune", "--profile", "shop", "--json")
             assert (second.code, second.document["error"]["code"]) == (11, 11)
             assert second.document["error"]["message"] == (
-                f"the prune of profile shop that began before is still running (process {first.pid})"
+                f"the previous prune of profile shop is still running (process {first.pid})"
             )
             assert notes() == [] and switch.asked == ["/first/start"]
             assert typed("forget", "--keep-last", "1", "--profile", "shop").code == 0  # another command

@@ -62,7 +62,7 @@ def _cut(text: str) -> list[str]:
     [
         (["ba"], ["backup"]),
         (["res"], ["restore"]),
-        (["backup", "--exc"], ["--exclude"]),
+        (["backup", "--exc"], ["--exclude", "--exclude-account"]),
         (["restore", "--if-exists", ""], ["fail", "skip", "replace"]),
         (["verify", "--level", "d"], ["data"]),
         (["--log-format", "j"], ["json"]),

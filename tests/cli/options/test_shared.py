@@ -146,7 +146,7 @@ def test_quiet_prints_what_went_wrong_only(shop: Shop, tmp_path: Path) -> None:
     line = ["-q", "backup", "ORDERS", "-s", shop.url, "-r", tmp_path / "repo"]
     done = in_shell(*line)
     # A repository comes to be once: whoever did not expect that has to hear of it.
-    assert (done.code, done.out, done.err) == (0, "", f"no repository at {tmp_path / 'repo'}: making one\n")
+    assert (done.code, done.out, done.err) == (0, "", f"no repository at {tmp_path / 'repo'}: creating one\n")
     done = in_shell(*line)
     assert (done.code, done.out, done.err) == (0, "", "")
     failed = in_shell("-q", "list", "-r", tmp_path / "nothing")
@@ -156,7 +156,7 @@ def test_quiet_prints_what_went_wrong_only(shop: Shop, tmp_path: Path) -> None:
 def test_verbose_shows_advisories_and_plain_does_not(shop: Shop, tmp_path: Path) -> None:
     line = ["backup", "ORDERS", "-s", shop.url, "-r", tmp_path / "repo"]
     plain = in_shell(*line)
-    assert plain.err.splitlines() == [f"no repository at {tmp_path / 'repo'}: making one"]
+    assert plain.err.splitlines() == [f"no repository at {tmp_path / 'repo'}: creating one"]
     told = in_shell(*line, "--incremental", "never", "-v")
     assert "info: server: snapshot of ORDERS began, 1000 messages" in told.err
     assert told.out.splitlines()[0].startswith("STREAM")
@@ -166,7 +166,7 @@ def test_json_log_lines_are_json_every_one(shop: Shop, tmp_path: Path) -> None:
     line = ["--log-format", "json", "-vv", "backup", "-s", shop.url, "-r", tmp_path / "repo"]
     told = in_shell(*line)
     assert told.code == 0
-    assert [entry["message"] for entry in told.log if entry["message"].endswith("making one")]
+    assert [entry["message"] for entry in told.log if entry["message"].endswith("creating one")]
     assert [entry for entry in told.log if entry["message"].startswith("server: snapshot of ORDERS began")]
     for entry in told.log:
         assert entry["level"] in ("debug", "info", "warning") and entry["time"].endswith("Z")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.cli.options.typed_times import as_rfc3339
-from jsbackup.config import parse_time
+from jsbackup.config import parse_typed_time
 from jsbackup.errors import UsageError
 from tests.cli.typed import Typed
 
@@ -85,7 +85,7 @@ def test_any_day_and_time_is_what_it_says(moment: datetime) -> None:
         return
     assert understood is not None and understood.startswith(f"{moment:%Y-%m-%dT%H:%M:%S}")
     assert (
-        parse_time(understood)
+        parse_typed_time(understood)
         == int(moment.replace(microsecond=0).astimezone().timestamp()) * 10**9 + moment.microsecond * 1000
     )
 
@@ -123,5 +123,16 @@ def test_a_command_says_what_it_understood(typed: Callable[..., Typed], tmp_path
     assert "--until 2026 is sequence 2,026 of each stream" in number.err
     before = typed("plan", "latest", "--since", "24h", "-s", "nats://127.0.0.1:1", "-r", tmp_path / "none")
     assert "--since 24h is 20" in before.err
+    for text, sentence in (
+        ("tomorrow", "--until: not a time, a duration or a sequence: 'tomorrow'"),
+        ("14.00", "--until: not a time, a duration or a sequence: '14.00'"),
+        ("2pm", "--until: not a time, a duration or a sequence: '2pm'"),
+        ("last monday", "--until: not a time, a duration or a sequence: 'last monday'"),
+        ("2026-11-21T14h", "--until: not an RFC 3339 time: '2026-11-21T14h'"),
+        ("9999999999999h", "--until: duration is too long: '9999999999999h'"),
+    ):
+        wrong = typed("plan", "latest", "--until", text, "-r", tmp_path / "none")
+        assert wrong.code == 2 and wrong.err.splitlines()[0] == f"error: {sentence}"
+        assert "Give a time such as 14:02, 'yesterday 14:02'" in wrong.err
     wrong = typed("plan", "latest", "--since", "2026-02-30", "-r", tmp_path / "none")
     assert wrong.code == 2 and "--since: no such time: '2026-02-30'" in wrong.err

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.grouped import Said, in_short, tell_each
+from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import _FewAlike
 from jsbackup.cli.output.output import Output
 from jsbackup.repository.checks.verify import Problem, ProblemKind
@@ -72,9 +72,31 @@ def test_what_is_lost_of_many_is_added_up(capsys: pytest.CaptureFixture[str]) ->
     assert _told(capsys, *said) == ["  5 streams (S0, S1, S2, S3 and 1 more): … has … bytes (lost: 10 messages)"]
 
 
-def test_names_in_short() -> None:
-    assert in_short(["a", "b"]) == "a, b"
-    assert in_short([str(number) for number in range(5)]) == "0, 1, 2, 3 and 1 more"
+def _overlaps(count: int, name: str = "S{}") -> list[Said]:
+    reason = "its subject s{0}.> overlaps with s{0}.> of stream S{0}"
+    hint = "Leave {0} out."
+    names = [name.format(number) for number in range(count)]
+    return [
+        Said("refused", one, reason.format(number), hint.format(one), rule="subject-overlap")
+        for number, one in enumerate(names)
+    ]
+
+
+def test_many_reasons_of_one_rule_have_one_line_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    example = "its subject s0.> overlaps with s0.> of stream S0"
+    other = Said("refused", "S7", "is too large", rule="max-storage")
+    assert _told(capsys, *_overlaps(500), other) == [
+        f"refused: 500 streams (S0, S1, S2, S3 and 496 more): for example S0: {example}",
+        "hint: Leave <stream> out.",
+        "refused: S7: is too large",
+    ]
+    wide = _told(capsys, *_overlaps(500, "WIDE"))
+    assert wide[:2] == [f"refused: WIDE: {example}", "hint: Leave WIDE out."] and len(wide) == 10
+    assert wide[8:] == [
+        f"refused: WIDE: {example.replace('0', '4')} (and 495 more reasons)",
+        "hint: Leave <stream> out.",
+    ]
+    assert len(_told(capsys, *_overlaps(4))) == 8
 
 
 async def _make_streams(url: str) -> None:
@@ -101,7 +123,7 @@ def test_a_reason_is_named_once_by_every_command(
     reason = f"nats://127.0.0.1:{server.port} does not allow publishing to $JS.API.STREAM.SNAPSHOT.<stream>"
     failed = f"failed: 29 streams ({MOST.replace('26', '25')}): {reason}"
     assert done.code == 3 and failed in done.out.splitlines()
-    assert done.err.count("warning: stream S-") == 4 and "warning: the same goes for others; -v" in done.err
+    assert done.err.count("warning: stream S-") == 4 and "warning: more streams have the same problem; -v" in done.err
     assert typed("backup", *blind, "--log-format", "json").err.count('"warning"') == 29
     assert typed("backup", *blind, "-v").err.count("warning: stream S-") == 29
     assert failed.replace("failed", "skipped") in typed("show", "latest", "-r", half).out.splitlines()
@@ -114,6 +136,15 @@ def test_a_reason_is_named_once_by_every_command(
     assert f"refused: 30 streams ({MOST}): exists at the target" in planned.out.splitlines()
     assert "for 1 reason" in planned.out.splitlines()[-1]
     assert len(typed("plan", *again, "--json").document["refusals"]) == 30
+    beside = ("--rename-prefix", "x_")
+    planned = typed("plan", *again, *beside)
+    example = "its subject s.0 overlaps with s.0 of stream S-000 at the target"
+    refused = [line for line in planned.out.splitlines() if line.startswith(("refused: ", "hint: "))]
+    assert refused[0] == f"refused: 30 streams ({MOST}): for example S-000: {example}" and len(refused) == 3
+    assert typed("plan", *again, *beside, "--json").document["refusals"][29]["stream"] == "S-029"
+    restored = typed("restore", *again, *beside)
+    message = f"error: nothing was restored: 30 streams ({MOST}): for example stream S-000: {example}"
+    assert restored.code == 16 and restored.err.splitlines()[-2] == message and len(restored.err.splitlines()) <= 5
     skipping = typed("restore", *again, "--if-exists", "skip")
     assert f"skipped: 30 streams ({MOST}): exists at the target" in skipping.out.splitlines()
 
@@ -137,7 +168,7 @@ def test_what_is_logged_again_and_again_is_news_after_a_while() -> None:
 
     told = [logged(1000.0, f"S{number}", f"S{number} is away") for number in range(9)]
     assert told[:4] == [f"S{number}: S{number} is away" for number in range(4)]
-    assert told[4:] == ["the same goes for others; -v logs all of them", *[None] * 4]
+    assert told[4:] == ["more streams have the same problem; -v logs all", *[None] * 4]
     assert logged(1001.0, "S0", "S0 is away") is None and logged(1001.0, "S9", "is late") == "S9: is late"
     assert logged(1062.0, "S8", "S8 is away") == "S8: S8 is away"
     assert [logged(1062.0, number, message="attempt %d") for number in range(9)][-1] == "attempt 8"

@@ -280,7 +280,7 @@ def test_backup_verify_and_restore_draw_bars_on_stderr_alone(large: NatsServer, 
 @pytest.mark.nats
 def test_no_bars_where_none_are_wanted(large: NatsServer, tmp_path: Path) -> None:
     line: list[str | Path] = ["backup", "-s", large.url, "-r", tmp_path / "repo"]
-    assert in_shell(*line).err == f"no repository at {tmp_path / 'repo'}: making one\n"
+    assert in_shell(*line).err == f"no repository at {tmp_path / 'repo'}: creating one\n"
     for option in ("--no-progress", "-q", "--log-format=json"):
         done = in_terminal(*line, option)
         assert (done.code, done.err) == (0, "")

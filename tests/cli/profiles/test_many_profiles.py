@@ -90,3 +90,28 @@ def test_several_accounts_are_backed_up_in_one_run(shop: Shop, typed: Type, tmp_
 def test_a_file_that_cannot_be_read_is_one_error(typed: Type, tmp_path: Path) -> None:
     done = typed("backup", "--config", tmp_path / "nothing", "--profile", "a", "--profile", "b")
     assert (done.code, done.out) == (2, "") and "cannot read the config file" in done.err
+
+
+def test_a_glob_stands_for_its_profiles_however_many(typed: Type, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[defaults]\nserver = "nats://127.0.0.1:1"\nrepo = "{tmp_path}/repo"\n'
+        "[profiles.prod-b]\n[profiles.prod-a]\n[profiles.test]\n"
+    )
+
+    def profiles(*names: str) -> list[str]:
+        done = typed("backup", "--config", config, *(word for name in names for word in ("--profile", name)), "--json")
+        assert done.code == 20
+        return [one["profile"] for one in check("profiles", Typed(0, done.out, done.err))["profiles"]]
+
+    assert profiles("prod-*") == ["prod-a", "prod-b"]
+    assert profiles("test", "prod-*", "prod-a") == ["test", "prod-a", "prod-b"]
+    assert profiles("prod-a*") == ["prod-a"]  # in the same form as for several
+    told = typed("backup", "--config", config, "--profile", "t*")
+    assert told.out == "profile test\n\n1 profile: test failed (exit code 20)\n"
+    nothing = typed("backup", "--config", config, "--profile", "x-*")
+    assert nothing.code == 2 and "has no profile like 'x-*'" in nothing.err
+    several = typed("follow", "--config", config, "--profile", "prod-*")
+    assert several.code == 2 and "'follow' runs for one profile at a time" in several.err
+    shown = typed("config", "check", "--config", config, "--profile", "prod-*", "--json").document
+    assert [one["profile"] for one in shown["profiles"]] == ["prod-a", "prod-b"]

@@ -87,7 +87,15 @@ def _all_commands() -> Iterator[tuple[str, Command]]:
             yield (f"{name}.{word}" if word else name), command
 
 
-_OF_KIND = {"DURATION": "3s", "BYTES": "1MiB", "SIZE": "1MiB", "DURATION|TIME": "3d", "K=V": "k=v", "K[=V]": "k"}
+_OF_KIND = {
+    "DURATION": "3s",
+    "BYTES": "1MiB",
+    "SIZE": "1MiB",
+    "DURATION|TIME": "3d",
+    "TIME_OR_SEQ": "24h",
+    "K=V": "k=v",
+    "K[=V]": "k",
+}
 
 
 def _sample(key: str, parameter: click.Parameter) -> Any:
@@ -331,10 +339,10 @@ def test_the_shell_s_home_is_known_in_file_names(
         ("[profiles.p]\nexclude = ['x']", "profile p: unknown key 'exclude'", "It is an option of backup, "),
         ("[profiles.p.bakcup]\n", "profile p: unknown key 'bakcup'", "Did you mean backup?"),
         ("[profiles.p.backup]\nexlude = []", "profile p: backup: unknown key 'exlude'", "Did you mean exclude?"),
-        ("[profiles.p]\nbackup = 1", "profile p: backup: it is no table", ""),
+        ("[profiles.p]\nbackup = 1", "profile p: backup: it is not a table", ""),
         ("[profiles.p.backup]\nexclude = 'x'", "profile p: backup: exclude has to be a list of texts", ""),
         ("[profiles.p.backup]\njobs = '4'", "profile p: backup: jobs has to be a number", ""),
-        ("[profiles.p.backup]\njobs = 400", "profile p: backup: jobs: 400 is not in the range", ""),
+        ("[profiles.p.backup]\njobs = 400", "profile p: backup: jobs: 400 is not in the range 1 to 64", ""),
         ("[profiles.p.backup]\nincremental = 'x'", "profile p: backup: incremental: 'x' is not one of", ""),
         ("[profiles.p.backup]\nlock-timeout = '3'", "backup: lock-timeout: not a duration: '3'", "500ms"),
         ("[profiles.p.backup]\nstreams = ['a.b']", "backup: streams: no stream can be named 'a.b'", "not by subject"),
@@ -351,8 +359,8 @@ def test_the_shell_s_home_is_known_in_file_names(
         ("[profiles.p.backup]\ntag = ['x']", "backup: tag: not a tag: 'x'", "KEY=VALUE"),
         ("[profiles.p.backup]\nlock-until = 'sometime'", "backup: lock-until: not a duration: 'sometime'", "500ms"),
         ("[profiles.p.backup]\nlock-until = '2026-13-01T00:00:00Z'", "backup: lock-until: no such time: ", ""),
-        ('[profiles.p]\npassword-command = "pass \'x"', "profile p: password-command: it is no command", "quoted"),
-        ('[profiles.p.hooks]\nafter = "sh -c \'x"', "profile p: hooks: after: it is no command", "quoted"),
+        ('[profiles.p]\npassword-command = "pass \'x"', "profile p: password-command: it is not a command", "quoted"),
+        ('[profiles.p.hooks]\nafter = "sh -c \'x"', "profile p: hooks: after: it is not a command", "quoted"),
         ("[profiles.p.hooks]\nping-url = 'ftp://x/y'", "ping-url: a ping URL is not an http or https URL", "https://"),
         ("[profiles.p.hooks]\ntimeout = '5'", "profile p: hooks: timeout: not a duration", ""),
         ("[defaults]\nrpo = 'x'\n[profiles.p]", "defaults: unknown key 'rpo'", "Did you mean repo?"),
@@ -459,7 +467,7 @@ def test_config_check_shows_everything_at_once(config: Callable[[str], Path], ty
     assert problems == [
         "defaults: repo: the variable NOT_SET_ANYWHERE is not set",
         "profile b: unknown key 'sever'",
-        "profile b: restore: if-exists: 'relace' is not one of 'fail', 'skip', 'replace'",
+        "profile b: restore: if-exists: 'relace' is not one of fail, skip, replace",
         "profile b: key: add: unknown key 'encrypt-tw'",
     ]
     (warning,) = document["warnings"]
@@ -485,7 +493,7 @@ def test_config_check_goes_on_behind_tables_of_wrong_names(config: Callable[[str
     config("x = 1\n[default]\n[profiles]\np = 3\n[profiles.'b c']\n[profiles.a]\nsever = 'x'\n")
     done = typed("config", "check")
     assert done.code == 2
-    for says in ("'x'", "'default' (Did you mean defaults?)", "profile p is no table", "'b c'", "'sever'"):
+    for says in ("'x'", "'default' (Did you mean defaults?)", "profile p is not a table", "'b c'", "'sever'"):
         assert says in done.out
     assert done.out.endswith("1 profile, 5 problems\n")
 

@@ -23,8 +23,8 @@ from jsbackup.cli.schedules.cron import cron_files
 from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, times_of
 from jsbackup.cli.schedules.kubernetes import kubernetes_files, toml_text
 from jsbackup.cli.schedules.systemd import _escaped, systemd_files
-from jsbackup.cli.schedules.yaml import to_yaml
 from jsbackup.errors import UsageError
+from jsbackup.formats.yaml_text import to_yaml
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
 from tests.harness.servers import missing
@@ -246,7 +246,7 @@ def test_manifests_are_what_kubernetes_takes_and_run_with_what_is_mounted(
 @pytest.mark.nats
 def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Path, tmp_path: Path) -> None:
     notes = made(typed, "cron", profile="Other.Shop")["notes"]
-    assert len(notes) == 3 and "keep-daily" in notes[0] and "no drill" in notes[1] and "--no-init" in notes[2]
+    assert len(notes) == 3 and "keep-daily" in notes[0] and "drill is left out" in notes[1] and "--no-init" in notes[2]
     whole = config.read_text()
     for line, message in (
         ("--format cron --every 7m", "every 7m"),
@@ -268,6 +268,27 @@ def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Pa
         config.write_text(whole.replace(old, new))
         done = typed("schedule", "--profile", "shop", "--format", "cron")
         assert done.code == 2 and message in done.err, done.err
+
+
+def test_a_schedule_of_all_accounts_says_whose_files_these_are(typed: Type, tmp_path: Path) -> None:
+    config = tmp_path / "all.toml"
+    written = """
+        [profiles.all]
+        repo = "/backups"
+        server = "nats://nats.internal"
+        [profiles.all.backup]
+        all-accounts = true
+        account-creds = ["/etc/nats/creds", "nsc", "op://nats/{account}/creds", "~/creds"]
+        account-logins = "/etc/nats/logins.toml"
+        """
+    config.write_text(written)
+    line = ("schedule", "--format", "cron", "--config", config, "--profile", "all")
+    done = typed(*line)
+    assert done.code == 0 and "the files of --account-… options are not lent to the job" in done.err
+    for text in ("/etc/nats/creds", "/etc/nats/logins.toml"):
+        config.write_text(written.replace(text, "somewhere"))
+        refused = typed(*line)
+        assert refused.code == 2 and "of the profile does not begin with /: somewhere" in refused.err
 
 
 def test_without_a_profile_there_is_nothing_to_schedule(typed: Type) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jsbackup.engine.backup.emptied import find_lost
+from jsbackup.engine.backup.emptied import find_vanished
 from jsbackup.repository.manifest import Captured
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.stores.memory import MemoryStore
@@ -20,10 +20,10 @@ def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
     (stream,) = made.streams
     stream = replace(stream, state=replace(stream.state, first_ns=2**62))
     results = [StoredStream(stream)]
-    lost = find_lost(repository, made, results, {})
+    lost = find_vanished(repository, made, results, {})
     assert (lost.note, lost.gone, [one.incomplete for one in lost.results]) == ("", (), [False])
 
     nothing = Captured(0, 0, 0, 0, "2026-11-21T01:45:00Z", "2026-11-21T01:45:00Z")
     empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
-    lost = find_lost(repository, empty, [StoredStream(one) for one in empty.streams], {})
-    assert "nothing is left" in lost.note and "has none any more" in lost.results[0].stream.warnings[0]
+    lost = find_vanished(repository, empty, [StoredStream(one) for one in empty.streams], {})
+    assert "nothing is left" in lost.note and "has none now" in lost.results[0].stream.warnings[0]

@@ -99,7 +99,7 @@ def test_a_lease_that_is_lost_is_not_renewed_any_more() -> None:
         assert store.reached.wait(FAR_SECONDS)
         for info in list(store.list()):
             store.delete(info.key)
-        with pytest.raises(RepositoryLocked, match="removed by somebody"):
+        with pytest.raises(RepositoryLocked, match="removed by someone"):
             while True:
                 lease.renew()
         with pytest.raises(RepositoryLocked):

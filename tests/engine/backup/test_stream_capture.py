@@ -14,7 +14,7 @@ from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read import consume, snapshot_attempts
 from jsbackup.engine.read.increment import Incremental
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, SnapshotBusy, TransferError
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Source, StreamBackup
 from jsbackup.repository.repository import Repository

@@ -21,7 +21,7 @@ from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.refs import id_of
+from jsbackup.repository.refs import folder_of, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.restores import connection_to
@@ -146,7 +146,7 @@ def test_what_a_worker_found_damaged_is_told_to_the_one_that_records_it(source: 
     assert [stream.name for stream in done.results] == ["A", "C"]
     (failure,) = done.failures
     assert failure.name == "B" and failure.error.exit_code == 14 and ref.key in failure.error.message
-    assert done.damaged == {id_of(ref)}
+    assert done.damaged == {id_of(ref): folder_of(ref)}
 
 
 def test_a_stream_that_was_being_replaced_is_left_to_the_user(source: str, target: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.drill import adapt_streams, needed_bytes, newest_message_ns
-from jsbackup.engine.check.drill_server import DrillServers, ServerProgram, find_program
+from jsbackup.engine.check.drill_server import DrillServers
+from jsbackup.engine.check.server_program import ServerProgram, find_program
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import RestoreOptions
@@ -109,13 +110,16 @@ def test_a_server_that_does_not_start_says_why_without_its_password(tmp_path: Pa
     program = find_program(Path(sys.executable).parent / "nats-server", None, tmp_path)
     assert program.version == BUNDLED
     (tmp_path / "file").write_text("")
-    with pytest.raises(JsBackupError, match="cannot be started in"), DrillServers(program, 1, tmp_path / "file", bytes):
+    with (
+        pytest.raises(JsBackupError, match="cannot be started in"),
+        DrillServers(program, 1, tmp_path / "file", random=bytes),
+    ):
         pass
     ends = _fake(tmp_path / "ends", f"[FTL] cannot start with {(b's' * 24).hex()}")
     failing = ServerProgram(ends, "2.15.1")
     with (
-        pytest.raises(JsBackupError, match=r"of the drill ended: .*cannot start with …") as caught,
-        DrillServers(failing, 1, tmp_path, lambda count: b"s" * count),
+        pytest.raises(JsBackupError, match=r"ended: .*cannot start with …") as caught,
+        DrillServers(failing, 1, tmp_path, random=lambda count: b"s" * count),
     ):
         pass
     assert (b"s" * 24).hex() not in caught.value.message

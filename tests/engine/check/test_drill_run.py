@@ -8,7 +8,7 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.drill_run import DrillRun
-from jsbackup.engine.check.drill_server import ServerProgram
+from jsbackup.engine.check.server_program import ServerProgram
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository

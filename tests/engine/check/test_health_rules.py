@@ -11,6 +11,7 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.health_rules import Limits, LiveStreams, find_breaches, last_good_verify, not_backed_up, span
+from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
 from jsbackup.repository import layout
@@ -322,3 +323,55 @@ def test_ten_thousand_backups_take_few_requests() -> None:
 )
 def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
     assert span(seconds) == said
+
+
+# --- many accounts ---
+
+
+def of_account(account: str, name: str = "") -> Source:
+    return Source("2.15.1", cluster="C1", account=account, account_name=name or None)
+
+
+def test_no_account_of_many_is_left_out(world: World) -> None:
+    for number in range(120):
+        world.back_up(2, "ORDERS", source=of_account(f"A{number}"))
+    status = world.status()
+    assert len(status.lines) == 120 and status.others == 0
+    assert len(find_breaches(status, Limits(max_age_seconds=HOUR))) == 120
+
+
+def test_of_one_account_the_newest_series_are_looked_at(world: World) -> None:
+    for number in range(60):
+        world.back_up(100 - number, "ORDERS", selection=Selection((f"S{number}",)))
+    world.back_up(100, "ORDERS", source=of_account("B"))
+    status = world.status()
+    assert len(status.lines) == 51 and status.others == 10
+
+
+def test_a_series_has_the_present_name_of_its_account(world: World) -> None:
+    key = "A" * 56
+    world.back_up(3, "ORDERS", source=of_account(key, "before"))
+    world.back_up(2, "ORDERS", source=of_account(key, "after"))
+    [line] = world.status().lines
+    assert line.words == f"cluster C1, account {key}, all streams"
+    assert line.title == f"cluster C1, account {key} (after), all streams"
+    [breach] = find_breaches(world.status(), Limits(max_age_seconds=HOUR))
+    assert f"account {key} (after)" in breach.reason and breach.about == line.words
+
+
+def test_what_of_all_accounts_is_not_backed_up(world: World) -> None:
+    world.back_up(2, "ORDERS", source=of_account("A"))
+    accounts = (
+        LiveStreams(Origin("C1", "A", ""), ("ORDERS",)),
+        LiveStreams(Origin("C1", "NEW", "", account_name="new one"), ("A", "B")),
+        LiveStreams(Origin("C1", "EMPTY", ""), ()),
+        LiveStreams(Origin("C1", "TMP", ""), ("TMP-1",), (Glob("TMP-*"),)),
+    )
+    status = world.status()
+    [breach] = find_account_breaches(status, LiveAccounts(accounts))
+    assert (breach.rule, breach.about) == ("account-not-backed-up", "C1/NEW")
+    assert "NEW (new one) has 2 streams, and no backup" in breach.reason
+    found = list(find_account_breaches(status, LiveAccounts((LiveStreams(Origin("C1", "A", ""), ("ORDERS", "X")),))))
+    assert [one.rule for one in found] == ["streams-not-backed-up"]
+    found = list(find_account_breaches(status, LiveAccounts((), ("1 of 2 servers answered",))))
+    assert [(one.rule, one.reason) for one in found] == [("servers-not-answering", "1 of 2 servers answered")]

@@ -14,8 +14,8 @@ import pytest
 from jsbackup.engine.clone.live import LiveSupply
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read import snapshot_attempts
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits
-from jsbackup.engine.restore import abandon
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -43,9 +43,9 @@ LIMITS = CaptureLimits(chunk_bytes=128 * KIB, request_seconds=600, idle_seconds=
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(snapshot_attempts, "_BUSY_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(abandon, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(abandon, "_APPEAR_SECONDS", 0.0)
-    monkeypatch.setattr(abandon, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
+    monkeypatch.setattr(remove_unfinished, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(remove_unfinished, "_APPEAR_SECONDS", 0.0)
+    monkeypatch.setattr(remove_unfinished, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
 
 
 @cache

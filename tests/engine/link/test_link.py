@@ -87,7 +87,7 @@ class Waiting:
 
 @pytest.mark.nats
 @pytest.mark.parametrize("version", VERSIONS)
-def test_header_blocks_arrive_byte_for_byte(version: str) -> None:
+def test_header_blocks_go_and_arrive_byte_for_byte(version: str) -> None:
     blocks = [
         b"NATS/1.0\r\n\r\n",
         b"NATS/1.0\r\nA: 1\r\nA: 2\r\na: 3\r\nA: 1\r\n\r\n",
@@ -112,6 +112,8 @@ def test_header_blocks_arrive_byte_for_byte(version: str) -> None:
             for number, block in enumerate(blocks):
                 data = b"payload" * number
                 raw_publish(server, f"HPUB raw.{number} re.ply {len(block)} {len(block) + len(data)}", block + data)
+                assert await subscription.next(10) == Message(f"raw.{number}", "re.ply", block, data)
+                await link.publish(f"raw.{number}", data, "re.ply", block)
                 assert await subscription.next(10) == Message(f"raw.{number}", "re.ply", block, data)
             raw_publish(server, "PUB raw.none 0", b"")
             assert await subscription.next(10) == Message("raw.none", None, b"", b"")
@@ -390,7 +392,7 @@ def test_a_transfer_learns_that_its_acknowledgements_are_denied() -> None:
         ):
             for number in range(200):
                 await one.publish(f"$JS.SNAPSHOT.ACK.S.x.131072.{number}")
-            with pytest.raises(NatsPermissionDenied, match=r"publishing to \$js\.snapshot\.ack\.s\.x\.131072\.\d+"):
+            with pytest.raises(NatsPermissionDenied, match=r"publishing to \$JS\.SNAPSHOT\.ACK\.S\.x\.131072\.\d+"):
                 await one.next(FAR_SECONDS)
             with pytest.raises(NatsPermissionDenied):
                 await one.publish("other")

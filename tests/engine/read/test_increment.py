@@ -14,7 +14,7 @@ from jsbackup.engine.read.increment import (
     PresentSequences,
     SequenceSpan,
     Whole,
-    choose,
+    accept_increment,
     plan_increment,
 )
 from jsbackup.formats.digest import StreamDigest
@@ -176,7 +176,7 @@ def test_a_stream_that_cannot_be_the_same_any_more_is_read_whole() -> None:
     assert why(backup(OLD), stream(OLD[:-1])) == "it ends at sequence 19 and ended at 20 in the last backup"
     assert why(backup(OLD[4:]), stream(OLD)) == "it begins at sequence 1 and began at 5 in the last backup"
     assert why(backup(OLD), stream(OLD[::2], 30)) == "every segment of the last backup has changed"
-    assert why(backup(OLD), replace(stream([*OLD, 21]), created="2026-11-22T01:45:00Z")) == "it was made anew"
+    assert why(backup(OLD), replace(stream([*OLD, 21]), created="2026-11-22T01:45:00Z")) == "it was created again"
     assert why(backup([], 5), stream([6])) == "the last backup has no messages of it"
     assert why(backup(OLD), stream([*OLD, 21], lost=2)) == "the server reports 2 damaged messages"
 
@@ -237,7 +237,7 @@ def sized(read: int, whole: int, bytes_each: int) -> Increment:
 
 
 def auto(made: Increment, info: StreamInfo, *consumers: ConsumerInfo, version: tuple[int, int] = V2) -> str:
-    chosen = choose(Incremental.AUTO, made, info, consumers, version=version)
+    chosen = accept_increment(Incremental.AUTO, made, info, consumers, version=version)
     return chosen.why if isinstance(chosen, Whole) else ""
 
 
@@ -269,4 +269,4 @@ def test_a_stream_that_no_snapshot_can_be_had_of_is_read_apart_as_soon_as_that_i
 
 def test_always_is_what_it_says() -> None:
     made, info = sized(1_000_000, 1_000_000, 256), stream(OLD)
-    assert choose(Incremental.ALWAYS, made, info, [consumer(pending=1)], version=V2) is made
+    assert accept_increment(Incremental.ALWAYS, made, info, [consumer(pending=1)], version=V2) is made

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read import join
 from jsbackup.engine.read.increment import Incremental, Whole, plan_increment
-from jsbackup.engine.read.join import Joined, carry_out, take_increment
+from jsbackup.engine.read.join import Joined, read_increment, take_increment
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, JsBackupError, TransferError, UnsupportedError
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.protocol.info import StreamInfo
@@ -85,7 +85,9 @@ class Stored:
         plan = plan_increment(self.previous, self.previous.segments, info, writer.cuts)
         if isinstance(plan, Whole):
             return plan
-        joining = carry_out(cast(JetStream, model), info, plan, None, writer=writer, read=read, read_on=_no_reading_on)
+        joining = read_increment(
+            cast(JetStream, model), info, plan, None, writer=writer, read=read, read_on=_no_reading_on
+        )
         return asyncio.run(joining)
 
     def messages(self, joined: Joined) -> list[Message]:
@@ -232,16 +234,16 @@ def test_the_examples_below_differ_only_in_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("batches", "kind", "words"),
     [
-        ([LAST[:6], LAST[5:]], FormatError, "more messages came"),  # one twice, in two batches
-        ([[*LAST[:6], *LAST[5:]]], FormatError, "more messages came"),  # one twice, in one batch
+        ([LAST[:6], LAST[5:]], FormatError, "delivered more messages"),  # one twice, in two batches
+        ([[*LAST[:6], *LAST[5:]]], FormatError, "delivered more messages"),  # one twice, in one batch
         ([[*LAST[:6], *LAST[5:9], *LAST[10:]]], FormatError, "sequence 22 after 22"),  # and another one not at all
         ([[*LAST[:5], LAST[6], LAST[5], *LAST[7:]]], FormatError, "sequence 22 after 23"),  # out of order
-        ([LAST[:4], LAST[9:], LAST[4:9]], FormatError, "more messages came"),  # out of order, batch by batch
-        ([[*rows(16), *LAST]], FormatError, "more messages came"),  # before the beginning
-        ([[*LAST, *rows(31)]], FormatError, "more messages came"),  # past the end
-        ([LAST, rows(31)], FormatError, "more messages came"),
-        ([LAST[:-1], rows(31)], FormatError, "more messages came"),  # past the end, in place of the last
-        ([[*LAST[:-1], *rows(31)]], FormatError, "more messages came"),
+        ([LAST[:4], LAST[9:], LAST[4:9]], FormatError, "delivered more messages"),  # out of order, batch by batch
+        ([[*rows(16), *LAST]], FormatError, "delivered more messages"),  # before the beginning
+        ([[*LAST, *rows(31)]], FormatError, "delivered more messages"),  # past the end
+        ([LAST, rows(31)], FormatError, "delivered more messages"),
+        ([LAST[:-1], rows(31)], FormatError, "delivered more messages"),  # past the end, in place of the last
+        ([[*LAST[:-1], *rows(31)]], FormatError, "delivered more messages"),
         ([LAST[:9], LAST[10:]], IntegrityError, "sequence 26 of S exists and was not delivered"),
         ([LAST[:-1]], IntegrityError, "sequence 30 of S exists and was not delivered"),
         ([], TransferError, "next to the join were deleted"),

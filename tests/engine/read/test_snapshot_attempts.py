@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jsbackup.engine.read import snapshot_attempts
+from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
-from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.errors import FormatError, JsBackupError, NatsTimeout, SnapshotBusy, TransferError
+from jsbackup.formats.archive.archive import SealedBlock
+
+
+class _Server:
+    """Only asked for the stream."""
+
+    async def stream(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name)
+
+
+JS: Any = _Server()
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +41,7 @@ def _after(attempts: SnapshotAttempts, *errors: JsBackupError) -> None:
 
 
 def test_each_attempt_has_less_in_flight_and_the_last_error_is_raised() -> None:
-    attempts = SnapshotAttempts("ORDERS", CaptureLimits())
+    attempts = SnapshotAttempts(JS, "ORDERS", CaptureLimits())
     _after(attempts, TransferError("broken"), NatsTimeout("silent"), FormatError("damaged"))
     assert (attempts.number, attempts.limits) == (4, CaptureLimits().reduced().reduced().reduced())
     last = TransferError("broken again")
@@ -38,13 +52,34 @@ def test_each_attempt_has_less_in_flight_and_the_last_error_is_raised() -> None:
 
 def test_what_cannot_help_is_not_tried() -> None:
     with pytest.raises(TransferError, match="hopeless"):
-        _after(SnapshotAttempts("ORDERS", CaptureLimits()), TransferError("hopeless", retry=False))
+        _after(SnapshotAttempts(JS, "ORDERS", CaptureLimits()), TransferError("hopeless", retry=False))
 
 
 def test_waiting_for_another_snapshot_is_no_attempt_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = SnapshotAttempts("ORDERS", CaptureLimits())
+    attempts = SnapshotAttempts(JS, "ORDERS", CaptureLimits())
     _after(attempts, *[SnapshotBusy("busy")] * 9)
     assert (attempts.number, attempts.limits) == (1, CaptureLimits())
     monkeypatch.setattr(snapshot_attempts, "_BUSY_SECONDS", -1.0)
     with pytest.raises(SnapshotBusy):
-        _after(SnapshotAttempts("ORDERS", CaptureLimits()), SnapshotBusy("busy"))
+        _after(SnapshotAttempts(JS, "ORDERS", CaptureLimits()), SnapshotBusy("busy"))
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_an_encrypted_block_is_no_attempt_once_all_messages_are_read(
+    monkeypatch: pytest.MonkeyPatch, *, stuck: bool
+) -> None:
+    readings = []
+
+    async def read_messages(_js: Any, info: Any, _advance: Any, **only: Any) -> AsyncGenerator[None, None]:
+        readings.append((info.name, only))
+        yield
+        if stuck:
+            raise TransferError("the consumer delivers nothing")
+
+    monkeypatch.setattr(snapshot_attempts, "read_messages", read_messages)
+    attempts = SnapshotAttempts(JS, "ORDERS", CaptureLimits())
+    _after(attempts, SealedBlock("encrypted"))
+    assert (attempts.number, attempts.limits) == (1, CaptureLimits())
+    assert readings == [("ORDERS", {"only": {"headers_only": True}})]
+    _after(attempts, SealedBlock("damaged all over"))
+    assert attempts.number == 2 and len(readings) == 1

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.restore import after_restore, stream_restore
+from jsbackup.engine.restore import after_restore, remove_unfinished
 from jsbackup.engine.restore.after_restore import RestoredConsumer, settle
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.planning.model import PlannedConsumer
@@ -116,6 +116,6 @@ def test_a_stream_that_was_restored_a_moment_ago_is_not_replaced_at_once(
     async def sleep(seconds: float) -> None:
         server.done.append(f"sleep {seconds:.1f}")
 
-    monkeypatch.setattr(stream_restore.asyncio, "sleep", sleep)
-    asyncio.run(stream_restore.make_way(cast(JetStream, server), there))
+    monkeypatch.setattr(remove_unfinished.asyncio, "sleep", sleep)
+    asyncio.run(remove_unfinished.make_way(cast(JetStream, server), there))
     assert server.done == [*([] if waits is None else [f"sleep {waits:.1f}"]), "delete S"]

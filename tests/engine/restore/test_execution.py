@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine.restore import abandon
+from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -38,9 +38,9 @@ LABEL = "a backup"
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandon, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(abandon, "_APPEAR_SECONDS", 0.0)
-    monkeypatch.setattr(abandon, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
+    monkeypatch.setattr(remove_unfinished, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(remove_unfinished, "_APPEAR_SECONDS", 0.0)
+    monkeypatch.setattr(remove_unfinished, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
 
 
 def stored(objects: Objects, name: str) -> StreamBackup:
@@ -134,7 +134,7 @@ def test_a_stream_is_marked_until_it_is_complete_and_proved_by_reading_it_back()
 
 @pytest.mark.parametrize("reason", [NO_ROOM, (10058, "stream name already in use"), (10130, "stream name in use")])
 def test_a_refused_restore_leaves_everything_alone_and_the_others_go_on(reason: tuple[int, str]) -> None:
-    """A name that somebody else took between the plan and now is among the reasons."""
+    """A name that someone else took between the plan and now is among the reasons."""
     streams: list[ScriptedStream] = []
 
     async def script(scene: Scene) -> None:
@@ -436,5 +436,5 @@ def test_a_stream_that_cannot_be_restored_after_it_was_deleted_is_kept_as_its_co
 
     error = failure_of(script, replaces=True)
     assert type(error) is TargetConflict
-    assert f"What was to replace it is proved and kept as stream {copies[0].name}." in (error.hint or "")
+    assert f"Its replacement is proved and kept as stream {copies[0].name}." in (error.hint or "")
     assert (olds[0].removals, copies[0].removals) == (1, 0)

@@ -3,14 +3,17 @@
 //	jsm backup   URL STREAM DIRECTORY [check]
 //	jsm restore  URL STREAM DIRECTORY
 //	jsm validate DIRECTORY...
+//	jsm contexts FILE...
 //	jsm version
 //
 // Tests use it to see what that library writes and what it takes. The last line on stdout is the stream's state, as JSON;
-// of validate there is a line for each directory, with an error or what it counted.
+// of validate there is a line for each directory, with an error or what it counted; of contexts one for each file of a
+// context, with an error or the login that comes of it.
 package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nats-io/jsm.go"
+	"github.com/nats-io/jsm.go/natscontext"
 	jsmbackup "github.com/nats-io/jsm.go/backup"
 	"github.com/nats-io/nats.go"
 )
@@ -35,6 +39,9 @@ func run(args []string) error {
 	}
 	if len(args) > 1 && args[0] == "validate" {
 		return validate(args[1:])
+	}
+	if len(args) > 1 && args[0] == "contexts" {
+		return contexts(args[1:])
 	}
 	if len(args) < 4 {
 		return fmt.Errorf("usage: jsm backup|restore URL STREAM DIRECTORY, or jsm validate DIRECTORY...")
@@ -117,4 +124,60 @@ func version() error {
 		}
 	}
 	return nil
+}
+
+// login is what a client would send. Signature is that of "nonce", by which a seed shows.
+type login struct {
+	URL       string `json:"url"`
+	User      string `json:"user"`
+	Password  string `json:"password"`
+	Token     string `json:"token"`
+	JWT       string `json:"jwt"`
+	NKey      string `json:"nkey"`
+	Signature string `json:"signature"`
+	Error     string `json:"error"`
+}
+
+func contexts(files []string) error {
+	for _, file := range files {
+		found, err := loginOf(file)
+		if err != nil {
+			found = login{Error: err.Error()}
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loginOf(file string) (login, error) {
+	nctx, err := natscontext.NewFromFile(file)
+	if err != nil {
+		return login{}, err
+	}
+	made, err := nctx.NATSOptions()
+	if err != nil {
+		return login{}, err
+	}
+	var opts nats.Options
+	for _, set := range made {
+		if err := set(&opts); err != nil {
+			return login{}, err
+		}
+	}
+	found := login{URL: nctx.ServerURL(), User: opts.User, Password: opts.Password, Token: opts.Token, NKey: opts.Nkey}
+	if opts.UserJWT != nil {
+		if found.JWT, err = opts.UserJWT(); err != nil {
+			return login{}, err
+		}
+	}
+	if opts.SignatureCB != nil {
+		signature, err := opts.SignatureCB([]byte("nonce"))
+		if err != nil {
+			return login{}, err
+		}
+		found.Signature = base64.StdEncoding.EncodeToString(signature)
+	}
+	return found, nil
 }

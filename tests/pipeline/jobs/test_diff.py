@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.pipeline.jobs.diff import SparkComparer
-from jsbackup.pipeline.tasks import tasks
+from jsbackup.pipeline.tasks import packing
 from jsbackup.progress import NullProgress
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.read.diff import DiffReport, DiffRun, diff_backups
@@ -66,7 +66,7 @@ def test_the_same_is_found_on_spark_as_here(
         return diff_backups(DiffRun(objects, lambda names: names, consumers=True, named=named), *manifests, compare)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "_LEAST_BYTES", 1000)
+        patch.setattr(packing, "_LEAST_BYTES", 1000)
         assert run(SparkComparer(lambda: spark, kept.place, NullProgress())) == run(None)
 
 

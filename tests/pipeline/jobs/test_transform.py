@@ -17,8 +17,8 @@ from jsbackup.cli.main import run
 from jsbackup.config import parse_glob
 from jsbackup.pipeline.jobs.compact import compact
 from jsbackup.pipeline.jobs.transform import transform
-from jsbackup.pipeline.jobs.transform_plan import TransformOptions
 from jsbackup.pipeline.session.repository_ref import place_of
+from jsbackup.planning.transforming import TransformOptions
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
@@ -202,15 +202,37 @@ def _as_text(message: Message) -> Message:
     return message._replace(subject=message.subject if isinstance(message.subject, str) else message.subject.decode())
 
 
+def test_a_bucket_is_compacted(typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jsbackup.pipeline.tasks.packing._LEAST_BYTES", 1)
+    gone = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+    messages = [
+        m._replace(subject=f"$KV.b.k{m.sequence % 7}", headers=gone if m.sequence % 3 == 0 else None)
+        for m in some_messages(100, 300)
+    ]
+    kept = keep(tmp_path / "r", {"KV_b": messages})
+    done = check("transform", typed("transform", "latest", "--kv-compact", "--renumber", *kept.line, "--json"))
+    newest = {m.subject: m for m in messages}
+    expected = [m for m in messages if newest[m.subject] is m and m.headers is None]
+    assert 0 < len(expected) < 7
+    assert _messages(kept, done["backup"], "KV_b") == [
+        _as_text(m)._replace(sequence=number) for number, m in enumerate(expected, start=1)
+    ]
+    assert any("these are the revisions of its keys" in note for note in done["streams"][0]["notes"])
+
+
+_A_TO_M = [bytes([letter]) for letter in range(ord("a"), ord("n"))]
+
+
 def _everything(kept: Kept) -> dict[str, int]:
     return {info.key: info.size for info in kept.place.store().list() if not info.key.startswith("locks/")}
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-def test_the_newest_message_of_each_subject_is_kept_whatever_range_it_is_in(
-    typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+@pytest.mark.parametrize("newest", [0, 3])
+def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in(
+    typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool, newest: int
 ) -> None:
-    monkeypatch.setattr("jsbackup.pipeline.tasks.tasks._LEAST_BYTES", 1)
+    monkeypatch.setattr("jsbackup.pipeline.tasks.packing._LEAST_BYTES", 1)
     subjects = [f"k.{number * number % 97}" for number in range(400)]
     streams = {
         "KV": [m._replace(subject=s) for m, s in zip(some_messages(400, 30), subjects, strict=True)],
@@ -219,13 +241,17 @@ def test_the_newest_message_of_each_subject_is_kept_whatever_range_it_is_in(
     }
     kept = keep(tmp_path / "r", streams, encrypted=encrypted)
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
-    options = ["--latest-per-subject", "--subject", "k.>", "--since", "9"]
+    options = ["--last-per-subject", "3", "--renumber"] if newest else ["--latest-per-subject"]
+    options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--pattern-may-miss"]
     backup = check("transform", typed("transform", "latest", *options, *line, "--json"))["backup"]
     for name, messages in streams.items():
-        among = [m for m in messages if m.sequence >= 9 and m.subject != b"\xff"]
-        newest = {m.subject: m for m in among}
-        assert _messages(kept, backup, name) == [_as_text(m) for m in among if newest[m.subject] is m]
-    assert len(_messages(kept, backup, "KV")) < 60
+        among = [m for m in messages if m.sequence >= 9 and m.subject != b"\xff" and m.data[:1] not in _A_TO_M]
+        last = {m.subject: [n for n in among if n.subject == m.subject][-(newest or 1) :] for m in among}
+        expected = [_as_text(m) for m in among if m in last[m.subject]]
+        if newest:
+            expected = [m._replace(sequence=number) for number, m in enumerate(expected, start=1)]
+        assert _messages(kept, backup, name) == expected
+    assert len(_messages(kept, backup, "KV")) < 60 * (newest or 1)
 
 
 def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp_path: Path) -> None:
@@ -254,7 +280,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
     made = _everything(kept).keys() - stored.keys()
     assert made == {layout.manifest_key(again["backup"]), layout.witness_key(again["backup"])}
     told = typed("transform", again["backup"], "--rename", "A=B", *kept.line)
-    assert (told.code, f"{again['backup']} is itself made of {kept.manifest.id}" in told.err) == (0, True), told.err
+    assert (told.code, f"{again['backup']} was itself made from {kept.manifest.id}" in told.err) == (0, True), told.err
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
@@ -273,7 +299,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
         (["transform", "latest", "A", "--mask", "orders.>:$.a=redact"], 15, "cannot be masked"),
         (["transform", "latest", "A", "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
         (["transform", "latest", "A", "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
-        (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM is stored undecoded"),
+        (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
         (["transform", "latest", "OBJ_b", "--latest-per-subject"], 15, "is an object bucket"),
         (["compact", "2099"], 2, "no backup starts with '2099'"),
     ):
@@ -291,14 +317,14 @@ def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path
     kept = keep(tmp_path / "r", {"A": user, "B": user})
     line = ("transform", kept.manifest.id, *kept.line)
     for words, said in (
-        (["--mask", "orders.>:$.mail=redact"], "has 20 messages that --mask orders.>:$.mail=redact is for"),
+        (["--mask", "orders.>:$.mail=redact"], "masks nothing in the 20 messages that it applies to"),
         (["--subject", "nobody.>"], "none of the 40 messages would be left"),
     ):
         done = typed(*line, *words)
         assert (done.code, said in done.err) == (15, True), done
     assert kept.repository.backups() == [kept.manifest.id]
     meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--mask-may-miss", "--json")
-    assert meant.code == 0 and "nothing is masked by" in meant.out, meant
+    assert meant.code == 0 and "masks nothing in the" in meant.out, meant
     empty = typed(*line, "A", "--subject", "nobody.>", "--allow-empty", "--json")
     assert empty.code == 0 and empty.document["streams"][0]["messages"] == 0, empty
 
@@ -328,7 +354,9 @@ def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path
         for words in (["compact", "latest"], ["transform", "latest", "--rename", "A=B"]):
             assert typed(*words, *given).code == 12
     count = len(old.streams[0].segments)
-    told = check("compact", typed("compact", "latest", *line, "--json"))
+    use = "always" if encrypted else "auto"
+    told = check("compact", typed("compact", "latest", *line, "--json", "--spark", use))
+    assert told["spark"]["used"] == encrypted
     assert (told["made_of"], told["segments_before"], told["segments"]) == (old.id, count, 1) and count > 5
     new = kept.place.open().manifest(told["backup"])
     assert is_backup_id(new.id) and new.id > old.id and (new.created, new.tags) == (old.created, old.tags)

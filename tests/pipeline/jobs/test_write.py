@@ -100,7 +100,7 @@ def test_what_is_no_table_of_messages_is_refused(spark: SparkSession, tmp_path: 
         with pytest.raises(kind, match=said) as caught:
             write_backup(spark, kept.place, {"S": TableStream(frame)})
         assert caught.value.exit_code == kind.exit_code
-    with pytest.raises(UsageError, match="no streams"):
+    with pytest.raises(UsageError, match="at least one stream"):
         write_backup(spark, kept.place, {})
     sealed = keep(tmp_path / "sealed", {}, encrypted=True)
     with pytest.raises(KeyUnavailable, match="writer key"):

@@ -33,11 +33,11 @@ SQL = "SELECT stream, count(*), sum(length(data)) FROM messages GROUP BY stream 
 WHERE = """
 import functools, json, sys
 from jsbackup.pipeline.session.session import SparkSettings, open_session
-from jsbackup.pipeline.tasks.tasks import run_tasks
+from jsbackup.pipeline.tasks.tasks import OnSpark
 with open_session(SparkSettings(remote=sys.argv[1])) as session:
     ask = functools.partial(eval, "__import__('jsbackup.formats.kernels').formats.kernels.active()")
     name = functools.partial(eval, "__import__('jsbackup').__file__")
-    print(json.dumps(list(run_tasks(session, "asking", [ask, name]))))
+    print(json.dumps(list(OnSpark(session).run("asking", [ask, name]))))
 """
 
 

@@ -105,7 +105,7 @@ def test_leases_are_told_by_who_holds_them() -> None:
         acquire(store, terms, wait_seconds=0, clock=lambda: now, sleep=lambda _: None, random=lambda n: b"\1" * n)
 
     take(TERMS)
-    assert "at work: backup (since" in examine(store)["leases"].found
+    assert "active locks: backup (since" in examine(store)["leases"].found
     now = 3600.0
     assert wrong(examine(store))["leases"] == "warning"
     assert "unlock" in (examine(store)["leases"].fix or "")
@@ -113,7 +113,7 @@ def test_leases_are_told_by_who_holds_them() -> None:
         store.delete(info.key)
     take(replace(TERMS, mode=Mode.EXCLUSIVE, purpose="prune"))
     found = examine(store)["leases"]
-    assert found.verdict is Verdict.WARNING and "others wait for prune" in found.found
+    assert found.verdict is Verdict.WARNING and "other commands wait for prune" in found.found
 
 
 _LATER = encode_document({"format": 99, "required_features": []}, "descriptor")

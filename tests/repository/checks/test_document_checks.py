@@ -19,7 +19,7 @@ from tests.harness.backups import CREATED, FIRST, make_repository, store_backup
 from tests.harness.damage import put_instead, swap
 from tests.harness.stores import Fault, FaultStore
 
-ME, OTHER = (age.identity_of(bytes([number]) * 32) for number in (1, 2))
+ME, OTHER = (age.age_identity(bytes([number]) * 32) for number in (1, 2))
 # An RSA key has a longer stanza than others, over several lines.
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB7IrmFOLwgBiTPbtpTBjzTwXO1u5FdBJCHFvi7JIvYR"
 
@@ -101,7 +101,7 @@ def test_a_writer_that_nobody_made_one_is_told(store: MemoryStore) -> None:
     (key,) = keys_of(other, ObjectKind.WRITER)
     store.put(key, other.get(key))
     (flaw,) = check_own_documents(repository)
-    assert flaw.key == key and "somebody who may not" in flaw.problem
+    assert flaw.key == key and "someone who may not" in flaw.problem
     assert new_keys.authority.public != stranger.authority.public
 
 

@@ -99,7 +99,7 @@ def test_an_expected_backup_has_to_be_there() -> None:
 
 # --- in repositories ---
 
-ME = age.identity_of(bytes(32))
+ME = age.age_identity(bytes(32))
 
 
 @pytest.fixture(params=["encrypted", "signed"])
@@ -223,7 +223,7 @@ def test_a_catalog_that_nobody_signed_is_not_believed(repository: Repository) ->
 
 
 def test_what_is_committed_or_forgotten_meanwhile_is_no_problem(repository: Repository, keys: NewKeys) -> None:
-    """At each operation of the check, in turn, somebody else commits a backup and forgets another."""
+    """At each operation of the check, in turn, someone else commits a backup and forgets another."""
     write_catalog(repository.documents)
     given = GivenKeys(writer=keys.writer_key)
     at = 1

@@ -21,7 +21,7 @@ from jsbackup.repository.checks.verified import (
     Percent,
     Portion,
     add_run,
-    choose,
+    choose_portion,
     cover,
     read_findings,
     remember,
@@ -32,12 +32,14 @@ from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.refs import ID_BYTES
+from jsbackup.repository.refs import ID_BYTES, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_stream
+from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
 from tests.harness.damage import flip, put_instead
+from tests.harness.many_streams import manifest_of, many_streams, pages_in
 from tests.harness.stores import Fault, FaultStore
 
 NOW = 1_800_000_000
@@ -66,50 +68,50 @@ def test_four_percent_a_night_are_everything_in_twenty_five_nights(level: Level,
     stock = {name(number): Stocked(sizes[number % len(sizes)], 0.0) for number in range(count)}
     findings, seen = Findings(), set[bytes]()
     for night in range(25):
-        chosen = choose(stock, findings, level, Percent(4))
+        chosen = choose_portion(stock, findings, level, Percent(4))
         assert chosen
-        findings.add(level, chosen, NOW + night * DAY, sound=True)
+        findings.add_sound(level, chosen, NOW + night * DAY)
         seen |= chosen
     assert seen == set(stock)
     # The round after it goes by age, the oldest first.
-    again = choose(stock, findings, level, Percent(4))
+    again = choose_portion(stock, findings, level, Percent(4))
     times = sorted(findings.sound[level].values())
     assert max(findings.sound[level][one] for one in again) <= times[len(again) - 1]
 
 
 def test_so_many_bytes_are_a_bound_but_for_the_first_object() -> None:
     stock = stock_of(10)
-    assert len(choose(stock, Findings(), Level.OBJECTS, AtMost(399))) == 3
-    assert len(choose(stock, Findings(), Level.OBJECTS, AtMost(400))) == 4
-    assert len(choose(stock, Findings(), Level.OBJECTS, AtMost(0))) == 1
-    assert len(choose(stock, Findings(), Level.OBJECTS, AtMost(10**9))) == 10
+    assert len(choose_portion(stock, Findings(), Level.OBJECTS, AtMost(399))) == 3
+    assert len(choose_portion(stock, Findings(), Level.OBJECTS, AtMost(400))) == 4
+    assert len(choose_portion(stock, Findings(), Level.OBJECTS, AtMost(0))) == 1
+    assert len(choose_portion(stock, Findings(), Level.OBJECTS, AtMost(10**9))) == 10
 
 
 def test_what_is_damaged_is_always_chosen_and_what_is_missing_never() -> None:
     stock = {**stock_of(10), name(99): Stocked(100, None)}
     findings = Findings()
-    findings.add(Level.OBJECTS, [name(7), name(8)], NOW, sound=False)
-    assert choose(stock, findings, Level.OBJECTS, AtMost(100)) == {name(7), name(8), name(0)}
-    assert name(99) not in choose(stock, findings, Level.OBJECTS, Percent(100))
-    findings.add(Level.DATA, [name(7)], NOW + 1, sound=True)
-    assert choose(stock, findings, Level.OBJECTS, AtMost(100)) == {name(8), name(0)}
+    findings.add_damaged(Level.OBJECTS, dict.fromkeys([name(7), name(8)], ""), NOW)
+    assert choose_portion(stock, findings, Level.OBJECTS, AtMost(100)) == {name(7), name(8), name(0)}
+    assert name(99) not in choose_portion(stock, findings, Level.OBJECTS, Percent(100))
+    findings.add_sound(Level.DATA, [name(7)], NOW + 1)
+    assert choose_portion(stock, findings, Level.OBJECTS, AtMost(100)) == {name(8), name(0)}
 
 
 def test_a_deeper_level_counts_for_the_other_and_not_the_other_way_round() -> None:
     stock, findings = stock_of(2), Findings()
-    findings.add(Level.DATA, [name(0)], NOW, sound=True)
-    findings.add(Level.OBJECTS, [name(1)], NOW, sound=True)
-    assert choose(stock, findings, Level.DATA, AtMost(1)) == {name(1)}
+    findings.add_sound(Level.DATA, [name(0)], NOW)
+    findings.add_sound(Level.OBJECTS, [name(1)], NOW)
+    assert choose_portion(stock, findings, Level.DATA, AtMost(1)) == {name(1)}
     assert findings.verified_seconds(name(0), stock[name(0)], Level.OBJECTS) == NOW
     # Damage that only decoding shows is not undone by a SHA-256 that is right.
-    findings.add(Level.DATA, [name(1)], NOW, sound=False)
-    findings.add(Level.OBJECTS, [name(1)], NOW + 1, sound=True)
+    findings.add_damaged(Level.DATA, dict.fromkeys([name(1)], ""), NOW)
+    findings.add_sound(Level.OBJECTS, [name(1)], NOW + 1)
     assert findings.is_damaged(name(1))
 
 
 def test_an_object_that_was_put_after_it_was_verified_was_not() -> None:
     findings = Findings()
-    findings.add(Level.OBJECTS, [name(0)], NOW, sound=True)
+    findings.add_sound(Level.OBJECTS, [name(0)], NOW)
     assert findings.verified_seconds(name(0), Stocked(1, NOW + 0.5), Level.OBJECTS) is None
     assert findings.verified_seconds(name(0), Stocked(1, NOW), Level.OBJECTS) == NOW
     assert findings.verified_seconds(name(0), Stocked(1, None), Level.OBJECTS) is None
@@ -141,7 +143,7 @@ def run(
     for manifest in manifests:
         verifier.take_stock(manifest)
     if portion is not None:
-        verifier.limit_to(choose(verifier.stock, read_findings(repository.documents, now), level, portion))
+        verifier.limit_to(choose_portion(verifier.stock, read_findings(repository.documents, now), level, portion))
     problems = [problem.key for manifest in manifests for problem in verifier.check(manifest)]
     findings = remember(
         repository.documents,
@@ -368,8 +370,8 @@ class Found(Verifier):
         self.stock = {one: Stocked(1, 0.0) for one in sound | damaged}
 
     @property
-    def damaged(self) -> set[bytes]:
-        return self._broken
+    def damaged(self) -> dict[bytes, str]:
+        return {one: f"segments/{one[-1] % 3}" for one in self._broken}
 
 
 NAMES = st.sets(st.integers(0, 30).map(name))
@@ -391,6 +393,8 @@ def test_what_is_remembered_is_what_decides(runs: list[tuple[Level, set[bytes], 
     anything = Stocked(1, 0.0)
     for one in map(name, range(31)):
         assert read.is_damaged(one) == known.is_damaged(one)
+        if read.is_damaged(one):
+            assert read_damaged(documents)[one] == read.folders[one] == f"segments/{one[-1] % 3}"
         if not known.is_damaged(one):
             for level in (Level.OBJECTS, Level.DATA):
                 assert read.verified_seconds(one, anything, level) == known.verified_seconds(one, anything, level)
@@ -414,3 +418,60 @@ def test_a_record_is_described_by_its_docstring(store: MemoryStore, repository: 
     assert (found_row["at"], found_row["level"], found_row["sound"]) == ("2027-01-15T08:00:00Z", "objects", True)
     objects = len(list(store.list(layout.SEGMENTS)))
     assert len(base64.b64decode(found_row["objects"])) == objects * ID_BYTES
+
+
+def test_damage_in_one_folder_is_none_in_another(store: MemoryStore, repository: Repository) -> None:
+    manifest = store_backup(repository)
+    orders = manifest.streams[0].segments
+    put_instead(store, orders[0].key, flip(store.get(orders[0].key)))
+    run(repository, [manifest], NOW)
+    objects = Repository.open(store).objects
+    folder, _, _ = orders[0].key.rpartition("/")
+    assert objects.damaged_in(folder) == {id_of(orders[0])} and not objects.damaged_in("segments/other-1a2b3c4d")
+    assert objects.is_damaged(orders[0]) and not objects.is_damaged(orders[1])
+
+
+def test_damage_that_a_version_without_folders_recorded_may_be_anywhere(
+    store: MemoryStore, repository: Repository
+) -> None:
+    manifest = store_backup(repository)
+    orders = manifest.streams[0].segments
+    put_instead(store, orders[0].key, flip(store.get(orders[0].key)))
+    run(repository, [manifest], NOW)
+    (key,) = (info.key for info in store.list(layout.VERIFIED) if layout.is_damage_record(info.key))
+    document = json.loads(store.get(key))
+    del document["found"][0]["folder"], document["sha256"]
+    put_instead(store, key, encode_document(document, key))
+    objects = Repository.open(store).objects
+    assert objects.damaged_in("segments/other-1a2b3c4d") == {id_of(orders[0])}
+    assert objects.is_damaged(orders[0])
+    run(repository, [manifest], NOW + 1)
+    assert not Repository.open(store).objects.damaged_in("segments/other-1a2b3c4d"), "recorded again, with its folder"
+
+
+def test_pages_of_streams_are_among_what_is_verified(store: MemoryStore, repository: Repository) -> None:
+    repository.commit(manifest_of(many_streams()))
+    pages = pages_in(store)
+    found, coverage = run(Repository.open(store), [Repository.open(store).manifest(FIRST)], NOW)
+    assert found == [] and coverage.objects == coverage.checked_objects == len(pages)
+    lost = Repository.open(store).manifest(FIRST).stream_pages[2]
+    put_instead(store, lost.key, flip(store.get(lost.key)))
+    found, coverage = run(repository, [Repository.open(store).manifest(FIRST, in_part=True)], NOW + 1)
+    assert found == [lost.key] and coverage.checked_objects == len(pages)
+    assert Repository.open(store).objects.damaged_in("streams") == {id_of(lost)}
+    put_instead(store, lost.key, flip(store.get(lost.key)))
+    found, coverage = run(repository, [Repository.open(store).manifest(FIRST)], NOW + 2)
+    assert found == [] and not Repository.open(store).objects.damaged_in("streams")
+
+
+def test_pages_of_streams_are_found_after_many_folders(store: MemoryStore, repository: Repository) -> None:
+    """The folders of many streams are listed at once, and theirs is not among them."""
+    for number in range(3):
+        names = [f"S{number}{one:02}" for one in range(15)]
+        streams = [store_stream(repository.objects, name, some_messages(2, 100)) for name in names]
+        repository.commit(manifest_of(streams, f"20261121T01450{number}Z-00000{number}"))
+    streams = [store_stream(repository.objects, "LATE", some_messages(2, 100)), *many_streams(70)]
+    repository.commit(manifest_of(streams, SECOND))
+    fresh = Repository.open(store)
+    found, coverage = run(fresh, [fresh.manifest(backup) for backup in fresh.backups()], NOW)
+    assert found == [] and coverage.checked_objects == coverage.objects > 90

@@ -256,3 +256,16 @@ def test_progress_comes_to_what_was_announced(store: MemoryStore, manifest: Mani
     assert len(list(verify_backup(Objects(store), manifest, level, progress=recorder))) == 1
     assert recorder.finished == ([] if level is Level.MANIFEST else ["orders", "verbatim"])
     assert recorder.running == {name: [0, 0] for name in recorder.finished}
+
+
+@pytest.mark.parametrize("held", [1, 2, 3])
+def test_a_long_stream_is_looked_through_in_parts(
+    store: MemoryStore, manifest: Manifest, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [ref.key for ref in manifest.refs]
+    for key in keys[::2]:
+        store.delete(key)
+    whole = problems_of(store, manifest, Level.MANIFEST)
+    assert {problem.key for problem in whole} == set(keys[::2])
+    monkeypatch.setattr("jsbackup.repository.checks.verify._MOST_REFS", held)
+    assert problems_of(store, manifest, Level.MANIFEST) == whole

@@ -13,8 +13,8 @@ from jsbackup.errors import FormatError, JsBackupError, KeyUnavailable, UsageErr
 from jsbackup.repository.crypto import age
 from tests.harness.age_files import cheap_passphrase_file
 
-ME = age.identity_of(bytes(range(32)))
-OTHER = age.identity_of(bytes(32))
+ME = age.age_identity(bytes(range(32)))
+OTHER = age.age_identity(bytes(32))
 DATA = bytes(range(256)) * 300  # more than one block
 
 
@@ -91,10 +91,10 @@ def test_several_threads_use_the_same_keys() -> None:
 
 def test_an_identity_made_of_bytes_is_one_that_age_knows() -> None:
     for seed in (bytes(32), bytes(range(32)), b"\xff" * 32):
-        identity = age.identity_of(seed)
+        identity = age.age_identity(seed)
         assert identity.text is not None
         assert identity.text == str(x25519.Identity.from_str(identity.text))
-        assert identity.text == str(age.identity_of(seed).text)
+        assert identity.text == str(age.age_identity(seed).text)
     # The test vector of C2SP/CCTV's age: one secret key and its recipient.
     secret = "AGE-SECRET-KEY-1XMWWC06LY3EE5RYTXM9MFLAZ2U56JJJ36S0MYPDRWSVLUL66MV4QX3S7F6"
     (known,) = age.parse_identities(secret, "identity")

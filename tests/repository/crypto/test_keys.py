@@ -31,7 +31,7 @@ from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store
 from tests.harness.batches import batch_of, some_messages
 from tests.harness.stores import Fault, FaultStore, Killed
 
-ME, OTHER, STRANGER = (age.identity_of(bytes([number]) * 32) for number in (1, 2, 3))
+ME, OTHER, STRANGER = (age.age_identity(bytes([number]) * 32) for number in (1, 2, 3))
 THIRD = "20261121T014700Z-000003"
 LEAF = Manifest(FIRST, CREATED, "jsbackup tests", Source(), Result.COMPLETE)
 
@@ -298,7 +298,7 @@ def test_a_manifest_that_nobody_signed_is_refused(store: MemoryStore) -> None:
     there = MemoryStore()
     Repository.open(_with(there, forger), of_writer(forger)).commit(LEAF)
     put_anew(store, key, there.get(key))
-    with pytest.raises(IntegrityError, match="signed by a key that is none of this repository's"):
+    with pytest.raises(IntegrityError, match="signed by a key that does not belong to this repository"):
         Repository.open(store).manifest(FIRST)
 
 
@@ -336,7 +336,7 @@ def test_an_object_encrypted_for_this_repository_by_somebody_else_is_found_out(s
     descriptor = writer.descriptor
     assert descriptor.recipient is not None
     public = age.parse_recipient(descriptor.recipient)
-    put_anew(store, ref.key, age.encrypt(b"PAR1 somebody else's", [public]))
+    put_anew(store, ref.key, age.encrypt(b"PAR1 someone else's", [public]))
     reader = Repository.open(store, of(ME))
     with pytest.raises(IntegrityError):
         list(SegmentReader(reader.objects).read(ref))

@@ -76,12 +76,12 @@ def test_an_unsigned_document_is_refused() -> None:
 
 @pytest.mark.parametrize(("repository", "key"), [("00fe", KEY), ("00ff", KEY.replace("1.json", "2.json"))])
 def test_a_signature_is_for_one_key_of_one_repository(repository: str, key: str) -> None:
-    with pytest.raises(IntegrityError, match="put under this name by somebody else"):
+    with pytest.raises(IntegrityError, match="put under this name by someone else"):
         Signers(repository, frozenset({WRITER.public})).read(key, SIGNED)
 
 
 def test_a_stranger_signs_nothing() -> None:
-    with pytest.raises(IntegrityError, match="none of this repository's"):
+    with pytest.raises(IntegrityError, match="does not belong to this repository"):
         SIGNERS.read(KEY, sign_document(STRANGER, "00ff", KEY, DATA))
 
 
@@ -97,7 +97,7 @@ def test_a_key_that_was_replaced_counts_for_what_there_was() -> None:
 
 
 def test_derived_secrets_are_those_of_rfc_5869() -> None:
-    secret = RepositorySecret(age.identity_of(bytes(range(32))))
+    secret = RepositorySecret(age.age_identity(bytes(range(32))))
     assert secret.identity.text is not None
 
     def hkdf(value: bytes, name: str) -> bytes:
@@ -107,11 +107,11 @@ def test_derived_secrets_are_those_of_rfc_5869() -> None:
     assert secret.authority.public == Signatory(hkdf(text, "authority")).public
     assert secret.documents.value == hkdf(text, "documents")
     assert secret.documents.names == hkdf(secret.documents.value, "names")
-    assert secret.documents.identity.text == age.identity_of(hkdf(secret.documents.value, "identity")).text
+    assert secret.documents.identity.text == age.age_identity(hkdf(secret.documents.value, "identity")).text
 
 
 def test_secrets_are_not_in_a_repr() -> None:
-    secret = RepositorySecret(age.identity_of(bytes(range(32))))
+    secret = RepositorySecret(age.age_identity(bytes(range(32))))
     key = WriterKey("00ff", WRITER.public, secret.documents.value, bytes(32))
     for one in (secret, secret.documents, secret.identity, key, DocumentsSecret(bytes(32)), WRITER):
         assert "AGE-SECRET" not in repr(one) and "\\x" not in repr(one)

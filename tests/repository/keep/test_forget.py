@@ -14,7 +14,7 @@ from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.inventory import newest_catalog
-from jsbackup.repository.keep.forget import LOCKED, ForgetPlan, carry_out, plan_by_ids, plan_by_policy
+from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, put_hold
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup
@@ -46,7 +46,7 @@ def plan(store: Store, policy: Policy = LAST_TWO) -> ForgetPlan:
 
 
 def forget(store: Store) -> Decisions:
-    return carry_out(Repository.open(store), plan(store).decisions)
+    return remove_decided(Repository.open(store), plan(store).decisions)
 
 
 def hold(store: Store, backup: str, reason: str = "") -> None:
@@ -78,7 +78,7 @@ def test_planning_changes_nothing(store: MemoryStore) -> None:
 def test_what_is_planned_is_what_is_done_and_the_oldest_goes_first(store: MemoryStore) -> None:
     watched = FaultStore(store)
     planned = plan(store).decisions
-    assert carry_out(Repository.open(watched), planned) == planned
+    assert remove_decided(Repository.open(watched), planned) == planned
     assert Repository.open(store).backups() == IDS[3:]
     assert [key for name, key in watched.log if name == "delete"] == [layout.manifest_key(one) for one in IDS[:3]]
 
@@ -89,7 +89,7 @@ def test_only_manifests_are_deleted() -> None:
     store_backup(repository, IDS[0], count=40)
     store_backup(repository, IDS[1], count=60)
     before = {key for key in objects(store) if key.startswith(layout.SEGMENTS)}
-    carry_out(repository, plan(store, Policy(last=1)).decisions)
+    remove_decided(repository, plan(store, Policy(last=1)).decisions)
     assert repository.backups() == [IDS[1]]
     assert {key for key in objects(store) if key.startswith(layout.SEGMENTS)} == before
     assert list(verify_backup(repository.objects, repository.manifest(IDS[1]), Level.DATA)) == []
@@ -111,7 +111,7 @@ def test_where_nothing_is_to_be_removed_nothing_is_touched(store: MemoryStore) -
     forget(store)
     before = objects(store)
     watched = FaultStore(store)
-    done = carry_out(Repository.open(watched), plan(store).decisions)
+    done = remove_decided(Repository.open(watched), plan(store).decisions)
     assert (kept(done), removed(done)) == (IDS[3:], [])
     assert objects(store) == before and {name for name, _ in watched.log} == {"get_range"}
 
@@ -138,7 +138,7 @@ def test_a_backup_that_cannot_be_read_stays_and_is_told_of(store: MemoryStore) -
     store.put(key, b"{}")
     planned = plan(store)
     assert [one.id for one in planned.unreadable] == [IDS[0]] and removed(planned.decisions) == IDS[1:3]
-    carry_out(Repository.open(store), planned.decisions)
+    remove_decided(Repository.open(store), planned.decisions)
     assert Repository.open(store).backups() == [IDS[0], *IDS[3:]]
 
 
@@ -149,14 +149,14 @@ def test_a_backup_that_the_store_has_locked_stays_and_the_others_go(store: Memor
 
     decisions = forget(FaultStore(store, before=lock))
     assert removed(decisions) == [IDS[0], IDS[2]]
-    assert next(one.reasons for one in decisions.kept if one.backup == IDS[1]) == (LOCKED,)
+    assert next(one.reasons for one in decisions.kept if one.backup == IDS[1]) == (LOCKED_REASON,)
     assert [entry.id for entry in Repository.open(store).inventory().entries] == [IDS[1], *IDS[3:]]
 
 
 def test_a_backup_that_somebody_else_removes_meanwhile_is_no_error(store: MemoryStore) -> None:
     planned = plan(store).decisions
     store.delete(layout.manifest_key(IDS[0]))
-    assert removed(carry_out(Repository.open(store), planned)) == IDS[:3]
+    assert removed(remove_decided(Repository.open(store), planned)) == IDS[:3]
     assert Repository.open(store).backups() == IDS[3:]
 
 
@@ -173,14 +173,14 @@ def test_those_that_are_named_go_also_the_newest(store: MemoryStore) -> None:
     planned = plan_by_ids(Repository.open(store), [IDS[4], IDS[1]])
     assert planned.decisions.removed == (RemovedBackup(IDS[1], "", "named"), RemovedBackup(IDS[4], "", "named"))
     assert planned.decisions.kept[0] == KeptBackup(IDS[0], "", ("not named",))
-    carry_out(Repository.open(store), planned.decisions)
+    remove_decided(Repository.open(store), planned.decisions)
     assert Repository.open(store).backups() == [IDS[0], IDS[2], IDS[3]]
 
 
 def test_one_that_cannot_be_read_can_be_removed_by_its_id(store: MemoryStore) -> None:
     store.delete(layout.manifest_key(IDS[0]))
     store.put(layout.manifest_key(IDS[0]), b"")
-    carry_out(Repository.open(store), plan_by_ids(Repository.open(store), [IDS[0]]).decisions)
+    remove_decided(Repository.open(store), plan_by_ids(Repository.open(store), [IDS[0]]).decisions)
     assert Repository.open(store).backups() == IDS[1:]
 
 
@@ -209,7 +209,7 @@ def test_a_hold_that_cannot_be_read_holds_here_too(store: MemoryStore) -> None:
 
 def _kept_apart(*, encrypted: bool) -> tuple[MemoryStore, GivenKeys]:
     """A repository with three backups, and the keys of a backup host."""
-    recipient = age.identity_of(bytes(32)).recipient
+    recipient = age.age_identity(bytes(32)).recipient
     assert recipient is not None
     new_keys = make_new_keys("00ff", [recipient] if encrypted else [], None, os.urandom)
     store = MemoryStore()
@@ -225,7 +225,7 @@ def test_what_is_forgotten_does_not_look_removed_wherever_it_was_killed(encrypte
     def forget_by_id(store: Store, keys: GivenKeys) -> None:
         repository = Repository.open(store, keys)
         there = [backup for backup in (IDS[0], IDS[2]) if backup in repository.backups()]
-        carry_out(repository, plan_by_ids(repository, there).decisions)
+        remove_decided(repository, plan_by_ids(repository, there).decisions)
 
     store, keys = _kept_apart(encrypted=encrypted)
     left = set()
@@ -250,11 +250,11 @@ def test_without_the_key_that_signs_nothing_is_removed(encrypted: bool) -> None:
     before = objects(store)
     repository = Repository.open(store)
     with pytest.raises(KeyUnavailable):
-        carry_out(repository, plan_by_ids(repository, [IDS[0]]).decisions)
+        remove_decided(repository, plan_by_ids(repository, [IDS[0]]).decisions)
     with pytest.raises(KeyUnavailable):
         put_hold(repository, Hold(IDS[0], CREATED))
     assert objects(store) == before
-    done = carry_out(Repository.open(store, keys), plan_by_ids(Repository.open(store, keys), [IDS[0]]).decisions)
+    done = remove_decided(Repository.open(store, keys), plan_by_ids(Repository.open(store, keys), [IDS[0]]).decisions)
     assert removed(done) == [IDS[0]]
 
 
@@ -340,7 +340,7 @@ def test_a_store_that_fails_midway_says_how_far_it_went(store: MemoryStore) -> N
 
     with pytest.raises(StoreError, match="the store is gone") as caught:
         forget(FaultStore(store, before=fail))
-    assert caught.value.hint == "Look for it. 1 of 3 backups were removed; run it again to remove the others."
+    assert caught.value.hint == "Look for it. 1 of 3 backups removed; run it again to remove the others."
     assert Repository.open(store).backups() == IDS[1:]
 
 
@@ -348,7 +348,7 @@ def test_a_plan_for_thousands_of_backups_asks_the_store_a_few_times() -> None:
     store = MemoryStore()
     repository = make_repository(store)
     put_manifests(store, 3000)
-    carry_out(repository, plan_by_ids(repository, [nth_id(0)]).decisions)  # leaves a catalog behind
+    remove_decided(repository, plan_by_ids(repository, [nth_id(0)]).decisions)  # leaves a catalog behind
     counting = CountingStore(store)
     planned = plan(counting, Policy(daily=7))
     assert len(planned.decisions.kept) == 7 and len(planned.decisions.removed) == 2992

@@ -206,7 +206,7 @@ def test_a_lease_that_was_removed_is_lost_and_its_holder_notices(clock: Clockwor
     lease.renew()
     (seen,) = list_leases(clock.store)
     remove_lease(clock.store, seen)
-    with pytest.raises(RepositoryLocked, match="was removed by somebody"):
+    with pytest.raises(RepositoryLocked, match="was removed by someone"):
         lease.renew()
     assert clock.keys() == []
 

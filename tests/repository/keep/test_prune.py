@@ -22,7 +22,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.keep.forget import carry_out, plan_by_ids
+from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
 from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
 from jsbackup.repository.keep.prune import PruneReport, preview_prune, prune
 from jsbackup.repository.layout import LeaseKey, ObjectKind, ReceiptKey
@@ -262,7 +262,7 @@ def test_a_backup_that_was_taken_away_stops_it_until_it_is_given_up(bench: Bench
         bench.prune()
     assert caught.value.hint and f"jsbackup forget {lost}" in caught.value.hint
     assert bench.content() == before
-    done = carry_out(bench.repository, plan_by_ids(bench.repository, [lost]).decisions)
+    done = remove_decided(bench.repository, plan_by_ids(bench.repository, [lost]).decisions)
     assert [one.backup for one in done.removed] == [lost]
     bench.prune()
     assert bench.content() < before
@@ -273,7 +273,7 @@ def test_a_backup_forgotten_while_it_looks_is_none(bench: Bench) -> None:
 
     def forget(operation: str, key: str) -> None:
         if operation == "get_range" and key == layout.manifest_key(SECOND):
-            carry_out(bench.repository, plan_by_ids(bench.repository, [SECOND]).decisions)
+            remove_decided(bench.repository, plan_by_ids(bench.repository, [SECOND]).decisions)
 
     bench.prune(store=FaultStore(bench.store, before=forget))
     assert bench.content() == bench.needed

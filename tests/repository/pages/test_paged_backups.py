@@ -21,7 +21,7 @@ from jsbackup.repository.checks.verify import Level, ProblemKind, verify_backup
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import replace_writer
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
-from jsbackup.repository.keep.forget import carry_out, plan_by_ids
+from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.layout import ObjectKind
@@ -35,7 +35,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_manifest, make_repository, store_backup, store_stream
 from tests.harness.batches import some_messages
-from tests.harness.counting import CountingStore
+from tests.harness.counting import NotingStore
 from tests.harness.history import KINDS, Scene, initialise
 from tests.harness.small_pages import make_pages_small
 
@@ -50,18 +50,6 @@ def scene(request: pytest.FixtureRequest) -> Scene:
     scene = Scene(request.param)
     initialise(scene, scene.store)
     return scene
-
-
-class NotingStore(CountingStore):
-    """Notes the keys that are read."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.read: list[str] = []
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        self.read.append(key)
-        return super().get_range(key, offset, length)
 
 
 def paged(manifest: Manifest) -> SegmentList:
@@ -153,7 +141,7 @@ def test_prune_keeps_the_pages_that_are_named_and_removes_the_others(scene: Scen
     orders = replace(other.streams[0], segments=other.streams[0].segments[5:])
     repository.commit(replace(other, streams=(orders, *other.streams[1:])))
     scene.now += 60
-    carry_out(repository, plan_by_ids(repository, [FIRST]).decisions)
+    remove_decided(repository, plan_by_ids(repository, [FIRST]).decisions)
     prune_all(scene)
     left = scene.open()
     assert pages_in(scene.store) == {page.key for page in left.manifest(SECOND).streams[0].pages}

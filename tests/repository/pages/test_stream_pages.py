@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -14,18 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import ConsumerState, Fidelity
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
+from jsbackup.repository.checks.verified import remember_damaged
 from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
-from jsbackup.repository.keep.forget import carry_out, plan_by_ids
+from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
 from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
+    ConsumerBackup,
     ReadAs,
     Reading,
+    SegmentRef,
     StreamBackup,
 )
 from jsbackup.repository.pages import stream_pages
@@ -33,7 +40,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import summary_of
 from jsbackup.repository.write.copying import copy_backups
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import FIRST, SECOND, make_repository, store_stream
+from tests.harness.backups import FIRST, INCARNATION, SECOND, make_repository, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
 from tests.harness.damage import DAMAGES
@@ -85,11 +92,60 @@ def test_its_manifest_is_small_and_as_the_schema_says() -> None:
 
 def test_few_streams_and_those_of_an_import_are_in_the_manifest(scene: Scene) -> None:
     repository = scene.open()
-    repository.commit(manifest_of(many_streams(stream_pages.UNPAGED)))
+    repository.commit(manifest_of(many_streams(20)))
     repository.commit(replace(manifest_of(many_streams(), SECOND), selection=None))
     assert pages_in(scene.store) == set()
     data = repository.documents.get(layout.manifest_key(SECOND), MAX_DOCUMENT_BYTES)
     assert b'"format":1' in data
+
+
+@pytest.mark.parametrize(("count", "segments"), [(3, 60), (20, 15), (64, 2), (64, 64)])
+def test_what_a_backup_writes_does_not_grow_with_the_other_streams(scene: Scene, count: int, segments: int) -> None:
+    streams = [long_stream(number, segments) for number in range(count)]
+    repository = scene.open()
+    repository.commit(manifest_of(streams))
+    before = {info.key for info in scene.store.list()}
+    streams[1] = replace(streams[1], segments=streams[1].segments[:-1])
+    repository.commit(manifest_of(streams, SECOND))
+    assert sum(info.size for info in scene.store.list() if info.key not in before) < 40_000
+    assert same_but_times(scene.open().manifest(SECOND).streams) == same_but_times(streams)
+
+
+def long_stream(number: int, segments: int) -> StreamBackup:
+    stream = small_stream(number)
+    folder = layout.stream_folder(stream.name, INCARNATION)
+    refs = []
+    for at in range(segments):
+        digest, sha256, fingerprint = (hashlib.sha256(f"{number} {at} {one}".encode()).hexdigest() for one in range(3))
+        key = layout.segment_key(folder, 10 * at + 1, 10 * at + 10, digest)
+        times = (10**18 + at, 10**18 + at + 1)
+        refs.append(
+            SegmentRef(
+                key, 10 * at + 1, 10 * at + 10, 10, 999, *times, 500, sha256, digest, StreamDigest.from_hex(fingerprint)
+            )
+        )
+    return replace(stream, segments=tuple(refs))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_stream_of_many_consumers_is_in_a_page(scene: Scene, count: int) -> None:
+    """Of its own: other streams change without it."""
+    config = {"ack_policy": "explicit", "deliver_policy": "all", "ack_wait": 30 * 10**9}
+    consumers = tuple(
+        ConsumerBackup(f"c{number}", {**config, "durable_name": f"c{number}"}, None, Fidelity.FLOOR, ConsumerState())
+        for number in range(2000)
+    )
+    streams = [small_stream(number) for number in range(count)]
+    streams[0] = replace(streams[0], consumers=consumers)
+    repository = scene.open()
+    repository.commit(manifest_of(streams))
+    assert len(scene.store.get(repository.documents.stored_key(layout.manifest_key(FIRST)))) < 6000
+    before = {info.key for info in scene.store.list()}
+    if count > 1:
+        streams[1] = small_stream(1, limit=7)
+        repository.commit(manifest_of(streams, SECOND))
+        assert sum(info.size for info in scene.store.list() if info.key not in before) < 8000
+    assert same_but_times(scene.open().manifest(FIRST).streams)[0] == same_but_times(streams)[0]
 
 
 def test_a_summary_needs_no_page() -> None:
@@ -154,7 +210,7 @@ def test_prune_keeps_the_pages_of_each_backup_and_no_other(scene: Scene) -> None
     run()
     assert pages_in(scene.store) == old | new != new
     with scene.lease(scene.store, Mode.SHARED, "forget"):
-        carry_out(scene.open(), plan_by_ids(scene.open(), [FIRST]).decisions)
+        remove_decided(scene.open(), plan_by_ids(scene.open(), [FIRST]).decisions)
     run()
     assert pages_in(scene.store) == new
     assert list(scene.store.list(layout.SEGMENTS)) == []
@@ -308,3 +364,59 @@ def test_a_hostile_list_is_a_format_error(data: st.DataObject) -> None:
     with pytest.raises(JsBackupError) as raised:
         Repository.open(store).manifest(FIRST)
     assert isinstance(raised.value, FormatError | IntegrityError)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_process_that_stores_for_days_stores_a_page_again_that_was_found_damaged(
+    scene: Scene, damage: Callable[[bytes], bytes | None]
+) -> None:
+    """It knows what the page lists, and would name it for ever."""
+    repository = scene.open()
+    repository.commit(manifest_of(many_streams()))
+    streams = repository.manifest(FIRST).streams
+    key = min(pages_in(scene.store))
+    data, changed = scene.store.get(key), damage(scene.store.get(key))
+    scene.store.delete(key)
+    if changed is not None:
+        scene.store.put(key, changed)
+    assert data != changed
+    verify_and_record(scene, FIRST)
+    repository.look_for_damage()
+    for number in range(2, 5):
+        backup = f"20261121T01460{number}Z-000002"
+        repository.commit(manifest_of(streams, backup))
+        assert len(scene.open().manifest(backup).streams) == MANY
+
+
+def verify_and_record(scene: Scene, backup: str) -> None:
+    repository = scene.open()
+    run = VerifyRun(
+        repository,
+        [backup],
+        Level.OBJECTS,
+        whole=False,
+        begun_ns=0,
+        clock_ns=lambda: int(scene.now * 1e9),
+        random=scene.random,
+        note=pytest.fail,
+    )
+    assert run.check([], [], progress=NullProgress()).problems
+    remember_damaged(
+        repository.documents,
+        repository.objects.found_damaged,
+        now_seconds=int(scene.now),
+        tool="tests",
+        random=scene.random,
+    )
+
+
+def test_a_process_that_stores_for_days_notices_pages_that_are_gone(scene: Scene) -> None:
+    """Without `verify`: now and then it looks which pages there are."""
+    repository = scene.open()
+    repository.commit(manifest_of(many_streams()))
+    streams = repository.manifest(FIRST).streams
+    scene.store.delete(min(pages_in(scene.store)))
+    for number in range(stream_pages.LOOK_EVERY + 1):
+        backup = f"20261121T02{number // 60:02}{number % 60:02}Z-000002"
+        repository.commit(manifest_of(streams, backup))
+    assert len(scene.open().manifest(backup).streams) == MANY

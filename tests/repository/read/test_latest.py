@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.config import Glob
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, UsageError
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
@@ -30,6 +30,7 @@ class Backups:
     made: dict[str, Manifest] = field(default_factory=dict)
     broken: dict[str, FormatError] = field(default_factory=dict)
     reads: int = 0
+    lost: dict[str, JsBackupError] = field(default_factory=dict)  # known from the catalog, and cannot be read
 
     def add(
         self,
@@ -65,8 +66,8 @@ class Backups:
 
     def manifest(self, backup: str) -> Manifest:
         self.reads += 1
-        if backup in self.broken:
-            raise self.broken[backup]
+        if backup in self.broken or backup in self.lost:
+            raise self.broken.get(backup) or self.lost[backup]
         return self.made[backup]
 
     def inventory(self) -> Inventory:
@@ -99,6 +100,22 @@ def test_where_the_newest_is_plainly_meant_nothing_else_is_read(some: Backups) -
     newest = some.add(9, "A", "B")
     assert some.latest("A", **OF_SHOP) == newest and some.reads == 1
     assert some.latest(**OF_SHOP) == newest and some.reads == 3  # and the one before it
+
+
+@pytest.mark.parametrize("error", [IntegrityError("object X is missing"), KeyUnavailable("no key", hint="Give one.")])
+def test_if_none_can_be_read_the_error_of_the_newest_is_raised(some: Backups, error: JsBackupError) -> None:
+    """Its manifest is known from the catalog, and names a page that is lost: an older one is not meant instead."""
+    older = some.add(0, "A", "B")
+    newest = some.add(1, "A", "B")
+    some.lost = {newest: error}
+    for streams, hint in (((), False), (("A",), True), (("C",), False)):
+        with pytest.raises(type(error), match=f"backup {newest}: {error.message}") as raised:
+            some.latest(*streams)
+        about = f"The newest that can be read and is meant is {older}: name it by its id." if hint else None
+        assert raised.value.hint == (" ".join(filter(None, (error.hint, about))) or None)
+    some.lost[older] = IntegrityError("object Y is missing")
+    with pytest.raises(type(error), match=newest):
+        some.latest()
 
 
 def test_one_that_is_dated_in_the_future_is_not_meant_unless_there_is_no_other(some: Backups) -> None:
@@ -226,7 +243,7 @@ def test_a_newer_one_that_cannot_be_read_is_an_error_with_a_way_out(some: Backup
     some.broken["20270101T000000Z-000000"] = FormatError("damaged", hint="Look.")
     with pytest.raises(FormatError) as raised:
         some.latest(**OF_SHOP)
-    assert raised.value.hint == f"Look. The newest that can be read and is meant is {good}: name it by its id."
+    assert raised.value.hint == f"Look. The newest readable backup that matches is {good}: name it by its id."
     some.broken = {"20200101T000000Z-000000": FormatError("damaged")}
     assert some.latest() == good
 

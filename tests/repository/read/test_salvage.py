@@ -28,7 +28,7 @@ from tests.harness.batches import messages_of, some_messages
 from tests.harness.damage import DAMAGES, put_instead, swap
 from tests.harness.stores import Fault, FaultStore
 
-ME = age.identity_of(bytes(range(32)))
+ME = age.age_identity(bytes(range(32)))
 
 
 @pytest.fixture

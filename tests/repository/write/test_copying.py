@@ -296,7 +296,7 @@ def test_stopped_anywhere_a_copy_leaves_whole_backups_and_can_be_repeated(
 
 # --- encrypted and signed ---
 
-IDENTITY = age.identity_of(b"a reader's key, of 32 bytes all in"[:32])
+IDENTITY = age.age_identity(b"a reader's key, of 32 bytes all in"[:32])
 BESIDES = (layout.KEYS, layout.CATALOGS)
 
 

@@ -7,10 +7,12 @@ import pytest
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Result, Selection, Source, StreamBackup
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.previous import imported_streams, previous_streams
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, make_repository
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository
+from tests.harness.many_streams import manifest_of, many_streams, small_stream
 from tests.harness.stores import FaultStore
 
 WANTED = {"orders": "11111111", "users": "22222222"}
@@ -23,12 +25,17 @@ def stream(name: str, incarnation: str = "", how: ArchiveFormat = ArchiveFormat.
 
 
 def commit(
-    repository: Repository, number: int, *streams: StreamBackup, imported: str = "", transformed: str = ""
+    repository: Repository,
+    number: int,
+    *streams: StreamBackup,
+    imported: str = "",
+    transformed: str = "",
+    account: str = "",
 ) -> str:
     backup = f"20261121T014500Z-{number:06x}"
     extra: dict[str, object] = {"imported": {"from": imported}} if imported else {}
     extra |= {"transformed": {"backup": backup, "options": [transformed]}} if transformed else {}
-    source = Source(cluster="", account="", extra=extra)
+    source = Source(cluster="", account=account, extra=extra)
     selection = Selection(tuple(one.name for one in streams))
     repository.commit(
         Manifest(backup, CREATED, "tests", source, Result.COMPLETE, streams, selection=None if imported else selection)
@@ -45,6 +52,32 @@ def test_the_newest_backup_of_each_stream_is_found() -> None:
     commit(repository, 1, stream("orders", number=1), stream("users", number=1))
     commit(repository, 2, stream("orders", number=2))
     assert numbered(previous_streams(repository, WANTED)) == {"orders": 2, "users": 1}
+
+
+def test_of_many_accounts_the_own_one_is_looked_at_first() -> None:
+    """A hundred accounts, each with a backup since: more than are ever read."""
+    repository = make_repository(MemoryStore())
+    for number in range(100):
+        commit(repository, number, stream("orders", f"{number:08x}", number=number), account=f"A{number}")
+    for number in (0, 50, 99):
+        found = previous_streams(repository, {"orders": f"{number:08x}"}, origin=Origin("", f"A{number}", ""))
+        assert numbered(found) == {"orders": number}
+    assert previous_streams(repository, {"orders": f"{0:08x}"}) == {}  # nobody says which account is meant
+
+
+def test_of_backups_that_are_known_no_others_are_looked_up() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    first = commit(repository, 1, stream("orders", number=1), stream("users", number=1))
+    commit(repository, 2, stream("orders", number=2))
+    known = [one for one in repository.inventory().summaries if one.id == first]
+    watched = FaultStore(store)
+    opened = Repository.open(watched)
+    assert numbered(previous_streams(opened, WANTED, among=known)) == {"orders": 1, "users": 1}
+    assert previous_streams(opened, WANTED, among=()) == {}
+    assert ("list", layout.BACKUPS) not in watched.log
+    previous_streams(opened, WANTED)
+    assert ("list", layout.BACKUPS) in watched.log
 
 
 def test_a_recreated_stream_has_no_previous_backup() -> None:
@@ -110,3 +143,25 @@ def test_nothing_is_found_in_an_empty_repository() -> None:
     repository = make_repository(MemoryStore())
     assert previous_streams(repository, WANTED) == {}
     assert imported_streams(repository) == {}
+
+
+def test_a_lost_page_of_streams_costs_only_its_streams() -> None:
+    """Also in older backups that share it: the others are taken from the newest."""
+    store = MemoryStore()
+    streams = many_streams()
+    for number, backup in enumerate((FIRST, SECOND)):
+        repository = make_repository(store) if not number else Repository.open(store)
+        streams[0] = small_stream(0, limit=1000 + number)
+        repository.commit(manifest_of(streams, backup))
+    pages = Repository.open(store).manifest(SECOND).stream_pages
+    lost = pages[3]
+    store.delete(lost.key)
+    wanted = {one.name: one.incarnation for one in streams}
+    found = previous_streams(Repository.open(store), wanted)
+    assert len(found) == len(streams) - lost.streams
+    assert found[streams[0].name].config["max_msgs"] == 1001
+    assert not found.keys() & {one.name for one in streams if lost.first <= one.name < pages[4].first}
+    store.delete(pages[0].key)
+    found = previous_streams(Repository.open(store), wanted)
+    assert len(found) == len(streams) - lost.streams
+    assert found[streams[0].name].config["max_msgs"] == 1000, "from the backup before"

@@ -35,7 +35,7 @@ from tests.harness.batches import Message, batch_of, messages_of, some_messages
 from tests.harness.damage import DAMAGES, put_instead
 from tests.harness.stores import Fault, FaultStore, Killed
 
-ME = age.identity_of(bytes(range(32)))
+ME = age.age_identity(bytes(range(32)))
 FOLDER, OTHER = (layout.stream_folder(name, INCARNATION) for name in ("orders", "other"))
 RUN, NEXT = "00" * 8, "11" * 8
 BEGAN, LATER = "2026-11-21T01:45:00Z", "2026-11-21T01:55:00Z"

@@ -6,7 +6,7 @@ import pytest
 
 from jsbackup.errors import IntegrityError, ObjectLocked
 from jsbackup.repository import layout
-from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_back
+from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_in_place
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository, store_backup
 from tests.harness.damage import flip, put_instead
@@ -26,10 +26,10 @@ def test_the_right_bytes_are_put_and_no_others() -> None:
     right = store.get(ref.key)
     put_instead(store, ref.key, flip(right))
     with pytest.raises(IntegrityError, match="not the bytes"):
-        put_back(store, ref, flip(right))
+        put_in_place(store, ref, flip(right))
     assert store.get(ref.key) == flip(right)
     assert fetch_from(other, ref) == right
-    assert put_back(store, ref, right) is RepairOutcome.MENDED and store.get(ref.key) == right
+    assert put_in_place(store, ref, right) is RepairOutcome.MENDED and store.get(ref.key) == right
     # A copy may have it beside, and what is damaged there is of no use.
     put_instead(other, ref.key, flip(right))
     assert fetch_from(other, ref) is None
@@ -43,7 +43,7 @@ def test_where_what_is_damaged_is_locked_the_right_bytes_lie_beside() -> None:
     right = store.get(ref.key)
     MemoryStore.delete(store, ref.key)
     store.put(ref.key, flip(right))
-    assert put_back(store, ref, right) is RepairOutcome.BESIDE
+    assert put_in_place(store, ref, right) is RepairOutcome.BESIDE
     beside = layout.replacement_keys(ref.key, ref.sha256)[0]
     assert (store.get(ref.key), store.get(beside)) == (flip(right), right)
-    assert put_back(store, ref, right) is RepairOutcome.BESIDE
+    assert put_in_place(store, ref, right) is RepairOutcome.BESIDE

@@ -5,26 +5,29 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.commands.look.kv import bytes_json, preview
-from jsbackup.cli.commands.look.opened import filter_of, filter_options
+from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
+from jsbackup.cli.commands.look.object_history import OBJECT_STREAM, print_versions
+from jsbackup.cli.commands.look.opened import check_readable, filter_options
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_stored_stream
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.config import parse_glob
-from jsbackup.errors import IntegrityError, JsBackupError, UsageError
-from jsbackup.exit_codes import first_of
+from jsbackup.config import nearest, parse_glob
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.exit_codes import unreadable
 from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_KV = "KV_"
 _MOST = 1000
 
 
@@ -45,20 +47,24 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 _LIMIT = click.option(
     "--limit",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=_MOST,
     show_default=True,
     metavar="N",
-    help="At most so many messages, the newest of them.",
+    help="Show at most this many messages, the newest ones.",
 )
 _TAGS = only_tagged("Only backups with this tag; if repeated, with all of them.")
 _ORIGINS = only_origin("Only backups of")
 
 
+_SEE = "See 'jsbackup list' and 'jsbackup show'."
+
+
 @click.command(cls=Command)
 @click.argument("stream", shell_complete=_complete)
 @click.argument("key", required=False)
-@click.option("--subject", metavar="FILTER", help="The messages with such a subject.")
+@click.option("--subject", metavar="FILTER", help="Only messages whose subject matches.")
+@click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
 @_LIMIT
 @_ORIGINS
 @_TAGS
@@ -68,39 +74,47 @@ def history(
     key: str | None,
     *,
     subject: str | None,
+    object_name: str | None,
     limit: int,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
 ) -> int:
-    """Show what all backups have of a stream, a subject or a key: when something came, changed, and went.
+    """Show what all backups have of a stream, a subject, a key or a file: when it appeared, changed and disappeared.
 
     With KEY, STREAM is a bucket, and each revision is shown once, with the first and the last backup that have it.
-    With --subject these are messages. Without either, the backups in which the stream changed are shown.
+    With --subject these are messages, with --object the versions of a file of an object store. Without any, the backups
+    in which the stream changed are shown.
     """
-    from jsbackup.look.bucket import key_subjects
+    from jsbackup.look.buckets.bucket import key_subjects
     from jsbackup.look.message_filter import MessageFilter
     from jsbackup.look.stream_history import changes_of
-    from jsbackup.transforms.cut import Cut
+    from jsbackup.transforms.subjects import check_pattern
 
-    if key is not None and subject is not None:
-        raise UsageError("KEY and --subject contradict each other", hint="Leave one of them out.")
-    name = stream if key is None or stream.startswith(_KV) else _KV + stream
+    given = {"KEY": key, "--subject": subject, "--object": object_name}
+    said = [what for what, value in given.items() if value is not None]
+    if len(said) > 1:
+        raise UsageError(f"{said[0]} and {said[1]} contradict each other", hint="Leave one of them out.")
+    prefix = BUCKET_STREAM if key is not None else OBJECT_STREAM if object_name is not None else ""
+    name = stream if stream.startswith(prefix) else prefix + stream
     repository = _open(shared)
-    series, unread = _series(repository, lambda one: one == name, origins=origins, tags=tags)
+    series, unread = _series(repository, lambda one: one == name, [name], origins=origins, tags=tags)
     if not series:
         _warn(shared, unread)
-        raise UsageError(f"no backup has a stream {name}", hint="See 'jsbackup list' and 'jsbackup show'.")
+        raise UsageError(f"no backup has a stream {name}", hint=_meant(name, stream, repository.newest_names()))
+    if object_name is not None:
+        print_versions(shared, repository, series, object_name, unread=unread, limit=limit)
+        return _warn(shared, unread)
     if key is None and subject is None:
         changes = [change for one in series for change in changes_of(one)]
         _print_changes(shared, name, changes, unread)
         return _warn(shared, unread)
     if key is not None:
-        from jsbackup.look.bucket import check_key
+        from jsbackup.look.buckets.bucket import check_bucket_key
 
         newest = next(one.entry for one in reversed(series[-1].sightings) if one.entry is not None)
-        wanted = MessageFilter(subjects=key_subjects(newest, check_key(key)))
+        wanted = MessageFilter(subjects=key_subjects(newest, check_bucket_key(key)))
     else:
-        wanted = MessageFilter.of(Cut(), [subject or ">"])
+        wanted = MessageFilter(subjects=(check_pattern("--subject", subject or ">"),))
     return _search(shared, repository, series, unread=unread, wanted=wanted, limit=limit, what="history")
 
 
@@ -114,11 +128,7 @@ def find(
     shared: Shared,
     streams: tuple[str, ...],
     *,
-    subjects: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    headers: tuple[str, ...],
-    text: str | None,
+    wanted: MessageFilter,
     limit: int,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
@@ -128,18 +138,27 @@ def find(
     All conditions must hold, and at least one is needed. Each message is shown once, with the first and the last
     backup that have it; --json names all of them.
     """
-    wanted = filter_of(subjects, headers, text, since=since, until=until)
     if not (wanted.by_content or wanted.cut):
-        raise UsageError("nothing to find was named", hint="Give --subject, --since, --until, --header or --grep.")
+        hint = "Give --subject, --since, --until, --header, --payload-match or --grep."
+        raise UsageError("no search condition was given", hint=hint)
     globs = [parse_glob(one) for one in streams]
     repository = _open(shared)
+    names = [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None
     series, unread = _series(
-        repository, lambda one: not globs or any(glob.matches(one) for glob in globs), origins=origins, tags=tags
+        repository, lambda one: not globs or any(glob.matches(one) for glob in globs), names, origins=origins, tags=tags
     )
     for glob in globs:
         if not any(glob.matches(one.stream) for one in series):
-            raise UsageError(f"no backup has a stream {glob.pattern}", hint="See 'jsbackup list' and 'jsbackup show'.")
+            hint = nearest(glob.pattern, repository.newest_names()) or _SEE
+            raise UsageError(f"no backup has a stream {glob.pattern}", hint=hint)
     return _search(shared, repository, series, unread=unread, wanted=wanted, limit=limit, what="find")
+
+
+def _meant(name: str, typed: str, known: Collection[str]) -> str:
+    """Return the hint for a stream that is in no backup."""
+    if OBJECT_STREAM + typed in known:
+        return f"{typed} is an object store: name a file of it with --object."
+    return nearest(name, known) or _SEE
 
 
 def _open(shared: Shared) -> Repository:
@@ -148,7 +167,12 @@ def _open(shared: Shared) -> Repository:
 
 
 def _series(
-    repository: Repository, chooses: Callable[[str], bool], *, origins: Iterable[str], tags: Iterable[str]
+    repository: Repository,
+    chooses: Callable[[str], bool],
+    names: Collection[str] | None,
+    *,
+    origins: Iterable[str],
+    tags: Iterable[str],
 ) -> tuple[list[Series], list[UnreadBackup]]:
     from jsbackup.look.all_backups import read_series
     from jsbackup.repository.read.sources import counts
@@ -156,14 +180,14 @@ def _series(
 
     rules, globs = [parse_tag_rule(one) for one in tags], [parse_origin(one) for one in origins]
     if not rules and not globs:
-        return read_series(repository, lambda _: True, chooses)
-    return read_series(repository, lambda manifest: counts(summary_of(manifest), rules, globs), chooses)
+        return read_series(repository, lambda _: True, chooses, names)
+    return read_series(repository, lambda manifest: counts(summary_of(manifest), rules, globs), chooses, names)
 
 
 def _warn(shared: Shared, unread: Sequence[UnreadBackup]) -> int:
     for one in unread:
         shared.output.warning(f"backup {one.backup} cannot be read: {one.error.message}")
-    return first_of((one.error.exit_code for one in unread), IntegrityError.exit_code)
+    return unreadable(one.error for one in unread)
 
 
 def _search(
@@ -178,9 +202,12 @@ def _search(
 ) -> int:
     from jsbackup.look.all_backups import search_series
 
-    found, more = search_series(repository, series, wanted, most=limit)
+    check_readable(repository)
+    damaged: list[UnreadBackup] = []
+    found, more = search_series(repository, series, wanted, most=limit, damaged=damaged)
+    unread = [*unread, *damaged]
     output = shared.output
-    of_keys = bool(found) and all(one.stream.startswith(_KV) for one in found)
+    of_keys = bool(found) and all(one.stream.startswith(BUCKET_STREAM) for one in found)
     document = {
         "messages": [_json(one) for one in found],
         "more": more,
@@ -189,15 +216,14 @@ def _search(
 
     def text() -> None:
         if not found:
-            output.line("no backup has such a message")
+            output.line(f"no backup {'that can be read ' if unread else ''}has a matching message")
             return
         output.table(_HEADER, _rows(found, of_keys=of_keys))
         if more:
             output.line(f"these are the newest {format_count(len(found), 'message')}; for more, see --limit")
 
-    if not found and what == "history":
-        _warn(shared, unread)
-        raise JsBackupError(f"no backup has such a message of stream {series[0].stream}")
+    if not found and what == "history" and not unread:
+        raise JsBackupError(f"no backup has a matching message of stream {series[0].stream}")
     output.result(document, text)
     return _warn(shared, unread)
 
@@ -210,7 +236,7 @@ def _rows(found: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[
     seen: dict[tuple[str, str, str], int] = {}
     for one in found:
         shown = _operation(one) if of_keys else "put"
-        value = preview(one.start) if shown == "put" else shown
+        value = value_preview(one.start) if shown == "put" else shown
         first = seen.setdefault((one.origin, one.stream, one.digest), one.sequence) if shown == "put" else one.sequence
         yield (
             one.stream,
@@ -218,7 +244,7 @@ def _rows(found: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[
             format_time(one.timestamp_ns),
             one.subject,
             format_bytes(one.size),
-            value if first == one.sequence else f"as {first}",
+            value if first == one.sequence else f"(as {first})",
             one.backups[0],
             one.backups[-1],
             one.gone or "-",
@@ -226,7 +252,7 @@ def _rows(found: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[
 
 
 def _operation(one: FoundMessage) -> str:
-    from jsbackup.look.bucket import operation_of
+    from jsbackup.transforms.filters.key_marker import operation_of
 
     return operation_of(one.headers)
 
@@ -240,13 +266,17 @@ def _json(one: FoundMessage) -> JsonObject:
         "sequence": one.sequence,
         "time": format_time(one.timestamp_ns),
         **bytes_json("subject", one.subject.encode("utf-8", "surrogateescape")),
-        "operation": _operation(one) if one.stream.startswith(_KV) else None,
+        "operation": _operation(one) if one.stream.startswith(BUCKET_STREAM) else None,
         "bytes": one.size,
         "sha256": one.digest,
-        **(bytes_json("data", one.start) if whole else {"data": None}),
+        **(bytes_json("data", one.start) if whole else {"data": None, **bytes_json("start", whole_text(one.start))}),
         "backups": list(one.backups),
         "gone": one.gone or None,
     }
+
+
+# In text; JSON has the values themselves.
+_CHANGES = {"came": "appeared", "gone": "disappeared"}
 
 
 def _print_changes(
@@ -277,7 +307,7 @@ def _print_changes(
             [
                 (
                     one.backup,
-                    one.change,
+                    _CHANGES.get(one.change, one.change),
                     format_count(one.messages),
                     format_bytes(one.bytes),
                     str(one.first_seq),

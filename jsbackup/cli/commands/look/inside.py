@@ -11,19 +11,21 @@ import click
 
 from jsbackup.cli.commands.look.opened import (
     backup_and_stream,
-    filter_of,
+    check_readable,
     filter_options,
-    open_backup,
+    find_opened,
     open_messages,
 )
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
+    from jsbackup.look.message_filter import MessageFilter
     from jsbackup.repository.manifest import ConsumerBackup
 
 __all__ = ["COMMANDS"]
@@ -32,7 +34,7 @@ __all__ = ["COMMANDS"]
 @click.command(cls=Command)
 @backup_and_stream
 @filter_options
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N with the most bytes.")
+@click.option("--limit", type=WholeNumber(1), metavar="N", help="Only the N with the most bytes.")
 def subjects(
     shared: Shared,
     backup: str,
@@ -40,11 +42,7 @@ def subjects(
     *,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    subjects: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    headers: tuple[str, ...],
-    text: str | None,
+    wanted: MessageFilter,
     limit: int | None,
 ) -> None:
     """List the subjects of STREAM in BACKUP: messages, bytes, first and last time. Those with most bytes come first.
@@ -53,7 +51,6 @@ def subjects(
     """
     from jsbackup.look.subject_counts import count_subjects
 
-    wanted = filter_of(subjects, headers, text, since=since, until=until)
     repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
     found = count_subjects(repository.objects, entry, wanted)
     shown, output = found[:limit], shared.output
@@ -75,7 +72,7 @@ def subjects(
 
     def show() -> None:
         if not found:
-            output.line(f"stream {stream} has no such messages")
+            output.line(f"no message of stream {stream} matches")
             return
         output.table(
             ["SUBJECT", ">MESSAGES", ">BYTES", "FIRST", "LAST"],
@@ -106,10 +103,12 @@ def consumers(shared: Shared, backup: str, stream: str, *, origins: tuple[str, .
     from jsbackup.look.stream import find_stream
     from jsbackup.repository.write.pending_acks import load_consumer
 
-    repository, manifest = open_backup(shared, backup, stream, origins=origins, tags=tags)
+    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, needed=[stream])
     entry = find_stream(manifest, stream)
     if manifest.selection is not None and not manifest.selection.consumers:
         raise UsageError(f"backup {manifest.id} was made without consumers", hint="Take another backup.")
+    if any(one.pending is not None for one in entry.consumers):
+        check_readable(repository)
     found = [_json(load_consumer(repository.objects, one)) for one in entry.consumers]
     output = shared.output
 

@@ -7,33 +7,36 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.commands.look.opened import complete_bucket, open_backup, time_option
+from jsbackup.cli.commands.look.opened import complete_bucket, find_opened, time_option
+from jsbackup.cli.commands.look.other_backups import ask_latest, keys_at, value_at, with_last_value
 from jsbackup.cli.commands.look.printing import print_bytes
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import HELP_ALL, HelpGroup, Shared
-from jsbackup.cli.options.latest import choosing_options
+from jsbackup.cli.options.latest import LATEST, choosing_options
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.terminal import clip
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.look.bucket import KeyRevision, KeyValueBucket
+    from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket
     from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.repository import Repository
     from jsbackup.transforms.cut import Edge
 
-__all__ = ["COMMANDS", "bytes_json", "preview"]
+__all__ = ["COMMANDS", "bytes_json", "value_preview", "whole_text"]
 
-_STREAM = "KV_"
 _SHOWN = 60  # columns of a value in a table
+_NAMED = 20  # keys in a line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +44,7 @@ _AT = time_option("--at", "As of this time, duration before now, or revision; wi
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return complete_bucket(_STREAM, ctx, param, incomplete)
+    return complete_bucket(BUCKET_STREAM, ctx, param, incomplete)
 
 
 def _of_key(command: F) -> F:
@@ -73,39 +76,60 @@ def ls(
     at: str | None,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-) -> None:
+) -> int:
     """List the keys of BUCKET that had a value, or without BUCKET the buckets of the backup.
 
-    KEY is a pattern: * stands for one token, > at the end for all that follow.
+    KEY is a pattern: * stands for one token, > at the end for all that follow. With --at, keys of which older revisions
+    are gone are listed as unknown, and the exit code is 3. If BACKUP is `latest`, the backups around the moment are
+    asked: they have more.
     """
     output = shared.output
     if bucket is None:
         if at is not None:
-            raise UsageError("--at is a moment of one bucket", hint="Name the bucket.")
-        manifest = open_backup(shared, backup, None, origins=origins, tags=tags)[1]
+            raise UsageError("--at needs a bucket", hint="Name the bucket.")
+        manifest = find_opened(shared, backup, None, origins=origins, tags=tags)[1]
         _list_buckets(shared, manifest)
-        return
-    found = _open(shared, backup, bucket, origins=origins, tags=tags)
-    keys = found.keys(_edge(at), key or ">")
+        return 0
+    repository, found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    edge, asked = _edge(at), [found.manifest.id]
+    listed = found.keys(edge, key or ">")
+    if not listed.certain and edge is not None and backup == LATEST:
+        listed, asked = keys_at(shared, repository, found, key or ">", at=edge)
     document = {
-        **_about(found, at),
-        "keys": [{"key": s.key, "revision": s.revision, "time": format_time(s.timestamp_ns)} for s in keys],
+        **_about(found, edge),
+        "backups": asked,
+        "keys": [{"key": s.key, "revision": s.revision, "time": format_time(s.timestamp_ns)} for s in listed.keys],
+        "unknown": list(listed.unknown),
+        "whole": listed.whole,
     }
 
     def text() -> None:
-        if keys:
-            rows = [(s.key, str(s.revision), format_time(s.timestamp_ns)) for s in keys]
+        if listed.keys:
+            rows = [(s.key, str(s.revision), format_time(s.timestamp_ns)) for s in listed.keys]
             output.table(["KEY", ">REVISION", "TIME"], rows)
-        else:
-            output.line(f"bucket {found.name} has no such keys" if key else f"bucket {found.name} has no keys")
+        elif listed.certain:
+            output.line(f"bucket {found.name} has no key that matches" if key else f"bucket {found.name} has no keys")
+        for line in _unknown_lines(listed):
+            output.line(line)
 
     output.result(document, text)
+    return 0 if listed.certain else IncompleteError.exit_code
+
+
+def _unknown_lines(listed: KeyList) -> Iterator[str]:
+    """Yield what cannot be said about other keys."""
+    names = listed.unknown
+    if names:
+        more = f", and {format_count(len(names) - _NAMED, 'more key')}" if len(names) > _NAMED else ""
+        yield f"not known, because revisions are gone: {', '.join(names[:_NAMED])}{more}"
+    if not listed.whole:
+        yield "keys of which nothing is left may have been there too"
 
 
 def _list_buckets(shared: Shared, manifest: Manifest) -> None:
     output = shared.output
-    streams = [stream for stream in manifest.streams if stream.name.startswith(_STREAM)]
-    names = [stream.name.removeprefix(_STREAM) for stream in streams]
+    streams = [stream for stream in manifest.streams if stream.name.startswith(BUCKET_STREAM)]
+    names = [stream.name.removeprefix(BUCKET_STREAM) for stream in streams]
     document = {
         "backup": manifest.id,
         "buckets": [
@@ -142,12 +166,21 @@ def get(
     """Print the value that KEY of BUCKET had, byte for byte.
 
     A key that did not exist, or was deleted, is an error (exit code 1). So is one whose older revisions may be gone,
-    so that the backup cannot say (3): then 'jsbackup history' shows what other backups have.
+    so that the backup cannot say (3). If BACKUP is `latest`, the backups around the moment are asked before that.
     """
-    found = _open(shared, backup, bucket, origins=origins, tags=tags)
-    revision = found.value(key, _edge(at))
+    repository, found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    edge = _edge(at)
+    try:
+        revision = found.value(key, edge)
+    except IncompleteError as error:
+        assert edge is not None, "what a backup has is known"
+        if backup != LATEST:
+            raise error.with_hint(ask_latest(found, key, edge)) from None
+        found, revision = value_at(shared, repository, found, key, at=edge)
+    except JsBackupError as error:
+        raise with_last_value(error, repository, found, key) from None
     if shared.output.as_json:
-        shared.output.result({**_about(found, at), "key": key, **_json(revision)}, lambda: None)
+        shared.output.result({**_about(found, edge), "key": key, **_json(revision)}, lambda: None)
     else:
         print_bytes([revision.value])
 
@@ -169,12 +202,12 @@ def history(
     These are the ones that this backup has. 'jsbackup history' shows those of all backups.
     """
     output = shared.output
-    found = _open(shared, backup, bucket, origins=origins, tags=tags)
-    revisions = found.revisions(key, _edge(at))
+    edge, found = _edge(at), _open(shared, backup, bucket, origins=origins, tags=tags)[1]
+    revisions = found.revisions(key, edge)
     if output.as_json:
         rows = [_json(one) for one in revisions]
         _refuse_none(found, key, rows)
-        output.result({**_about(found, at), "key": key, "revisions": rows}, lambda: None)
+        output.result({**_about(found, edge), "key": key, "revisions": rows}, lambda: None)
         return
     lines = [
         (str(one.revision), format_time(one.timestamp_ns), one.operation, *_value_columns(one)) for one in revisions
@@ -191,12 +224,15 @@ def _refuse_none(found: KeyValueBucket, key: str, rows: Sequence[object]) -> Non
         )
 
 
-def _open(shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]) -> KeyValueBucket:
-    from jsbackup.look.bucket import find_bucket
+def _open(
+    shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]
+) -> tuple[Repository, KeyValueBucket]:
+    from jsbackup.look.buckets.bucket import KeyValueBucket
 
-    stream = bucket if bucket.startswith(_STREAM) else _STREAM + bucket
-    repository, manifest = open_backup(shared, backup, stream, origins=origins, tags=tags)
-    return find_bucket(repository.objects, manifest, bucket)
+    stream = bucket if bucket.startswith(BUCKET_STREAM) else BUCKET_STREAM + bucket
+    needed = [bucket, BUCKET_STREAM + bucket]
+    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True, needed=needed)
+    return repository, KeyValueBucket.find(repository.objects, manifest, bucket)
 
 
 def _edge(at: str | None) -> Edge | None:
@@ -205,8 +241,7 @@ def _edge(at: str | None) -> Edge | None:
     return None if at is None else parse_edge("--at", at, time.time_ns())
 
 
-def _about(found: KeyValueBucket, at: str | None) -> JsonObject:
-    edge = _edge(at)
+def _about(found: KeyValueBucket, edge: Edge | None) -> JsonObject:
     return {"backup": found.manifest.id, "bucket": found.name, "at": None if edge is None else str(edge)}
 
 
@@ -221,7 +256,7 @@ def _json(one: KeyRevision) -> JsonObject:
 
 
 def _value_columns(one: KeyRevision) -> tuple[str, str]:
-    return (str(len(one.value)), preview(one.value)) if one.operation == "put" else ("-", "-")
+    return (str(len(one.value)), value_preview(one.value)) if one.operation == "put" else ("-", "-")
 
 
 def bytes_json(name: str, data: bytes) -> JsonObject:
@@ -232,7 +267,19 @@ def bytes_json(name: str, data: bytes) -> JsonObject:
         return {f"{name}_base64": b64encode(data).decode()}
 
 
-def preview(data: bytes) -> str:
+def whole_text(data: bytes) -> bytes:
+    """Return the beginning of a text without the part of a character that it was cut in."""
+    for cut in range(1, min(4, len(data) + 1)):
+        if data[-cut] >= 0xC0:  # the first byte of a character of several
+            try:
+                data[-cut:].decode()
+            except UnicodeDecodeError:
+                return data[:-cut]
+            break
+    return data
+
+
+def value_preview(data: bytes) -> str:
     """Return the start of a value for a table, not yet safe to print."""
     return clip(data[: 4 * _SHOWN].decode("utf-8", "backslashreplace"), _SHOWN)
 

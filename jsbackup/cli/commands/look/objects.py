@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.commands.look.opened import complete_bucket, open_backup
+from jsbackup.cli.commands.look.opened import complete_bucket, find_opened
+from jsbackup.cli.commands.look.other_backups import with_last_file
 from jsbackup.cli.commands.look.printing import print_bytes
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.cli.options.latest import choosing_options
-from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.pages.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.names import OBJECT_STREAM
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.look.object_bucket import ObjectBucket, ObjectEntry
+    from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
 
-_STREAM = "OBJ_"
-
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return complete_bucket(_STREAM, ctx, param, incomplete)
+    return complete_bucket(OBJECT_STREAM, ctx, param, incomplete)
 
 
 @click.group("object", cls=HelpGroup, invoke_without_command=True, params=[HELP_ALL])
@@ -53,13 +53,13 @@ def objects(ctx: click.Context) -> None:
 def ls(shared: Shared, backup: str, bucket: str | None, *, origins: tuple[str, ...], tags: tuple[str, ...]) -> None:
     """List the files of BUCKET, or without BUCKET the object stores of the backup. Deleted files are not listed."""
     if bucket is None:
-        _list_buckets(shared, open_backup(shared, backup, None, origins=origins, tags=tags)[1])
+        _list_buckets(shared, find_opened(shared, backup, None, origins=origins, tags=tags)[1])
         return
     output = shared.output
     found = _open(shared, backup, bucket, origins=origins, tags=tags)[2]
     entries, unreadable = found.entries()
     if unreadable:
-        output.warning(f"{format_count(unreadable, 'description')} of objects cannot be read")
+        output.warning(f"the descriptions of {format_count(unreadable, 'file')} cannot be read")
     document = {
         "backup": found.manifest.id,
         "bucket": found.name,
@@ -100,8 +100,8 @@ def ls(shared: Shared, backup: str, bucket: str | None, *, origins: tuple[str, .
 
 def _list_buckets(shared: Shared, manifest: Manifest) -> None:
     output = shared.output
-    streams = [stream for stream in manifest.streams if stream.name.startswith(_STREAM)]
-    rows = [(stream.name.removeprefix(_STREAM), stream.captured.bytes) for stream in streams]
+    streams = [stream for stream in manifest.streams if stream.name.startswith(OBJECT_STREAM)]
+    rows = [(stream.name.removeprefix(OBJECT_STREAM), stream.captured.bytes) for stream in streams]
     document = {"backup": manifest.id, "buckets": [{"bucket": name, "bytes": size} for name, size in rows]}
 
     def text() -> None:
@@ -135,8 +135,8 @@ def get(
 ) -> None:
     """Get the file NAME of BUCKET, byte for byte, to stdout or into FILE.
 
-    Size and digest are compared with those that were stored. FILE appears when that is done, or not at all. On stdout
-    a difference is known only at the end: mind the exit code. A link is followed within the backup.
+    Size and digest are compared with those that were stored. FILE appears when that is done, or not at all. On stdout a
+    mismatch is only known at the end, so check the exit code. A link is followed within the backup.
     """
     output = shared.output
     if file is None and (force or output.as_json):
@@ -145,7 +145,10 @@ def get(
         check_no_link(file)
         check_new_file(file, replace=force)
     repository, manifest, found = _open(shared, backup, bucket, origins=origins, tags=tags)
-    entry = found.entry(name)
+    try:
+        entry = found.entry(name)
+    except JsBackupError as error:
+        raise with_last_file(error, repository, found, name) from None
     if entry.link is not None:
         found, entry = _linked(shared, repository, manifest, entry)
     if file is None:
@@ -168,7 +171,7 @@ def _linked(
     shared: Shared, repository: Repository, manifest: Manifest, entry: ObjectEntry
 ) -> tuple[ObjectBucket, ObjectEntry]:
     """Return what a link leads to."""
-    from jsbackup.look.object_bucket import find_object_bucket
+    from jsbackup.look.buckets.object_bucket import ObjectBucket
 
     link = entry.link
     assert link is not None
@@ -178,7 +181,7 @@ def _linked(
             hint=f"See 'jsbackup object ls {manifest.id} {link.bucket}'.",
         )
     shared.output.note(f"{entry.name} is a link to {link}")
-    found = find_object_bucket(repository.objects, manifest, link.bucket)
+    found = ObjectBucket.find(repository.objects, manifest, link.bucket)
     target = found.entry(link.name)
     if target.link is not None:
         raise JsBackupError(f"object {entry.name} is a link to {link}, which is a link too")
@@ -188,11 +191,11 @@ def _linked(
 def _open(
     shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]
 ) -> tuple[Repository, Manifest, ObjectBucket]:
-    from jsbackup.look.object_bucket import find_object_bucket
+    from jsbackup.look.buckets.object_bucket import ObjectBucket
 
-    stream = bucket if bucket.startswith(_STREAM) else _STREAM + bucket
-    repository, manifest = open_backup(shared, backup, stream, origins=origins, tags=tags)
-    return repository, manifest, find_object_bucket(repository.objects, manifest, bucket)
+    stream = bucket if bucket.startswith(OBJECT_STREAM) else OBJECT_STREAM + bucket
+    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True)
+    return repository, manifest, ObjectBucket.find(repository.objects, manifest, bucket)
 
 
 COMMANDS = {"object": objects}

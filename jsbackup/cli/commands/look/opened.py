@@ -7,6 +7,7 @@ objects pruned meanwhile, an object is missing, which is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,28 +15,32 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import LATEST, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import open_repository
+from jsbackup.cli.options.reshaping import CONDITIONS, NEWEST
 from jsbackup.cli.options.typed_times import understand_time
 from jsbackup.cli.output.log import start_log
 from jsbackup.config import Glob
 
 if TYPE_CHECKING:
-    from jsbackup.look.message_filter import MessageFilter
     from jsbackup.repository.manifest import Manifest, StreamBackup
     from jsbackup.repository.repository import Repository
+    from jsbackup.transforms.filters.filters import Filters
 
 __all__ = [
     "backup_and_stream",
+    "check_readable",
     "complete_bucket",
-    "filter_of",
+    "condition_options",
     "filter_options",
-    "open_backup",
+    "find_opened",
+    "newest_options",
     "open_messages",
     "time_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 def backup_and_stream(command: F) -> F:
@@ -50,43 +55,64 @@ def time_option(name: str, help_text: str) -> Callable[[F], F]:
     return click.option(name, metavar="TIME_OR_SEQ", callback=understand_time, help=help_text)
 
 
-def filter_options(command: F) -> F:
-    """Add the options of a `MessageFilter`."""
-    options = [
-        click.option(
-            "--subject",
-            "subjects",
-            multiple=True,
-            metavar="FILTER",
-            help="Only messages with such a subject; repeatable.",
-        ),
+_CONDITIONS = ("subject", "exclude_subject", "header", "exclude_header", "payload_match", "exclude_payload_match")
+
+
+def condition_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the options of `Filters`, passed as `filters`."""
+
+    @wraps(command)
+    def parsed(**values: Any) -> R:
+        from jsbackup.transforms.filters.filters import Filters
+
+        filters = Filters.parse({name: values.pop(name) for name in _CONDITIONS})
+        return command(filters=filters, **values)
+
+    subject = click.option(
+        "--subject", multiple=True, metavar="FILTER", help="Only messages whose subject matches; repeatable."
+    )
+    for option in reversed((subject, *CONDITIONS)):
+        option(parsed)
+    return parsed
+
+
+def filter_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the options of a `MessageFilter`, passed as `wanted`."""
+
+    @wraps(command)
+    def filtered(filters: Filters, since: str | None, until: str | None, text: str | None, **values: Any) -> R:
+        import time
+
+        from jsbackup.look.message_filter import MessageFilter
+        from jsbackup.transforms.cut import Cut
+
+        wanted = MessageFilter.of(Cut.parse(since, until, time.time_ns()), filters, text or "")
+        return command(wanted=wanted, **values)
+
+    options: list[Callable[[Callable[..., R]], Callable[..., R]]] = [
+        condition_options,
         time_option("--since", "Only messages from this time, duration before now, or sequence on."),
         time_option("--until", "Only messages up to this time, duration before now, or sequence."),
-        click.option(
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="Only messages with this header; if repeated, with all of them.",
-        ),
         click.option("--grep", "text", metavar="TEXT", help="Only messages with this text in the payload."),
     ]
+    whole: Callable[..., R] = filtered
     for option in reversed(options):
-        command = option(command)
-    return command
+        whole = option(whole)
+    return whole
 
 
-def filter_of(
-    subjects: Sequence[str], headers: Sequence[str], text: str | None, *, since: str | None, until: str | None
-) -> MessageFilter:
-    """Parse the values of `filter_options`. Raises UsageError."""
-    import time
+def newest_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the options of a `NewestRule`, passed as `newest`, None without any."""
 
-    from jsbackup.look.message_filter import MessageFilter, parse_header_rule
-    from jsbackup.transforms.cut import Cut
+    @wraps(command)
+    def choosing(last_per_subject: int | None, kv_compact: bool, **values: Any) -> R:
+        from jsbackup.transforms.filters.newest import NewestRule
 
-    cut = Cut.parse(since, until, time.time_ns())
-    return MessageFilter.of(cut, subjects, [parse_header_rule(one) for one in headers], text or "")
+        return command(newest=NewestRule.of(last_per_subject, kv_compact), **values)
+
+    for option in reversed(NEWEST):
+        option(choosing)
+    return choosing
 
 
 def complete_bucket(prefix: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -95,15 +121,35 @@ def complete_bucket(prefix: str, ctx: click.Context, param: click.Parameter, inc
     return [CompletionItem(str(one.value).removeprefix(prefix)) for one in found]
 
 
-def open_backup(
-    shared: Shared, backup: str, stream: str | None, *, origins: Sequence[str], tags: Sequence[str]
+def find_opened(
+    shared: Shared,
+    backup: str,
+    stream: str | None,
+    *,
+    origins: Sequence[str],
+    tags: Sequence[str],
+    reads: bool = False,
+    needed: Sequence[str] = (),
 ) -> tuple[Repository, Manifest]:
-    """Return the repository and the named backup; `latest` is the newest with the stream."""
+    """Return the repository and the named backup; `latest` is the newest with the stream. `reads`: messages will be
+    read, which a writer key cannot. If names are `needed`, the manifest is read for a stream that has one of them.
+    """
     start_log(shared)
     choosing = parse_choosing(backup, origins, tags)
     repository = open_repository(shared)
-    streams = [Glob(_literally(stream))] if backup == LATEST and stream is not None else []
-    return repository, find_backup(shared, repository, backup, choosing, streams=streams)
+    if reads:
+        check_readable(repository)
+    streams = (Glob(_literally(stream)),) if backup == LATEST and stream is not None else ()
+    wanted = WantedBackup(backup, choosing, streams, in_part=True, needed=(tuple(needed),) if needed else ())
+    return repository, find_backup(shared, repository, wanted)
+
+
+def check_readable(repository: Repository) -> None:
+    """Raise KeyUnavailable if messages are encrypted, and no key that reads them was given."""
+    from jsbackup.repository.crypto.keys import needed
+
+    if repository.descriptor.recipient is not None:
+        needed(repository.secret)
 
 
 def _literally(name: str) -> str:
@@ -116,5 +162,5 @@ def open_messages(
     """Return the repository, the named backup, and its stream, which has messages that can be read."""
     from jsbackup.look.stream import find_stream, with_messages
 
-    repository, manifest = open_backup(shared, backup, stream, origins=origins, tags=tags)
+    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True, needed=[stream])
     return repository, manifest, with_messages(manifest, find_stream(manifest, stream))

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.look.opened import backup_and_stream, filter_of, filter_options, open_messages
+from jsbackup.cli.commands.look.opened import backup_and_stream, filter_options, newest_options, open_messages
 from jsbackup.cli.commands.look.printing import print_bytes, print_json_lines, print_lines
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.look.message import LookedUp
+    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.transforms.filters.newest import NewestRule
 
 __all__ = ["COMMANDS", "json_of", "lines_of"]
 
@@ -28,7 +32,8 @@ __all__ = ["COMMANDS", "json_of", "lines_of"]
 @click.command(cls=Command)
 @backup_and_stream
 @filter_options
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N of these messages.")
+@newest_options
+@click.option("--last", type=WholeNumber(1), metavar="N", help="Only the last N of these messages.")
 @click.option("--raw", is_flag=True, help="Print payloads byte for byte, each followed by a line break.")
 def view(
     shared: Shared,
@@ -37,11 +42,8 @@ def view(
     *,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    subjects: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    headers: tuple[str, ...],
-    text: str | None,
+    wanted: MessageFilter,
+    newest: NewestRule | None,
     last: int | None,
     raw: bool,
 ) -> None:
@@ -50,19 +52,26 @@ def view(
     All conditions must hold. On a terminal, a pager shows them. With --json there is one object in a line for each
     message, as 'export --format jsonl' writes it.
     """
+    from jsbackup.look.newest_messages import check_newest, newest_messages
     from jsbackup.look.stream import first_of_last, messages_of
     from jsbackup.repository.pages.segment_list import touching
 
     if raw and shared.output.as_json:
         raise UsageError("--raw and --json contradict each other", hint="Leave one of them out.")
-    wanted = filter_of(subjects, headers, text, since=since, until=until)
-    repository, _, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
+    repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
     objects, least = repository.objects, 0
+    check_newest(manifest, entry, newest)
+    wanted = newest_messages(objects, entry, wanted, newest)
     if last is not None:
         least = first_of_last(objects, entry, wanted, last)
         later = touching(entry.segments, least, entry.captured.last_seq) if least else ()
         entry = replace(entry, segments=tuple(later))
-    messages = (one for one in messages_of(objects, entry, wanted) if one.sequence >= least)
+    found = (one for one in messages_of(objects, entry, wanted) if one.sequence >= least)
+    first = next(found, None)
+    if first is None:
+        asked = wanted.by_content or wanted.cut or newest
+        shared.output.note(f"no message of stream {stream} matches" if asked else f"stream {stream} has no messages")
+    messages = chain(() if first is None else (first,), found)
     if raw:
         print_bytes(piece for one in messages for piece in (one.data, b"\n"))
     elif shared.output.as_json:
@@ -73,7 +82,7 @@ def view(
 
 @click.command(cls=Command)
 @backup_and_stream
-@click.argument("sequence", metavar="SEQ", type=click.IntRange(1, (1 << 63) - 1))
+@click.argument("sequence", metavar="SEQ", type=WholeNumber(1, (1 << 63) - 1))
 @click.option("--headers", is_flag=True, help="Print the header block before the payload, byte for byte too.")
 def get(
     shared: Shared,

@@ -17,19 +17,27 @@ import click
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import choosing_options, parse_choosing
+from jsbackup.cli.options.jobs import choose_readable, open_job, open_with_spark
+from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option
-from jsbackup.cli.options.spark import Where, choose_readable, on_spark, open_with_spark, require_spark
+from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, require_spark
+from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.stats_report import stats_json, tell_stats
+from jsbackup.config.values import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jsbackup.cli.options.jobs import OpenedJob
     from jsbackup.pipeline.jobs.query import Answer
+    from jsbackup.pipeline.jobs.stats_model import StreamStats
+    from jsbackup.progress import Progress
 
 __all__ = ["COMMANDS"]
 
@@ -40,13 +48,15 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--subjects",
     "most_subjects",
-    type=click.IntRange(0, 10_000),
+    type=WholeNumber(0, 10_000),
     default=10,
     show_default=True,
     metavar="N",
     help="How many subjects of each stream to show, the largest first.",
 )
-@click.option("--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id; reads all once more.")
+@click.option(
+    "--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id; on Spark, all is read twice for it."
+)
 @click.option(
     "--html",
     "page",
@@ -56,7 +66,7 @@ __all__ = ["COMMANDS"]
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @choosing_options
-@on_spark
+@on_spark_if_large
 @lock_timeout_option
 def stats(
     shared: Shared,
@@ -79,35 +89,55 @@ def stats(
     since earlier backups of the same account. --json also has the rates over the whole time, and the distribution of
     sizes.
 
-    Runs on Spark.
+    Runs on Spark if the backup is large (see --spark); then percentiles are approximate.
     """
     start_log(shared)
-    require_spark()
-    choosing = parse_choosing(backup, origins, tags)
+    patterns = tuple(map(parse_glob, streams))
+    # Of the documents of jobs only this one names its backup.
+    wanted = WantedBackup(backup, parse_choosing(backup, origins, tags), patterns, silent=shared.output.as_json)
     if force and page is None:
         raise UsageError("--force makes sense with --html only", hint="Leave it out.")
     if page is not None:
         check_new_file(page, replace=force)
-    from jsbackup.pipeline.jobs.stats import collect_stats
 
     with (
-        open_with_spark(
-            shared, "stats", backup, choosing, streams=streams, where=where, lock_timeout=lock_timeout
-        ) as opened,
+        open_job(shared, "stats", wanted, where=where, lock_timeout=lock_timeout) as job,
         make_progress("stats", wanted=shared.progress) as progress,
     ):
-        readable, broken = choose_readable(shared, opened, streams)
-        found = collect_stats(opened, readable, most_subjects=most_subjects, duplicates=duplicates, progress=progress)
-        manifest = opened.manifest
+        readable, broken = choose_readable(shared, job.backup, streams)
+        found = _collected(job, readable, most_subjects, duplicates=duplicates, progress=progress)
+        manifest = job.backup.manifest
     saved = None
     if page is not None:
-        from jsbackup.cli.output.stats_page import stats_page
+        from jsbackup.cli.output.pages.stats_page import stats_page
 
         write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
         saved = str(page)
-    document = stats_json(manifest.id, found, broken, saved)
+    document = {**stats_json(manifest.id, found, broken, saved), "spark": job.choice.json}
     shared.output.result(document, lambda: tell_stats(shared.output, found, broken, saved))
     return combined([0, *(error.exit_code for error in broken.values())])
+
+
+def _collected(
+    job: OpenedJob, readable: Sequence[str], most_subjects: int, *, duplicates: bool, progress: Progress
+) -> list[StreamStats]:
+    if job.frames is not None:
+        from jsbackup.pipeline.jobs.stats import collect_stats
+
+        return collect_stats(
+            job.frames, readable, most_subjects=most_subjects, duplicates=duplicates, progress=progress
+        )
+    from jsbackup.pipeline.jobs.direct_stats import collect_stats_here
+
+    return collect_stats_here(
+        job.repository,
+        job.backup.manifest,
+        job.backup.streams(readable),
+        most_subjects=most_subjects,
+        duplicates=duplicates,
+        progress=progress,
+        threads=job.threads,
+    )
 
 
 @click.command(cls=Command)
@@ -115,7 +145,7 @@ def stats(
 @click.argument("sql", metavar="SQL")
 @click.option(
     "--limit",
-    type=click.IntRange(1, 1_000_000),
+    type=WholeNumber(1, 1_000_000),
     default=1000,
     show_default=True,
     metavar="N",
@@ -144,13 +174,11 @@ def query(
     """
     start_log(shared)
     require_spark()
-    choosing = parse_choosing(backup, origins, tags)
+    wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
     from jsbackup.pipeline.jobs.query import run_query
 
     with (
-        open_with_spark(
-            shared, "query", backup, choosing, streams=(), where=where, lock_timeout=lock_timeout
-        ) as opened,
+        open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,
     ):
         answer = run_query(opened, sql, most_rows=limit, progress=progress)
@@ -169,7 +197,7 @@ def _tell_answer(shared: Shared, answer: Answer) -> None:
 
     shared.output.result({"columns": list(answer.columns), "rows": rows, "more": answer.more}, text)
     if answer.more:
-        shared.output.note(f"there are more rows than {format_count(len(rows))}; --limit shows more of them")
+        shared.output.note(f"these are the first {format_count(len(rows), 'row')}; --limit shows more")
 
 
 def _json_value(value: Any) -> Any:

@@ -11,17 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import Choosing
+from jsbackup.cli.options.jobs import (
+    LEAST_SPARK_BYTES,
+    LEAST_SPARK_LINES_BYTES,
+    SparkChoice,
+    check_spark_options,
+    choose_readable,
+    names_of,
+    open_job,
+)
+from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
-from jsbackup.cli.options.spark import Where, choose_readable, open_with_spark, place_given, require_spark, settings_of
+from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment, s3_settings
-from jsbackup.errors import UsageError
-from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.tables.export import Exported
+    from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
@@ -35,47 +43,50 @@ WRITTEN_FORMATS = (*READ_FORMATS, "delta")
 
 def write_tables(
     shared: Shared,
-    backup: str,
-    choosing: Choosing,
-    streams: Sequence[str],
+    wanted: WantedBackup,
+    options: TransformOptions,
     *,
     kind: str,
     output: str,
+    mask_key: tuple[tuple[str, str], ...],
     where: Where,
     lock_timeout: str,
-) -> tuple[Exported, BrokenLists]:
-    """Write streams of a backup to `output`, a folder or a URL; return also those that cannot be read.
+) -> tuple[Exported, BrokenLists, SparkChoice]:
+    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also those that
+    cannot be read, and what wrote.
 
-    Raises the errors of `export_tables` and `new_target`.
+    Raises the errors of `export_tables`, `plan_streams` and `new_target`.
     """
-    require_spark()
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import TableFormat, export_tables
     from jsbackup.pipeline.tables.target import new_target
+    from jsbackup.pipeline.tasks.reshape_task import MaskKey
+    from jsbackup.planning.transforming import plan_streams
 
     if kind == TableFormat.DELTA:
         require_deltalake()
     place = place_of(output, s3_settings(shared.s3, environment()), {})
+    least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
     # The target is checked first: Spark takes a while to start.
+    check_spark_options(where)
     with (
         new_target(place, os.urandom(4).hex()) as target,
-        open_with_spark(
-            shared, "export", backup, choosing, streams=streams, where=where, lock_timeout=lock_timeout
-        ) as opened,
+        open_job(shared, "export", wanted, where=where, lock_timeout=lock_timeout, least_bytes=least_bytes) as job,
         make_progress("export", wanted=shared.progress) as progress,
     ):
-        readable, broken = choose_readable(shared, opened, streams)
+        readable, broken = choose_readable(shared, job.backup, names_of(wanted))
         exported = export_tables(
-            opened.session,
-            opened.place,
+            job.runner,
+            job.backup,
             target,
             TableFormat(kind),
-            backup=opened.manifest.id,
-            streams=opened.streams(readable),
+            streams=plan_streams(job.backup.manifest, job.backup.streams(readable), options, "exported"),
+            options=options,
+            mask_key=MaskKey(mask_key),
             progress=progress,
         )
-        return exported, broken
+        return exported, broken, job.choice
 
 
 def read_tables(
@@ -94,14 +105,17 @@ def read_tables(
     `write_streams`.
     """
     settings = settings_of(where)
+    from jsbackup.exchange.printed_configs import read_configs_of
+    from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.write import TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tables.export import TableFormat
     from jsbackup.pipeline.tables.table_files import find_tables, read_table
+    from jsbackup.pipeline.tasks.tasks import OnSpark
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
     found = find_tables(Path(table), TableFormat(kind), stream)
-    told = _configs(configs, [one.stream for one in found])
+    configured = read_configs_of(configs, [one.stream for one in found])
     place = place_given(shared)
     repository = open_or_make_repository(shared, may_make=may_make)
     with (
@@ -110,30 +124,14 @@ def read_tables(
         make_progress("import", wanted=shared.progress) as progress,
     ):
         streams = {
-            one.stream: TableStream(read_table(session, one, TableFormat(kind)), told.get(one.stream, {}), one.bytes)
+            one.stream: TableStream(
+                read_table(session, one, TableFormat(kind)), configured.get(one.stream, {}), one.bytes
+            )
             for one in found
         }
         origin = f"table ({kind})"
-        written = write_streams(
-            session, place, repository, lease, streams=streams, tags=tags, origin=origin, progress=progress
-        )
-    for name in sorted(streams.keys() - told.keys()):
-        shared.output.note(f"stream {name} has no configuration, and got that of a plain one; see --stream-config")
+        run = JobRun(OnSpark(session), place, repository, lease, progress)
+        written = write_streams(run, streams, tags=tags, origin=origin)
+    for name in sorted(streams.keys() - configured.keys()):
+        shared.output.note(f"stream {name} has no configuration, so a default one is used; see --stream-config")
     return written
-
-
-def _configs(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
-    """Return the configurations of streams by name; a single configuration also fits a single stream."""
-    from jsbackup.exchange.printed_configs import read_printed_configs
-
-    told: dict[str, JsonObject] = {}
-    for file in files:
-        found = read_printed_configs(file)
-        if twice := found.keys() & told.keys():
-            raise UsageError(f"there are two configurations of stream {min(twice)}")
-        told |= found
-    if len(told) == len(streams) == 1:
-        return dict(zip(streams, told.values(), strict=True))
-    if files and not told.keys() & set(streams):
-        raise UsageError(f"there is no configuration of stream {streams[0]} in what was given")
-    return told

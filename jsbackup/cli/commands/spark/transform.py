@@ -5,7 +5,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +13,18 @@ import click
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.latest import choosing_options, find_backup, origin_option, parse_choosing
+from jsbackup.cli.options.jobs import SparkChoice, check_spark_options, choose_spark, job_runner
+from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options
-from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options, transform_options
+from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, place_given, settings_of
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.config import parse_glob
+from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 
@@ -43,14 +43,14 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--latest-per-subject",
     is_flag=True,
-    help="Keep only the newest message of each subject (as it is in the source) of those that the other options keep.",
+    help="The same as --last-per-subject 1.",
 )
 @click.option(
     "--consumers",
     type=click.Choice(["all", "none"]),
     default="all",
     show_default=True,
-    help="all: with their state, as far as their messages are there; none: without.",
+    help="all: keep consumers, with state as far as their messages are kept; none: leave consumers out.",
 )
 @tagged_as("Tag the new backup.")
 @origin_option
@@ -75,29 +75,23 @@ def transform(
     name.
 
     The options are those of 'jsbackup restore'. To restore the new backup is the same as to restore the old one with
-    these options (except --latest-per-subject, which restore does not have). Name the new backup by its id: `latest`
-    is never a transformed one. Runs on Spark.
+    these options. Name the new backup by its id: `latest` is never a transformed one. Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)
+    from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.transform import transform_backup
-    from jsbackup.pipeline.jobs.transform_plan import TransformOptions, plan_transform
+    from jsbackup.pipeline.jobs.transform_plan import plan_transform
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
-    from jsbackup.planning.model import Consumers
-    from jsbackup.planning.typed_options import rename_options, reshape_options
+    from jsbackup.pipeline.tasks.tasks import OnSpark
 
-    options = TransformOptions(
-        streams=tuple(map(parse_glob, streams)),
-        renames=rename_options(typed),
-        reshape=reshape_options(typed),
-        latest_per_subject=latest_per_subject,
-        consumers=Consumers(consumers),
-        mask_may_miss=typed["mask_may_miss"],
-        pattern_may_miss=typed["pattern_may_miss"],
-        allow_empty=typed["allow_empty"],
-    )
+    if latest_per_subject:
+        if typed["last_per_subject"] is not None or typed["kv_compact"]:
+            raise UsageError("--latest-per-subject is the same as --last-per-subject 1", hint="Leave it out.")
+        typed = {**typed, "last_per_subject": 1}
+    options = transform_options(typed, streams, consumers)
     key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())
     place = place_given(shared)
@@ -107,26 +101,16 @@ def transform(
         writing(shared, repository, "transform", lock_timeout) as lease,
         make_progress("transform", wanted=shared.progress) as progress,
     ):
-        manifest = find_backup(
-            shared, repository, backup, choosing, streams=options.streams, silent=shared.output.as_json
-        )
+        wanted = WantedBackup(backup, choosing, options.streams, silent=shared.output.as_json)
+        manifest = find_backup(shared, repository, wanted)
         check_readable(repository)
         plan = plan_transform(manifest, options)
         before = manifest.source.extra.get("transformed")
         if isinstance(before, dict):
-            shared.output.note(f"{manifest.id} is itself made of {before.get('backup')}, by 'jsbackup transform'")
+            shared.output.note(f"{manifest.id} was itself made from {before.get('backup')}, by 'jsbackup transform'")
         with open_session(settings) as session:
-            made = transform_backup(
-                session,
-                place,
-                repository,
-                plan,
-                lease=lease,
-                random=os.urandom,
-                mask_key=key,
-                tags=chosen_tags,
-                progress=progress,
-            )
+            run = JobRun(OnSpark(session), place, repository, lease, progress)
+            made = transform_backup(run, plan, mask_key=key, tags=chosen_tags)
     _tell_transformed(shared, manifest.id, made)
     return 0
 
@@ -134,7 +118,7 @@ def transform(
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
 @choosing_options
-@on_spark
+@on_spark_if_large
 @lock_timeout_option
 def compact(
     shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...], *, where: Where, lock_timeout: str
@@ -142,13 +126,13 @@ def compact(
     """Make a copy of BACKUP (an id, its start, or `latest`) with fewer segments, so that you can forget the old one.
 
     Runs of short segments are joined. Content, time and tags stay the same, and the new backup comes right after the
-    old one. If there is nothing to gain, nothing is made. Runs on Spark.
+    old one. If there is nothing to gain, nothing is made. Runs on Spark if much is to be joined (see --spark).
     """
     start_log(shared)
-    settings = settings_of(where)
-    from jsbackup.pipeline.jobs.compact import compact_backup, count_after
+    check_spark_options(where)
+    from jsbackup.pipeline.jobs.job_run import JobRun
+    from jsbackup.pipeline.jobs.joining import compact_backup, count_after, joined_bytes
     from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.pipeline.session.session import open_session
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     choosing = parse_choosing(backup, origins, tags)
@@ -159,26 +143,21 @@ def compact(
         writing(shared, repository, "compact", lock_timeout) as lease,
         make_progress("compact", wanted=shared.progress) as progress,
     ):
-        manifest = find_backup(shared, repository, backup, choosing, silent=shared.output.as_json)
+        manifest = find_backup(shared, repository, WantedBackup(backup, choosing, silent=shared.output.as_json))
         check_readable(repository)
         broken = broken_lists(manifest.streams)
         refuse_broken(broken, of=len(manifest.streams))
         whole = [stream for stream in manifest.streams if stream.name not in broken]
-        before, after = count_after(whole, repository.objects.segment_bytes)
+        segment_bytes = repository.objects.segment_bytes
+        before, after = count_after(whole, segment_bytes)
+        choice = choose_spark(where, joined_bytes(whole, segment_bytes))
         made = None
         if after < before:
-            with open_session(settings) as session:
-                made = compact_backup(
-                    session,
-                    place,
-                    repository,
-                    manifest,
-                    lease=lease,
-                    random=os.urandom,
-                    unread=broken.keys(),
-                    progress=progress,
-                )
-    _tell_compacted(shared, manifest, made, broken)
+            shared.output.note(choice.words)
+            with job_runner(choice, where, place, repository) as runner:
+                run = JobRun(runner, place, repository, lease, progress)
+                made = compact_backup(run, manifest, unread=broken.keys())
+    _tell_compacted(shared, manifest, made, broken=broken, choice=choice)
     return combined([0, *(error.exit_code for error in broken.values())])
 
 
@@ -227,12 +206,14 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
         )
         tell_each(output, (Said("note", stream.name, note) for _, _, stream, notes in rows for note in notes))
         tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
-        output.line(f"made backup {manifest.id} of {source}")
+        output.line(f"made backup {manifest.id} from {source}")
 
     output.result(document, text)
 
 
-def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None, broken: BrokenLists) -> None:
+def _tell_compacted(
+    shared: Shared, manifest: Manifest, made: Manifest | None, *, broken: BrokenLists, choice: SparkChoice
+) -> None:
     output = shared.output
     after = made or manifest
     rows = [
@@ -247,6 +228,7 @@ def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None, b
         "segments": left,
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
         "failed": broken_json(broken),
+        "spark": None if made is None else choice.json,
     }
 
     def text() -> None:
@@ -258,7 +240,8 @@ def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None, b
         table = [(name, str(before), str(now)) for name, before, now in rows if before != now]
         output.table(["STREAM", ">SEGMENTS BEFORE", ">SEGMENTS"], table)
         output.line(
-            f"made backup {made.id} of {manifest.id}: {format_count(total, 'segment')} before, {format_count(left)} now"
+            f"made backup {made.id} from {manifest.id}: {format_count(total, 'segment')} before, {format_count(left)} "
+            "now"
         )
         output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
 
-from tests.cli.commands.look.conftest import EVIL, Shelf
+from jsbackup.cli.commands.look.kv import whole_text
+from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
+from tests.harness.shelf import EVIL, LARGE
 
 Type = Callable[..., Typed]
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -30,8 +33,8 @@ def test_messages_are_found_in_all_streams(shelf: Shelf, typed: Type) -> None:
     assert {one["stream"] for one in document["messages"]} == {"KV_settings", "OBJ_files", "ORDERS"}
     some = check("find", typed("find", "ORD*", "--subject", "orders.eu.*", "--limit", "3", "--json", "-r", shelf.repo))
     assert [one["sequence"] for one in some["messages"]] == [295, 297, 299] and some["more"]
-    none = typed("find", "--header", "Nats-Msg-Id=none", "-r", shelf.repo)
-    assert (none.code, none.out) == (0, "no backup has such a message\n")
+    none = typed("find", "--header", "Nats-Msg-Id:none", "-r", shelf.repo)
+    assert (none.code, none.out) == (0, "no backup has a matching message\n")
     assert "the newest 3 messages" in typed("find", "--subject", "orders.>", "--limit", "3", "-r", shelf.repo).out
 
 
@@ -39,7 +42,7 @@ def test_a_stream_is_followed_over_backups(shelf: Shelf, typed: Type) -> None:
     document = check("history", typed("history", "ORDERS", "--json", "-r", shelf.repo))
     (one,) = document["changes"]
     assert (one["change"], one["messages"], one["last_seq"]) == ("came", 302, 303)
-    assert "came" in typed("history", "ORDERS", "-r", shelf.repo).out
+    assert " appeared " in typed("history", "ORDERS", "-r", shelf.repo).out
 
 
 @pytest.mark.parametrize(
@@ -47,10 +50,12 @@ def test_a_stream_is_followed_over_backups(shelf: Shelf, typed: Type) -> None:
     [
         (["history", "NONE"], 2, "no backup has a stream NONE"),
         (["history", "NONE", "key"], 2, "no backup has a stream KV_NONE"),
-        (["history", "settings", "none"], 1, "no backup has such a message"),
+        (["history", "settings"], 2, "hint: Did you mean KV_settings?"),
+        (["find", "ordres", "--grep", "x"], 2, "hint: Did you mean ORDERS?"),
+        (["history", "settings", "none"], 1, "no backup has a matching message"),
         (["history", "settings", "a.*"], 2, "not a key"),
         (["history", "settings", "lang", "--subject", "x"], 2, "contradict"),
-        (["find"], 2, "nothing to find was named"),
+        (["find"], 2, "no search condition was given"),
         (["find", "NONE", "--grep", "x"], 2, "no backup has a stream NONE"),
         (["find", "--grep", "x", "--tag", "no=tag"], 0, ""),
     ],
@@ -58,3 +63,29 @@ def test_a_stream_is_followed_over_backups(shelf: Shelf, typed: Type) -> None:
 def test_what_is_wrong_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, code: int, text: str) -> None:
     done = typed(*words, "-r", shelf.repo)
     assert (done.code, text in done.err) == (code, True), done
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"),
+    [
+        (b"", b""),
+        (b"abc", b"abc"),
+        ("aä".encode(), "aä".encode()),
+        ("aä".encode()[:-1], b"a"),
+        ("a€".encode()[:-1], b"a"),
+        ("a😀".encode()[:-1], b"a"),
+        ("a😀".encode(), "a😀".encode()),
+        (b"a\xff", b"a"),
+        (b"\x80\x80\x80\x80", b"\x80\x80\x80\x80"),
+    ],
+)
+def test_no_character_is_cut(data: bytes, whole: bytes) -> None:
+    assert whole_text(data) == whole
+
+
+def test_the_start_of_a_large_payload_is_there(shelf: Shelf, typed: Type) -> None:
+    found = check("find", typed("find", "OBJ_files", "--subject", "$O.files.C.>", "--json", "-r", shelf.repo))
+    large = [one for one in found["messages"] if one["bytes"] > 1024]
+    assert large and all(one["data"] is None for one in large)
+    starts = {b64decode(one["start_base64"]) for one in large}
+    assert LARGE[:1024] in starts and all(len(one) == 1024 and one in LARGE for one in starts)

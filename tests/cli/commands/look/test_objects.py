@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.look.conftest import EVIL, LARGE, Shelf
+from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.commands import command_line, environment
+from tests.harness.shelf import EVIL, LARGE
 
 Type = Callable[..., Typed]
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -42,7 +43,7 @@ def test_a_list_has_what_is_there(shelf: Shelf, typed: Type) -> None:
     assert (found["twice"]["size"], found["a/large"]["size"]) == (3, len(LARGE))
     assert found["link"]["link"] == {"bucket": "files", "name": "a/large"}
     done = typed("object", "ls", "latest", "files", "-r", shelf.repo)
-    assert "\x1b" not in done.out and "2 descriptions of objects cannot be read" in done.err
+    assert "\x1b" not in done.out and "the descriptions of 2 files cannot be read" in done.err
     assert (
         check("object", typed("object", "ls", "latest", "-r", shelf.repo, "--json"))["buckets"][0]["bucket"] == "files"
     )

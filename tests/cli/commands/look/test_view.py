@@ -12,10 +12,11 @@ import jsonschema
 import pytest
 
 from jsbackup.repository.crypto import age
-from tests.cli.commands.look.conftest import BINARY, EVIL, Shelf
+from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import CLOSED, check
 from tests.cli.typed import Typed, in_terminal
 from tests.harness.commands import command_line, environment
+from tests.harness.shelf import BINARY, EVIL
 
 Type = Callable[..., Typed]
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -42,8 +43,16 @@ def _lines(done: Typed) -> list[dict[str, Any]]:
         (["--subject", "orders.eu.*"], lambda n: n <= 300 and n % 2 == 1 and n != 7),
         (["--subject", "orders.*.3", "--subject", "orders.us.>"], lambda n: n <= 300 and (n % 5 == 3 or n % 2 == 0)),
         (["--since", "10", "--until", "12"], lambda n: 10 <= n <= 12),
-        (["--header", "nats-msg-id=order-33"], lambda n: n == 33),
+        (["--header", "nats-msg-id:order-33"], lambda n: n == 33),
         (["--header", "Nats-Msg-Id"], lambda n: n <= 300 and n % 3 == 0),
+        (["--header", "nats-msg-id:order-33", "--header", "Nats-Msg-Id:order-3"], lambda n: n in (3, 33)),
+        (["--exclude-header", "Nats-Msg-Id", "--until", "9"], lambda n: n % 3 and n < 10 and n != 7),
+        (["--exclude-header", "Nats-Msg-Id:order-3", "--until", "9"], lambda n: n not in (3, 7) and n < 10),
+        (["--exclude-subject", "orders.eu.>", "--until", "9"], lambda n: n < 10 and n % 2 == 0),
+        (["--payload-match", '": 2[0-3]}$', "--payload-match", "order.: 8}"], lambda n: n == 8 or 20 <= n <= 23),
+        (["--exclude-payload-match", "[1-9]", "--until", "300"], lambda n: False),
+        (["--subject", "orders.eu.*", "--last-per-subject", "2"], lambda n: 281 <= n <= 299 and n % 2 == 1),
+        (["--subject", "orders.eu.*", "--grep", "2", "--last-per-subject", "1", "--last", "1"], lambda n: n == 299),
         (["--grep", '"order": 29'], lambda n: n == 29 or 290 <= n <= 299),
         (["--grep", '"order": 29', "--last", "2", "--subject", "orders.eu.>"], lambda n: n in (297, 299)),
         (["--subject", "orders.none"], lambda n: False),
@@ -95,7 +104,11 @@ def test_one_message_as_json(shelf: Shelf, typed: Type) -> None:
         (["view", "latest", "ORDER"], 2, "ORDER"),
         (["view", "2020", "ORDERS"], 2, "no backup"),
         (["view", "latest", "ORDERS", "--subject", "a..b"], 2, "not a subject"),
-        (["view", "latest", "ORDERS", "--header", "=x"], 2, "not a header"),
+        (["view", "latest", "ORDERS", "--header", ":x"], 2, "not a header"),
+        (["view", "latest", "ORDERS", "--header", "a=x"], 2, "Write --header NAME or NAME:VALUE."),
+        (["view", "latest", "ORDERS", "--payload-match", "a("], 2, "not a regular expression"),
+        (["view", "latest", "ORDERS", "--kv-compact"], 2, "is not a key-value bucket"),
+        (["view", "latest", "KV_settings", "--kv-compact", "--last-per-subject", "1"], 2, "exclude each other"),
         (["view", "latest", "ORDERS", "--raw", "--json"], 2, "contradict"),
         (["view", "latest", "ORDERS", "--since", "5", "--until", "4"], 2, "nothing lies between"),
     ],
@@ -197,3 +210,35 @@ def test_consumers_are_listed(shelf: Shelf, typed: Type) -> None:
     assert "billing" in typed("consumers", "latest", "ORDERS", "-r", shelf.repo).out
     none = typed("consumers", "latest", "KV_settings", "-r", shelf.repo)
     assert (none.code, none.out) == (0, "stream KV_settings has no consumers\n")
+
+
+def test_no_match_is_said_on_stderr(shelf: Shelf, typed: Type) -> None:
+    for form in ((), ("--json",), ("--raw",)):
+        done = typed("view", shelf.backup, "ORDERS", "--subject", "orders.nothing", "-r", shelf.repo, *form)
+        assert (done.code, done.out, done.err) == (0, "", "no message of stream ORDERS matches\n")
+    assert typed("view", shelf.backup, "ORDERS", "--last", "1", "-r", shelf.repo).err == ""
+    quiet = typed("view", shelf.backup, "ORDERS", "--subject", "orders.nothing", "-r", shelf.repo, "-q")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+
+
+def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
+    me, vault, writer = age.random_identity(), tmp_path / "vault", tmp_path / "writer.key"
+    assert me.recipient is not None
+    assert typed("init", "-r", vault, "--encrypt-to", me.recipient.label, "--writer-key", writer).code == 0
+    assert typed("copy", "--to-repo", vault, "--to-writer-key", writer, "-r", shelf.repo).code == 0
+    for words in (
+        ("view", "latest", "ORDERS"),
+        ("subjects", "latest", "ORDERS"),
+        ("kv", "get", "latest", "settings", "theme"),
+        ("kv", "ls", "latest", "settings"),
+        ("object", "get", "latest", "files", "empty"),
+        ("history", "settings", "theme"),
+        ("find", "--grep", "x"),
+        ("put-back", "latest", "settings", "--key", "theme", "-s", "nats://127.0.0.1:1"),
+    ):
+        done = typed(*words, "-r", vault, "--writer-key", writer)
+        assert (done.code, done.out) == (12, ""), (words, done)
+        assert done.err.startswith("error: this needs a key that reads the repository\nhint: "), (words, done.err)
+    # What the manifest says, it may read.
+    for words in (("history", "ORDERS"), ("consumers", "latest", "ORDERS"), ("kv", "ls", "latest")):
+        assert typed(*words, "-r", vault, "--writer-key", writer).code == 0, words

@@ -1,0 +1,127 @@
+"""What a restore would do, and the command line for it. The page itself restores nothing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
+from jsbackup.api.worker import blocking
+from jsbackup.browse.library import Library, RestoreTarget
+from jsbackup.browse.query import Query
+from jsbackup.browse.render import Renderer
+from jsbackup.engine.restore.preview import Preview, preview_restore
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.typed_options import restore_options
+from jsbackup.repository.manifest import Manifest
+
+__all__ = ["PlanPages", "quoted"]
+
+_CHOICES = 200
+_STREAMS = 1000
+_IF_EXISTS = ("fail", "skip", "replace")
+_ROWS = 500
+
+
+class PlanPages:
+    """Handlers of requests. They raise the errors of what they read."""
+
+    def __init__(self, library: Library, renderer: Renderer) -> None:
+        self._library = library
+        self._renderer = renderer
+
+    def plan(self, request: Request) -> Response:
+        query, library = Query.of(request), self._library
+        asked = {name: query.line(name) for name in ("backup", "streams", "until", "target", "if_exists", "prefix")}
+        preview: Preview | None = None
+        problem: JsBackupError | None = None
+        command = ""
+        manifest = library.manifest(asked["backup"]) if asked["backup"] else None
+        if manifest is not None and query.flag("go"):
+            try:
+                target = self._target(asked["target"])
+                how, words = _asked(asked)
+                options = restore_options(typed_arguments("plan", how))
+                command = _command(library, manifest, target, words)
+                preview = self._preview(manifest, target, options)
+            except JsBackupError as error:
+                problem = error
+        plan = None if preview is None else preview.plan
+        return self._renderer.page(
+            request,
+            "plan.html",
+            asked=asked,
+            manifest=manifest,
+            streams=[] if manifest is None else [one.name for one in manifest.streams[:_STREAMS]],
+            choices=library.status().inventory.summaries[:-_CHOICES:-1],
+            targets=library.targets,
+            if_exists=_IF_EXISTS,
+            preview=preview,
+            plan=plan,
+            actions=[] if plan is None else plan.actions[:_ROWS],
+            warnings=[]
+            if plan is None
+            else [*plan.warnings, *(found for action in plan.actions for found in action.warnings)][:_ROWS],
+            refusals=[] if plan is None else [*plan.refusals, *plan.missing][:_ROWS],
+            problem=problem,
+            command=command,
+        )
+
+    def _preview(self, manifest: Manifest, target: RestoreTarget, options: RestoreOptions) -> Preview:
+        connection, repository = target.connect(), self._library.repository
+        with self._library.reading():
+            return blocking(
+                lambda worker: worker.complete(
+                    preview_restore(connection, repository, manifest, options, now_ns=time.time_ns)
+                )
+            )
+
+    def _target(self, name: str) -> RestoreTarget:
+        found = next((one for one in self._library.targets if one.name == name), None)
+        if found is None:
+            raise UsageError("choose a server to restore into", hint="Contexts of the nats CLI are offered.")
+        return found
+
+
+def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[str]]:
+    """Return what is asked for, as arguments and as words of a command line."""
+    how: RestoreArguments = {}
+    words = streams = asked["streams"].split()
+    if streams:
+        how["streams"] = streams
+    if asked["until"]:
+        how["until"] = asked["until"]
+        words = [*words, "--until", asked["until"]]
+    if asked["prefix"]:
+        how["rename_prefix"] = asked["prefix"]
+        words = [*words, "--rename-prefix", asked["prefix"]]
+    if asked["if_exists"] == "skip":
+        how["if_exists"] = "skip"
+    elif asked["if_exists"] == "replace":
+        how["if_exists"] = "replace"
+    elif asked["if_exists"] not in ("", "fail"):
+        raise UsageError(f"not one of {', '.join(_IF_EXISTS)}: {asked['if_exists']}")
+    if "if_exists" in how:
+        words = [*words, "--if-exists", how["if_exists"]]
+    return how, words
+
+
+def _command(library: Library, manifest: Manifest, target: RestoreTarget, words: Sequence[str]) -> str:
+    return " ".join(map(quoted, ["jsbackup", "restore", manifest.id, *words, *target.options, "-r", library.place]))
+
+
+def quoted(word: str) -> str:
+    """Return a word for a shell, on one line and visible: bash and zsh read what is not as `$'…'`."""
+    if word.isprintable():
+        return shlex.quote(word)
+    signs = {"'": "\\'", "\\": "\\\\"}
+    parts = (
+        signs.get(c) or (c if c.isprintable() else "".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape")))
+        for c in word
+    )
+    return f"$'{''.join(parts)}'"

@@ -1,0 +1,1 @@
+"""All accounts of a system in one command: options, the commands' work, reports."""

@@ -1,0 +1,217 @@
+"""The options of commands that handle all accounts of a system.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.options.context import GIVEN, Shared
+from jsbackup.cli.options.opening import connection_of
+from jsbackup.config import Glob, environment, expand_path, parse_duration
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.config import Connection
+    from jsbackup.engine.accounts.chosen import AccountChoice
+    from jsbackup.engine.accounts.logins import LoginSources
+
+__all__ = [
+    "AskedAccounts",
+    "account_choice_options",
+    "account_options",
+    "map_account_option",
+    "parse_account",
+    "refuse_mapped",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST_SECONDS = 7 * 86400
+
+
+def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
+    return (
+        click.option("--all-accounts", is_flag=True, help=all_accounts),
+        click.option(
+            "--account", multiple=True, metavar="ACCOUNT", help="With --all-accounts: only these, by name, key or glob."
+        ),
+        click.option(
+            "--exclude-account", multiple=True, metavar="ACCOUNT", help="With --all-accounts: leave these out."
+        ),
+    )
+
+
+_LOGINS: Sequence[Callable[[Any], Any]] = (
+    click.option(
+        "--account-creds",
+        multiple=True,
+        metavar="WHERE",
+        help="Credentials of the accounts: a folder of .creds files, a path or reference with {account} in it, nsc, or "
+        "nsc://OPERATOR.",
+    ),
+    click.option(
+        "--account-signing-keys",
+        multiple=True,
+        metavar="WHERE",
+        help="Seeds of accounts or of their signing keys, to make short-lived users with: a folder, or nsc.",
+    ),
+    click.option(
+        "--account-context",
+        multiple=True,
+        metavar="NAME",
+        help="Contexts of the nats CLI to take logins from, with {account} in the name.",
+    ),
+    click.option(
+        "--account-logins",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A TOML file with a table for each account, with its login.",
+    ),
+    click.option(
+        "--account-user", metavar="NAME", help="The user to take, where there are credentials of several of an account."
+    ),
+    click.option(
+        "--account-user-lifetime",
+        metavar="DURATION",
+        help="How long users made with signing keys may log in; by default 15m, and longer for much data.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAccounts:
+    """The parameters as typed."""
+
+    all_accounts: bool
+    account: tuple[str, ...]
+    exclude_account: tuple[str, ...]
+    account_creds: tuple[str, ...] = ()
+    account_signing_keys: tuple[str, ...] = ()
+    account_context: tuple[str, ...] = ()
+    account_logins: Path | None = None
+    account_user: str | None = None
+    account_user_lifetime: str | None = None
+
+    def choice(self, connection: Connection) -> AccountChoice:
+        """Return which accounts are meant. Raises UsageError."""
+        from jsbackup.engine.accounts.chosen import AccountChoice
+
+        return AccountChoice(
+            tuple(map(parse_account, self.account)),
+            tuple(map(parse_account, self.exclude_account)),
+            connection.js_domain,
+        )
+
+    def sources(self, shared: Shared) -> LoginSources:
+        """Read what the options name. Raises UsageError."""
+        from jsbackup.config.accounts.logins_file import read_logins
+        from jsbackup.engine.accounts.logins import read_sources
+
+        if not (self.account_creds or self.account_signing_keys or self.account_context or self.account_logins):
+            raise UsageError(
+                "--all-accounts needs a login for each account",
+                hint="Give --account-creds, --account-signing-keys, --account-context or --account-logins.",
+            )
+        environ = environment()
+        file = None if self.account_logins is None else read_logins(expand_path(str(self.account_logins), environ))
+        if file is not None and file.exposed:
+            shared.output.warning(f"{file.path} can be read by others and holds secrets: chmod 600 it")
+        return read_sources(
+            creds=self.account_creds,
+            signing_keys=self.account_signing_keys,
+            contexts=self.account_context,
+            file=file,
+            user=self.account_user,
+            for_seconds=_seconds(self.account_user_lifetime),
+            environ=environ,
+        )
+
+    def connection(self, shared: Shared) -> Connection:
+        """Return the connection as the system user. Raises UsageError."""
+        connection = connection_of(shared)
+        if connection.js_api_prefix is not None:
+            raise UsageError(
+                "--js-api-prefix makes no sense with --all-accounts", hint="Back that account up in a run of its own."
+            )
+        return connection
+
+
+_NAMES = [field.name for field in fields(AskedAccounts)]
+
+
+def account_options(all_accounts: str) -> Callable[[F], F]:
+    """Add the options, passed as `accounts`; `all_accounts` is the help of the first."""
+    return _collected([*_choosing(all_accounts), *_LOGINS])
+
+
+def account_choice_options(all_accounts: str) -> Callable[[F], F]:
+    """Add those that need no logins."""
+    return _collected(_choosing(all_accounts))
+
+
+map_account_option = click.option(
+    "--map-account",
+    "mapped",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="With --all-accounts: restore account OLD into account NEW, by names or keys.",
+)
+"""Add `--map-account`, passed as `mapped`."""
+
+
+def refuse_mapped(mapped: tuple[str, ...], accounts: AskedAccounts) -> None:
+    """Raise UsageError for a --map-account that does nothing."""
+    if mapped and not accounts.all_accounts:
+        raise UsageError("--map-account makes no sense without --all-accounts", hint="Add it, or leave this out.")
+
+
+def _collected(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def run(*arguments: Any, **values: Any) -> Any:
+            asked = {name: values.pop(name) for name in _NAMES if name in values}
+            if not asked["all_accounts"]:
+                _refuse_idle(click.get_current_context())
+            return command(*arguments, accounts=AskedAccounts(**asked), **values)
+
+        for option in reversed(options):
+            option(run)
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def _refuse_idle(ctx: click.Context) -> None:
+    """Raise UsageError for an option that does nothing without --all-accounts."""
+    for parameter in ctx.command.params:
+        if parameter.name in _NAMES[1:] and ctx.get_parameter_source(parameter.name) in GIVEN:
+            of_profile = ctx.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
+            typed = f"{parameter.opts[0]}{' of the profile' if of_profile else ''}"
+            raise UsageError(f"{typed} makes no sense without --all-accounts", hint="Add it, or leave this out.")
+
+
+def parse_account(text: str) -> Glob:
+    """Parse a name or a key of an account, or a glob. Raises UsageError."""
+    if not text.strip() or not text.isprintable():
+        raise UsageError(
+            f"no account can be named {text!r}", hint="Give its name or its public key; globs may be used."
+        )
+    return Glob(text)
+
+
+def _seconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    seconds = int(parse_duration(text))
+    if not 60 <= seconds <= _MOST_SECONDS:
+        raise UsageError(f"--account-user-lifetime {text} is not between a minute and seven days")
+    return seconds

@@ -1,0 +1,139 @@
+"""`jsbackup browse`. The web server is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.opening import connection_of, open_repository
+from jsbackup.cli.options.typed_amounts import WholeNumber
+from jsbackup.cli.output.log import start_log
+from jsbackup.config import (
+    Connection,
+    ConnectionOptions,
+    environment,
+    hide_logins,
+    parse_duration,
+    target_connection,
+)
+from jsbackup.config.contexts import context_names
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.readable import format_seconds
+
+if TYPE_CHECKING:
+    from jsbackup.browse.library import Library, RestoreTarget
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command, needs_server=True)
+@click.option("--open", "opened", is_flag=True, help="Also open it in the browser of this desktop.")
+@click.option(
+    "--port",
+    type=WholeNumber(0, 65535),
+    default=0,
+    metavar="N",
+    help="The port to listen on (default: any free one).",
+)
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen on. With any other than a loopback address, other machines can connect, unencrypted.",
+)
+@click.option("--for", "duration", metavar="DURATION", help="Stop after this time, such as 1h.")
+def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str | None) -> None:
+    """Show backups in a browser: their state, streams, messages, keys as they were, files, differences, plans.
+
+    It serves pages on this machine until Ctrl-C, and prints their address with a token that opens them. They only
+    read; nothing is restored. Plans are made for the given server, and for contexts of the nats CLI.
+    """
+    start_log(shared)
+    seconds = None if duration is None else parse_duration(duration)
+    if seconds == 0:
+        raise UsageError("--for 0 would show nothing", hint="Leave it out to go on until Ctrl-C.")
+    try:
+        from jsbackup.browse.library import Library
+        from jsbackup.browse.serving import PageServer, listen
+    except ImportError as error:
+        raise UnsupportedError(
+            f"'browse' needs packages that are not installed ({error.name})",
+            hint="Install them with `pip install 'jsbackup[browse]'`.",
+        ) from error
+    from jsbackup.cli.loop import run_loop
+    from jsbackup.cli.profiles.forget_policy import policy_in_use
+
+    repository = open_repository(shared)
+    repository.inventory()  # without the key that it needs, it is an error now and not on each page
+    policy = policy_in_use(click.get_current_context(), shared)
+    library = Library(repository, _place(shared), targets=_targets(shared), policy=policy, profile=shared.profile)
+    listener = listen(bind, port)
+    server = PageServer(library, listener, bind=bind)
+    output = shared.output
+    if not listener.loopback:
+        output.warning("other machines can reach this page, and the connection is not encrypted")
+        output.announce("anyone who knows the address can read all backups")
+    document = {"url": server.url, "repository": library.location}
+    end = "Ctrl-C" if duration is None else f"Ctrl-C or {format_seconds(seconds or 0)}"
+    # Also with --quiet: nothing can be seen without it.
+    output.ready(document, lambda: output.line(f"{server.url}  ({end} ends it)"))
+    if opened and _has_desktop():
+        Thread(target=webbrowser.open, args=(server.url_once(),), daemon=True).start()
+    elif opened:
+        output.warning("there is no desktop to open a browser on: open the address yourself")
+    Thread(target=_look, args=(library,), daemon=True).start()
+    run_loop(server.serve(seconds), server.stop)
+
+
+def _place(shared: Shared) -> str:
+    """Return the repository as a command line in any folder names it."""
+    typed = shared.repo or ""
+    return hide_logins(typed) if "://" in typed else str(Path(typed).absolute())
+
+
+def _has_desktop() -> bool:
+    """Return whether a browser would open in a window. In a terminal it would take the place of this command."""
+    return sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & environment().keys())
+
+
+def _look(library: Library) -> None:
+    """Take the status before someone asks for it. What is wrong is shown by the page."""
+    with suppress(JsBackupError):
+        library.status()
+
+
+def _targets(shared: Shared) -> list[RestoreTarget]:
+    """Return the servers that plans can be made for: the named one first, then all contexts."""
+    from jsbackup.browse.library import RestoreTarget
+
+    found = []
+    given = shared.server.get("context"), shared.server.get("server")
+    if any(given):
+        connection_of(shared)  # a wrong name is an error now
+        context, server = given
+        name = str(context or hide_logins(str(server)))
+        options = ("--context", str(context)) if context else ("-s", hide_logins(str(server)))
+        found.append(RestoreTarget(name, options, partial(connection_of, shared)))
+    names: list[str] = []
+    with suppress(JsBackupError):  # there is no home directory
+        names = context_names(environment())
+    known = {one.name for one in found}
+    found += [RestoreTarget(name, ("--context", name), partial(_connect, name)) for name in names if name not in known]
+    return found
+
+
+def _connect(context: str) -> Connection:
+    return target_connection(ConnectionOptions(context=context), environment())
+
+
+COMMANDS = {"browse": browse}

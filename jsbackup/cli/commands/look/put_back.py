@@ -1,0 +1,154 @@
+"""`jsbackup put-back`: chosen messages, keys or a file out of a backup into a stream that is in use.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, time_option
+from jsbackup.cli.commands.look.put_back_report import tell_put_back
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder, parse_choosing
+from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.typed_amounts import WholeNumber
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.config import Glob
+from jsbackup.errors import Interrupted, UsageError
+from jsbackup.readable import count_were
+
+if TYPE_CHECKING:
+    from jsbackup.putting_back.model import Wrote
+    from jsbackup.transforms.filters.filters import Filters
+
+__all__ = ["COMMANDS"]
+
+_MOST = (1 << 63) - 1
+_RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Parse `17` or `17-20`. Raises UsageError."""
+    match = _RANGE.fullmatch(text.strip())
+    first = int(match[1]) if match else 0
+    last = int(match[2]) if match and match[2] else first
+    if not 0 < first <= last <= _MOST:
+        raise UsageError(f"--sequence: not a sequence: {text[:60]!r}", hint="Write --sequence 17 or --sequence 17-20.")
+    return first, last
+
+
+@click.command("put-back", cls=Command, needs_server=True)
+@backup_and_stream
+@condition_options
+@click.option(
+    "--last-per-subject", type=WholeNumber(1), metavar="N", help="Only the newest N of these of each subject."
+)
+@click.option(
+    "--sequence", "sequences", multiple=True, metavar="N[-M]", help="Messages with these sequences; repeatable."
+)
+@time_option("--since", "Messages from this time, duration before now, or sequence on.")
+@time_option("--until", "Messages up to this time, duration before now, or sequence.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="A key of a bucket, or a pattern; repeatable.")
+@time_option("--at", "The value of a key as of this time, duration before now, or revision; without it, of the backup.")
+@click.option("--object", "object_name", metavar="NAME", help="A file of an object store.")
+@click.option("--to", metavar="STREAM", help="The stream or bucket to write to; without it, the one of the same name.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace newer values too, and let the stream's limits drop other messages."
+)
+@click.option("--partial", is_flag=True, help="If some of it is refused, write the rest; the exit code is 3.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written and what is refused; change nothing.")
+@lock_timeout_option
+def put_back(
+    shared: Shared,
+    backup: str,
+    stream: str,
+    *,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    filters: Filters,
+    last_per_subject: int | None,
+    sequences: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    keys: tuple[str, ...],
+    at: str | None,
+    object_name: str | None,
+    to: str | None,
+    overwrite: bool,
+    partial: bool,
+    dry_run: bool,
+    lock_timeout: str,
+) -> int:
+    """Put messages, keys or a file of BACKUP back into STREAM, which is in use, as new messages.
+
+    STREAM may be the name of a bucket or an object store. `latest` is found as by 'jsbackup restore'.
+
+    Messages and values that STREAM still has are not written again, nor those that were put back before. Nothing is
+    written if anything newer would be replaced. A key or file is only written if no other client has written it since
+    the plan was made. Messages have the payloads, headers and message ids that they had, and a header Jsbackup-Origin.
+    They are read back and compared.
+    """
+    from jsbackup.putting_back.chosen import possible_streams
+    from jsbackup.putting_back.model import PutBackOptions
+    from jsbackup.putting_back.publishing import WritingRun
+    from jsbackup.putting_back.run import PutBackRun, run_put_back
+    from jsbackup.transforms.cut import Cut, parse_edge
+    from jsbackup.transforms.filters.newest import NewestRule
+
+    start_log(shared)
+    now_ns = time.time_ns()
+    options = PutBackOptions(
+        stream=stream,
+        to=to,
+        filters=filters,
+        newest=NewestRule.of(last_per_subject, False),
+        sequences=tuple(map(parse_range, sequences)),
+        cut=Cut.parse(since, until, now_ns),
+        keys=keys,
+        at=None if at is None else parse_edge("--at", at, now_ns),
+        object_name=object_name,
+        overwrite=overwrite,
+        partial=partial,
+    )
+    options.check()
+    choosing = parse_choosing(backup, origins, tags)
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "put-back", lock_timeout),
+        make_progress("put-back", wanted=shared.progress) as progress,
+    ):
+        names = possible_streams(options)
+        streams = [Glob(_literally(names[0]))] if backup == LATEST else []
+        wanted = WantedBackup(backup, choosing, tuple(streams), silent=shared.output.as_json)
+        finder = make_finder(shared, repository, wanted).early()
+        run = PutBackRun(connection, options, dry_run, progress=WritingRun(progress))
+        try:
+            report = run_async(run_put_back(run, repository, finder))
+        except Interrupted as error:
+            raise _interrupted(run.progress.written, error) from None
+    return tell_put_back(shared, report, dry_run=dry_run)
+
+
+def _interrupted(written: Sequence[Wrote], error: Interrupted) -> Interrupted:
+    if not written:
+        return error.with_message("interrupted; probably nothing was written")
+    return error.with_message(f"interrupted; {count_were(len(written), 'message')} written").with_hint(
+        "Run the same command again: it goes on with what is missing."
+    )
+
+
+def _literally(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+COMMANDS = {"put-back": put_back}

@@ -1,0 +1,247 @@
+"""Print stored backups, a list of them or one, as JSON and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.reports import created_text, read_as, stream_json
+from jsbackup.errors import JsBackupError
+from jsbackup.model import JsonObject
+from jsbackup.times import parse_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.keep.holds import Hold
+    from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
+    from jsbackup.repository.summary import BackupSummary
+
+__all__ = ["tell_listed", "tell_shown"]
+
+
+# --- a list ---
+
+
+def tell_listed(
+    output: Output,
+    backups: Sequence[tuple[BackupSummary, bool]],
+    damaged: Iterable[JsBackupError],
+    now_ns: int,
+    *,
+    narrowed: bool,
+) -> None:
+    """Print backups, each with whether it is held, and those that cannot be read. `narrowed`: conditions were given."""
+    from jsbackup.engine.check.health_rules import span
+
+    rows = [_summary_json(summary, now_ns) | {"held": held} for summary, held in backups]
+    problems = [error.message for error in damaged]
+
+    def text() -> None:
+        output.table(
+            [
+                *("BACKUP", ">AGE", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", ">TIME"),
+                *("SOURCE", "SELECTION", "TAGS"),
+            ],
+            [
+                (
+                    row["backup"],
+                    span(row["age_seconds"]),
+                    State(f"{row['result']}, held" if row["held"] else row["result"]),
+                    str(row["streams"]),
+                    format_count(row["messages"]),
+                    format_bytes(row["bytes"]),
+                    "-" if row["stored_bytes_added"] is None else format_bytes(row["stored_bytes_added"]),
+                    "-" if row["seconds"] is None else format_seconds(row["seconds"]),
+                    _source_column(summary),
+                    _selection_column(summary),
+                    ",".join(f"{key}={value}" for key, value in sorted(row["tags"].items())),
+                )
+                for (summary, _), row in zip(backups, rows, strict=True)
+            ],
+        )
+        if not rows:
+            output.line("no backup matches" if narrowed else "there are no backups")
+        for problem in problems:
+            output.line(State("cannot be read"), f": {problem}")
+
+    output.result({"backups": rows, "damaged": problems}, text)
+
+
+def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
+    """Return a backup for `list --json`; `show --json` has more about the source."""
+    selection = summary.selection
+    return {
+        "backup": summary.id,
+        "created": summary.created,
+        "age_seconds": round((now_ns - parse_time(summary.created)) / 1e9, 3),
+        "seconds": None if summary.seconds is None else round(summary.seconds, 3),
+        "result": summary.result,
+        "streams": summary.streams,
+        "messages": summary.messages,
+        "bytes": summary.bytes,
+        "stored_bytes_added": summary.stored_bytes,
+        "tags": dict(summary.tags),
+        "source": {
+            "cluster": summary.cluster,
+            "account": summary.account,
+            "account_name": summary.account_name,
+            "domain": summary.domain,
+            "api_prefix": summary.api_prefix,
+            "profile": summary.profile,
+            "imported": summary.imported,
+            "transformed": summary.transformed,
+        },
+        "selection": {
+            "streams": list(selection.streams),
+            "exclude": list(selection.exclude),
+            "consumers": selection.consumers,
+            "config_only": selection.config_only,
+        },
+    }
+
+
+def _source_column(summary: BackupSummary) -> str:
+    from jsbackup.repository.origin import origin_of
+
+    if summary.imported is not None:
+        return "import"
+    return ("transform of " if summary.transformed is not None else "") + origin_of(summary).short
+
+
+def _selection_column(summary: BackupSummary) -> str:
+    asked = summary.selection
+    words = [" ".join(asked.streams) or "all"] if summary.imported is None else ["-"]
+    words += [f"except {' '.join(asked.exclude)}"] if asked.exclude else []
+    words += [] if asked.consumers else ["without consumers"]
+    words += ["configs only"] if asked.config_only else []
+    return ", ".join(words)
+
+
+# --- one backup ---
+
+
+def tell_shown(output: Output, manifest: Manifest, hold: Hold | None, now_ns: int) -> None:
+    """Print one backup. JSON has all of its objects."""
+    output.result(
+        _backup_json(manifest, hold, now_ns, objects=output.as_json), lambda: _print_backup(output, manifest, hold)
+    )
+
+
+def _backup_json(manifest: Manifest, hold: Hold | None, now_ns: int, *, objects: bool) -> JsonObject:
+    from jsbackup.repository.summary import summary_of
+
+    source = manifest.source
+    return {
+        **_summary_json(summary_of(manifest), now_ns),
+        "held": None if hold is None else {"since": hold.created, "reason": hold.reason},
+        "tool": manifest.tool,
+        "previous": manifest.previous,
+        "source": {
+            "server_version": source.server_version,
+            "cluster": source.cluster,
+            "account": source.account,
+            "account_name": source.account_name,
+            "domain": source.domain,
+            "api_prefix": source.api_prefix,
+            "profile": source.profile,
+            "context": source.context,
+            "imported": source.extra.get("imported"),
+            "transformed": source.extra.get("transformed"),
+        },
+        "streams": [
+            {
+                **stream_json(stream),
+                "created": stream.created,
+                "config": stream.config,
+                "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
+                "objects": _objects_json(stream) if objects else [],
+            }
+            for stream in manifest.streams
+        ],
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+        "unlisted": [{"first": one.first, "streams": one.count, "reason": one.reason} for one in manifest.unlisted],
+    }
+
+
+def _print_backup(output: Output, manifest: Manifest, hold: Hold | None) -> None:
+    output.line(f"backup    {manifest.id}  ", State(manifest.result), f"  {created_text(manifest)}")
+    output.line(f"source    {_source_text(manifest.source)}")
+    for key, value in sorted(manifest.tags.items()):
+        output.line(f"tag       {key}={value}")
+    if hold is not None:
+        since = f"since {hold.created}" if hold.created else "since an unknown time"
+        output.line(f"held      {since}{f': {hold.reason}' if hold.reason else ''}")
+    output.line()
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],
+        map(_stream_row, manifest.streams),
+    )
+    consumers = [_consumer_row(stream.name, one) for stream in manifest.streams for one in stream.consumers]
+    if consumers:
+        output.line()
+        output.table(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
+    tell_each(output, _remarks(manifest))
+    for one in manifest.unlisted:
+        output.line(State("cannot be listed"), f": {one.words}: {one.reason}")
+
+
+def _stream_row(stream: StreamBackup) -> tuple[str, ...]:
+    return (
+        stream.name,
+        format_count(stream.captured.messages),
+        format_bytes(stream.captured.bytes),
+        format_bytes(_stored_size(stream)),
+        str(stream.captured.first_seq),
+        str(stream.captured.last_seq),
+        str(len(stream.consumers)),
+        str(len(stream.segments)),
+        read_as(stream_json(stream)),
+    )
+
+
+def _consumer_row(stream: str, consumer: ConsumerBackup) -> tuple[str, ...]:
+    state = consumer.state
+    if state is None:
+        return consumer.name, stream, "-", "-", "-", consumer.fidelity
+    pending = str(len(state.pending)) if consumer.pending is None else "many"
+    floor, delivered = str(state.ack_floor.stream), str(state.delivered.stream)
+    return consumer.name, stream, floor, delivered, pending, consumer.fidelity
+
+
+def _remarks(manifest: Manifest) -> Iterator[Said]:
+    for stream in manifest.streams:
+        for warning in stream.warnings:
+            yield Said("warning", stream.name, warning)
+    for skipped in manifest.skipped:
+        yield Said("skipped", skipped.name, skipped.reason)
+
+
+def _objects_json(stream: StreamBackup) -> list[JsonObject]:
+    """Return all objects with messages of a stream. Reads all its pages."""
+    return [
+        {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
+        | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
+        for ref in stream.segments
+    ] + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque]
+
+
+def _source_text(source: Source) -> str:
+    transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
+    if isinstance(transformed, dict):
+        before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
+        return f"transform of {transformed.get('backup')} ({before})"
+    if not isinstance(imported, dict):
+        named = f" ({source.account_name})" if source.account_name else ""
+        by = f", profile {source.profile}" if source.profile else ""
+        return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}{named}{by}"
+    written = f", written {imported['written']}" if imported.get("written") else ""
+    return f"import of {imported.get('from')}{written}"
+
+
+def _stored_size(stream: StreamBackup) -> int:
+    from jsbackup.repository.pages.segment_list import size_of
+
+    return size_of(stream.segments) + sum(ref.size for ref in stream.opaque)

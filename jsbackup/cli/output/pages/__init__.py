@@ -1,0 +1,1 @@
+"""The HTML files that `status --html` and `stats --html` write, with the markup of `html/`."""

@@ -1,0 +1,77 @@
+"""Print the result of a repair as JSON and as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsbackup.cli.output.output import Output, format_count
+from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.repository.write.repair import Broken, RepairOutcome
+    from jsbackup.repository.write.repair_manifests import BrokenManifest
+    from jsbackup.repository.write.repair_run import RepairReport
+
+__all__ = ["tell_repair"]
+
+
+def tell_repair(output: Output, report: RepairReport) -> int:
+    """Print the result; return the exit code."""
+    document = {
+        "dry_run": report.dry_run,
+        "mended": report.mended,
+        "beside": report.beside,
+        "lost": report.lost,
+        "manifests": [_manifest_json(one, error) for one, error in report.manifests],
+        "objects": [_object_json(one, outcome) for one, outcome in report.objects],
+        "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
+    }
+    if report.not_recorded is not None:
+        output.note(f"the repair is not recorded; run 'jsbackup verify': {report.not_recorded.message}")
+    output.result(document, lambda: _print(output, report))
+    return IncompleteError.exit_code if report.incomplete else 0
+
+
+def _object_json(one: Broken, outcome: RepairOutcome | JsBackupError) -> JsonObject:
+    return {
+        "key": one.ref.key,
+        "stream": one.stream.name,
+        "messages": one.messages,
+        "problem": one.problem,
+        "backups": list(one.backups),
+        "outcome": "lost" if isinstance(outcome, JsBackupError) else outcome.value,
+        "reason": outcome.message if isinstance(outcome, JsBackupError) else None,
+    }
+
+
+def _manifest_json(one: BrokenManifest, error: JsBackupError | None) -> JsonObject:
+    return {
+        "backup": one.backup,
+        "key": one.key,
+        "problem": one.problem,
+        "outcome": "mended" if error is None else "lost",
+        "reason": None if error is None else error.message,
+    }
+
+
+def _print(output: Output, report: RepairReport) -> None:
+    if not (report.objects or report.manifests or report.beyond):
+        output.line("nothing is known to be missing or damaged")
+        return
+    for manifest, error in report.manifests:
+        could = "could be put back" if report.dry_run else "put back"
+        output.line(f"{manifest.problem}: {could if error is None else 'lost: ' + error.message}")
+    for one, outcome in report.objects:
+        said = f"lost: {outcome.message}" if isinstance(outcome, JsBackupError) else _said(outcome, report)
+        output.line(f"{one.stream.name}: {one.problem} ({format_count(one.messages, 'message')}): {said}")
+    for _, problem in report.beyond:
+        output.line(f"{problem}: lost")
+    would = "would be repaired" if report.dry_run else "repaired"
+    output.line(f"{format_count(report.mended, 'object')} {would}, {report.lost + len(report.beyond)} lost")
+
+
+def _said(outcome: RepairOutcome, report: RepairReport) -> str:
+    if outcome == "mended":
+        return "could be repaired" if report.dry_run else "repaired"
+    return "stored under another name for later backups, because the damaged object is locked"

@@ -1,0 +1,292 @@
+"""The login of each account: from a file of logins, contexts, credentials files, or made with a signing key.
+
+The first of these that has a usable login for an account counts, in this order. What was found and cannot be used is
+named, with the reason, if nothing else can be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jsbackup.config import Connection, ConnectionOptions, IssuedUser, UserJwt
+from jsbackup.config.accounts.claims import AccountClaims
+from jsbackup.config.accounts.connections import with_login, with_options
+from jsbackup.config.accounts.folders import AccountSeed, CredsFile, find_creds, find_seeds, place, read_creds
+from jsbackup.config.accounts.logins_file import ACCOUNT, OTHERS, LoginsFile
+from jsbackup.config.secret_references import is_reference, resolve_reference
+from jsbackup.config.secrets import expand_path
+from jsbackup.engine.accounts.found import FoundAccount
+from jsbackup.engine.accounts.least_rights import LoginPurpose, least_rights
+from jsbackup.engine.accounts.minting import SigningKey, lifetime_seconds, mint_user
+from jsbackup.engine.link.nkey_pairs import public_key
+from jsbackup.errors import UsageError
+from jsbackup.times import format_time
+
+__all__ = ["AccountLogin", "AccountLogins", "LoginSources", "read_sources"]
+
+_USERS_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AccountLogin:
+    """How to log in to an account. `told` says from where the login is. `proved`: its JWT names the account, so no
+    server lets it into another one.
+    """
+
+    connection: Connection
+    told: str
+    proved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSources:
+    """What was given, read. `patterns` are references to credentials, `contexts` names of contexts, both with
+    `{account}` in them. `seeds` are by public key. `user` chooses among several users of an account.
+    """
+
+    creds: tuple[CredsFile, ...] = ()
+    patterns: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    seeds: Mapping[str, AccountSeed] = field(default_factory=dict)
+    file: LoginsFile | None = None
+    user: str | None = None
+    lifetime_seconds: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accounts(self) -> frozenset[str]:
+        """The public keys of accounts for which there surely is something."""
+        return frozenset(one.claims.account for one in self.creds) | frozenset(self.seeds)
+
+
+def read_sources(
+    *,
+    creds: Sequence[str],
+    signing_keys: Sequence[str],
+    contexts: Sequence[str],
+    file: LoginsFile | None,
+    user: str | None,
+    for_seconds: int | None,
+    environ: Mapping[str, str],
+) -> LoginSources:
+    """Read what the options name. Raises UsageError for what is not there."""
+    found: list[CredsFile] = []
+    notes: list[str] = []
+    for text in creds:
+        if ACCOUNT not in text:
+            more, problems = find_creds(place(text, "creds", "--account-creds", environ))
+            found += more
+            notes += problems
+    seeds: dict[str, AccountSeed] = {}
+    for text in signing_keys:
+        read, problems = find_seeds(place(text, "keys", "--account-signing-keys", environ))
+        seeds |= {public_key(one.seed): one for one in read}
+        notes += problems
+    for name in contexts:
+        if ACCOUNT not in name:
+            raise UsageError(
+                f"--account-context {name}: one context cannot be that of every account",
+                hint="Write {account} where the name of the account stands, such as '{account}-backup'.",
+            )
+    patterns = tuple(text for text in creds if ACCOUNT in text)
+    return LoginSources(tuple(found), patterns, tuple(contexts), seeds, file, user, for_seconds, tuple(notes))
+
+
+class _Unusable(Exception):
+    """There is something for an account, and it cannot be used; the text says why."""
+
+
+class AccountLogins:
+    """Finds the login of each account. `twins` are names that several accounts have: nothing is found by them alone.
+    `random` and `now` are for users that are made here.
+    """
+
+    def __init__(
+        self,
+        sources: LoginSources,
+        environ: Mapping[str, str],
+        *,
+        twins: frozenset[str] = frozenset(),
+        now: Callable[[], float] = time.time,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.sources = sources
+        self._environ = environ
+        self._twins = twins
+        self._now = now
+        self._random = random
+
+    def find(
+        self, account: FoundAccount, claims: AccountClaims | None, base: Connection, purpose: LoginPurpose
+    ) -> AccountLogin:
+        """Return the login of an account, for its connection `base`. `claims` is its JWT, if it is known. Raises
+        UsageError: there is none; the message names the account.
+        """
+        reasons: list[str] = []
+        for way in (self._of_file, self._of_contexts, self._of_creds, self._of_patterns):
+            try:
+                login = way(account, base)
+            except _Unusable as unusable:
+                reasons.append(str(unusable))
+                continue
+            if login is not None:
+                return login
+        login = self._minted(account, claims, base, purpose)
+        if login is not None:
+            return login
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        raise UsageError(
+            f"there are no credentials for account {account.words}{why}",
+            hint=None
+            if reasons
+            else "Give them with --account-creds or another --account-… option, or leave the "
+            "account out with --exclude-account.",
+        )
+
+    def names(self, account: FoundAccount) -> Iterator[str]:
+        """Yield what stands for `{account}`: the name, unless another account has it too, then the key."""
+        for name in (account.name, account.account):
+            if name and name not in self._twins:
+                yield name
+
+    def account_by_pattern(self, name: str) -> str | None:
+        """Return the key of the account whose credentials a pattern leads to by this name, if there are any."""
+        for pattern in self.sources.patterns:
+            try:
+                return self._read(pattern.replace(ACCOUNT, name), name).claims.account
+            except UsageError:
+                continue
+        return None
+
+    # --- the ways ---
+
+    def _of_file(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
+        file = self.sources.file
+        if file is None:
+            return None
+        own = [name for name in (account.account, account.name) if name in file.tables]
+        if own and own[0] in self._twins:
+            raise _Unusable(f"{file.path} names it {own[0]}, which is the name of several accounts: write its key")
+        table = own[0] if own else OTHERS
+        if table not in file.tables:
+            return None
+        name = next(self.names(account), account.account)
+        return self._by_options(lambda: file.options(table, name, self._environ), f"[{table}] of {file.path}", base)
+
+    def _of_contexts(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
+        reasons = []
+        for pattern in self.sources.contexts:
+            for name in self.names(account):
+                context = pattern.replace(ACCOUNT, name)
+                try:
+                    return self._by_options(lambda: ConnectionOptions(context=context), f"nats context {context}", base)  # noqa: B023
+                except _Unusable as unusable:
+                    reasons.append(str(unusable))
+        if reasons:
+            raise _Unusable(reasons[0])
+        return None
+
+    def _by_options(self, options: Callable[[], ConnectionOptions], told: str, base: Connection) -> AccountLogin:
+        try:
+            return AccountLogin(with_options(base, options(), self._environ), told, proved=False)
+        except UsageError as error:
+            raise _Unusable(error.message) from error
+
+    def _of_creds(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
+        mine = [one for one in self.sources.creds if one.claims.account == account.account]
+        return self._chosen(mine, base) if mine else None
+
+    def _of_patterns(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
+        reasons = []
+        for pattern in self.sources.patterns:
+            for name in self.names(account):
+                try:
+                    found = self._by_pattern(pattern.replace(ACCOUNT, name), name, account)
+                except UsageError as error:
+                    reasons.append(error.message)
+                    continue
+                return self._chosen([found], base)
+        if reasons:
+            raise _Unusable(reasons[0])
+        return None
+
+    def _by_pattern(self, reference: str, name: str, account: FoundAccount) -> CredsFile:
+        found = self._read(reference, name)
+        if found.claims.account != account.account:
+            raise UsageError(f"{found.path} has credentials of account {found.claims.account}")
+        return found
+
+    def _read(self, reference: str, name: str) -> CredsFile:
+        """Return the credentials that a pattern leads to by a name. Raises UsageError."""
+        if "/" in name or "\0" in name or name in (".", ".."):
+            raise UsageError(f"no file is looked for by the name {name!r}")
+        text = resolve_reference(reference, "credentials file", self._environ)
+        shown = reference if is_reference(reference) else str(expand_path(reference, self._environ))
+        return read_creds(text, shown)
+
+    def _chosen(self, found: Sequence[CredsFile], base: Connection) -> AccountLogin:
+        """Return the login of the user that is meant. Raises _Unusable."""
+        wanted = self.sources.user
+        if wanted is not None:
+            named = [one for one in found if wanted in (one.claims.name, one.claims.user)]
+            if not named:
+                raise _Unusable(f"user {wanted} is not among those there are credentials of, {_users(found)}")
+            found = named
+        now = self._now()
+        valid = [one for one in found if one.claims.expires is None or one.claims.expires > now]
+        if not valid:
+            last = max(found, key=lambda one: one.claims.expires or 0)
+            when = format_time((last.claims.expires or 0) * 10**9)[:19]
+            raise _Unusable(f"the credentials in {last.path} expired at {when}Z")
+        if len({one.claims.user for one in valid}) > 1:
+            raise _Unusable(f"there are credentials of several users, {_users(valid)}: choose one with --account-user")
+        # The same user twice: the one that may log in for longer.
+        best = max(valid, key=lambda one: one.claims.expires or float("inf"))
+        return AccountLogin(with_login(base, best.login), f"credentials file {best.path}", proved=True)
+
+    def _minted(
+        self, account: FoundAccount, claims: AccountClaims | None, base: Connection, purpose: LoginPurpose
+    ) -> AccountLogin | None:
+        key = self._signing_key(account.account, claims)
+        if key is None:
+            return None
+        inbox = f"{base.inbox_prefix}.{self._random(8).hex()}"
+        permissions = least_rights(purpose, base.api_prefix, inbox)
+        seconds = self.sources.lifetime_seconds or lifetime_seconds(account.bytes)
+
+        def issue() -> UserJwt:
+            return mint_user(
+                key,
+                permissions,
+                name=f"jsbackup-{purpose}",
+                now_seconds=int(self._now()),
+                for_seconds=seconds,
+                random=self._random,
+            )
+
+        connection = with_login(base, IssuedUser(account.account, issue))
+        connection = connection if key.scoped else replace(connection, inbox_prefix=inbox)
+        kind = (
+            "scoped signing key" if key.scoped else "signing key" if public_key(key.seed) != account.account else "seed"
+        )
+        return AccountLogin(connection, f"a user made with the {kind} in {key.path}", proved=True)
+
+    def _signing_key(self, account: str, claims: AccountClaims | None) -> SigningKey | None:
+        """Return the key that makes users with the fewest rights: a signing key, else the account's own, else one of a
+        role, whose rights only the role says.
+        """
+        known = claims or AccountClaims(account, "")
+        for keys, scoped in ((known.signing_keys, False), ((account,), False), (known.scoped_keys, True)):
+            for one in keys:
+                if (seed := self.sources.seeds.get(one)) is not None:
+                    return SigningKey(seed.path, account, seed.seed, scoped)
+        return None
+
+
+def _users(found: Sequence[CredsFile]) -> str:
+    names = sorted({one.claims.name or one.claims.user for one in found})
+    more = f" and {len(names) - _USERS_NAMED} more" if len(names) > _USERS_NAMED else ""
+    return ", ".join(names[:_USERS_NAMED]) + more

@@ -1,0 +1,234 @@
+"""Which account of a system each stored account is restored into, and how to log in there.
+
+    an account that is named for it (`--map-account`)
+    else the account with its key, or in a server's configuration its name
+    else the only one with its name: a new operator has given it another key
+
+Accounts that nobody has logged in to yet are known to resolvers that keep files. Others are known by their credentials:
+logging in makes servers load them, and tell their names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.config import Connection, nearest
+from jsbackup.config.accounts.claims import AccountClaims, is_account_key
+from jsbackup.engine.accounts.chosen import twin_names
+from jsbackup.engine.accounts.found import FoundAccount, SystemView, system_view
+from jsbackup.engine.accounts.least_rights import LoginPurpose
+from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginSources
+from jsbackup.engine.link.link import Link
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.repository.origin import Origin
+
+__all__ = ["AccountTarget", "StoredAccount", "find_targets"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAccount:
+    """An account of backups; `bytes` is what its newest backup has."""
+
+    origin: Origin
+    bytes: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.origin.account, self.origin.account_name)))
+
+    @property
+    def words(self) -> str:
+        return FoundAccount(self.origin.account, self.origin.account_name, self.origin.domain).words
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTarget:
+    """Where a stored account goes, and how to log in there."""
+
+    account: FoundAccount
+    login: AccountLogin
+
+
+@with_own_threads
+async def find_targets(
+    connection: Connection,
+    stored: Sequence[StoredAccount],
+    named: Sequence[str],
+    sources: LoginSources,
+    *,
+    environ: Mapping[str, str],
+) -> dict[StoredAccount, AccountTarget | UsageError]:
+    """Return the target of each account, or the reason why there is none. `named` are texts `OLD=NEW`.
+
+    Raises UsageError for a text that names no account, NatsError and FormatError if the system cannot be asked.
+    """
+    async with system_view(connection) as view:
+        known = await _known_accounts(view, sources)
+        chosen = _Targets(known, stored)
+        pairs = [(text, *_split(text, stored)) for text in named]
+        if any(chosen.find(one) is None for one in stored) or any(not chosen.knows(new) for _, _, new in pairs):
+            await _name_the_rest(view, chosen, sources, environ, connection=connection)
+        chosen.name_by_hand(pairs)
+        finder = AccountLogins(sources, environ, twins=twin_names(chosen.known.values()))
+        if any(chosen.find(one) is None for one in stored):
+            await in_thread(_name_by_patterns, chosen, finder, stored)
+        found: dict[StoredAccount, AccountTarget | UsageError] = {}
+        for one in stored:
+            account = chosen.find(one)
+            try:
+                if account is None:
+                    raise chosen.nothing_for(one)
+                account = replace(account, domain=_domain(view, one, stored, connection), bytes=one.bytes)
+                claims = await view.claims(account.account) if sources.seeds else None
+                base = view.connection(account, connection)
+                login = await in_thread(finder.find, account, claims, base, LoginPurpose.RESTORE)
+                found[one] = AccountTarget(account, login)
+            except UsageError as error:
+                found[one] = error
+    return found
+
+
+async def _known_accounts(view: SystemView, sources: LoginSources) -> dict[str, FoundAccount]:
+    """Return the accounts of the system by key, as far as they are known without logging in to them."""
+    survey = await view.survey()
+    found = {one.account: replace(one, domain="", bytes=0) for one in survey.accounts}
+    for one in await view.resolver_accounts():
+        found.setdefault(one.account, one)
+    for key in sorted({one.claims.account for one in sources.creds}):
+        found.setdefault(key, FoundAccount(key))
+    return found
+
+
+async def _name_the_rest(
+    view: SystemView, chosen: _Targets, sources: LoginSources, environ: Mapping[str, str], *, connection: Connection
+) -> None:
+    """Log in to accounts whose name is not known, so that servers load them, and ask for their names."""
+    finder = AccountLogins(sources, environ)
+    seeds = (FoundAccount(key) for key in sorted(sources.seeds.keys() - chosen.known.keys()))
+    for account in (*chosen.known.values(), *seeds):
+        if account.name or not is_account_key(account.account):
+            continue
+        own = AccountClaims(account.account, "")  # no signing key is known by now
+        try:
+            base = view.connection(account, connection)
+            login = await in_thread(finder.find, account, own, base, LoginPurpose.RESTORE)
+            async with await Link.connect(login.connection, name="jsbackup"):
+                pass
+        except JsBackupError as error:
+            _log.info("the name of account %s is not known: %s", account.account, error.message)
+            continue
+        view.forget_unknown()
+        claims = await view.claims(account.account)
+        chosen.known[account.account] = FoundAccount(account.account, "" if claims is None else claims.name)
+
+
+def _name_by_patterns(chosen: _Targets, finder: AccountLogins, stored: Sequence[StoredAccount]) -> None:
+    """Take names that lead to credentials by a pattern for the names of the accounts that these are for."""
+    for one in stored:
+        name = one.origin.account_name or one.origin.account
+        if chosen.find(one) is None and (key := finder.account_by_pattern(name)) is not None:
+            chosen.known[key] = FoundAccount(key, name)
+
+
+class _Targets:
+    """The accounts of the target by key, and the choice for each stored one."""
+
+    def __init__(self, known: dict[str, FoundAccount], stored: Sequence[StoredAccount]) -> None:
+        self.known = known
+        accounts = {one.origin.account: one for one in stored}
+        counts = Counter(name for one in accounts.values() for name in set(one.names))
+        self._twins = {name for name, count in counts.items() if count > 1}
+        self._by_hand: dict[Origin, FoundAccount] = {}
+
+    def knows(self, name: str) -> bool:
+        return bool(self._called(name)) or is_account_key(name)
+
+    def name_by_hand(self, pairs: Sequence[tuple[str, Sequence[StoredAccount], str]]) -> None:
+        """Take `OLD=NEW` texts, each with the accounts of OLD and the name NEW. Raises UsageError."""
+        for text, old, new in pairs:
+            (target, *others) = self._called(new) or [FoundAccount(new)]
+            if others:
+                raise UsageError(f"--map-account {text}: {len(others) + 1} accounts are named {new}", hint=_BY_KEY)
+            if not self.knows(new):
+                names = sorted({name for one in self.known.values() for name in one.names})
+                hint = nearest(new, names) or "Give the public key of an account that has no JetStream yet."
+                raise UsageError(f"--map-account {text}: the target has no account {new}", hint=hint)
+            for one in old:
+                self._by_hand[one.origin] = target
+
+    def find(self, stored: StoredAccount) -> FoundAccount | None:
+        """Return the account that a stored one goes to; None if there is none, or there are several."""
+        if (named := self._by_hand.get(stored.origin)) is not None:
+            return named
+        if (same := self.known.get(stored.origin.account)) is not None:
+            return same
+        if self._twins.intersection(stored.names):
+            return None
+        called = self._called(stored.origin.account_name) or self._called(stored.origin.account)
+        return called[0] if len(called) == 1 else None
+
+    def nothing_for(self, stored: StoredAccount) -> UsageError:
+        """Return the error for an account without a target."""
+        name = stored.origin.account_name or stored.origin.account
+        called = self._called(name)
+        if called and name in self._twins:
+            return UsageError(
+                f"account {stored.words}: several accounts of the backups are named {name}, and none of the target has "
+                "this key",
+                hint=_BY_KEY,
+            )
+        if called:
+            keys = ", ".join(one.account for one in called)
+            return UsageError(
+                f"account {stored.words}: {len(called)} accounts of the target are named {name}: {keys}", hint=_BY_KEY
+            )
+        return UsageError(
+            f"account {stored.words}: the target has no account with this key or name",
+            hint="Name one with --map-account, or leave this out with --exclude-account.",
+        )
+
+    def _called(self, name: str) -> list[FoundAccount]:
+        return [one for one in self.known.values() if name and name in one.names]
+
+
+_BY_KEY = "Choose one by its key, with --map-account OLD=NEW."
+
+
+def _split(text: str, stored: Sequence[StoredAccount]) -> tuple[list[StoredAccount], str]:
+    """Return the stored accounts on the left of an equals sign, and what is on the right: names may have such signs."""
+    for at, letter in enumerate(text):
+        old, new = text[:at], text[at + 1 :]
+        if letter != "=" or not old or not new:
+            continue
+        if found := [one for one in stored if old in one.names]:
+            if len({one.origin.account for one in found}) > 1:
+                raise UsageError(
+                    f"--map-account {text}: {len(found)} accounts of the backups are named {old}", hint=_BY_KEY
+                )
+            return found, new
+    if "=" not in text:
+        raise UsageError(f"--map-account {text}: there is no =", hint="Write OLD=NEW, by names or keys.")
+    known = sorted({name for one in stored for name in one.names})
+    hint = nearest(text.partition("=")[0], known) or "See 'jsbackup list' for the accounts there are."
+    raise UsageError(f"--map-account {text}: no backup is of that account", hint=hint)
+
+
+def _domain(view: SystemView, stored: StoredAccount, others: Sequence[StoredAccount], connection: Connection) -> str:
+    """Return the domain to restore into: that of the option, the same one, or the only one. Raises UsageError."""
+    if connection.js_domain is not None:
+        return connection.js_domain
+    own = view.link.domain or ""
+    if stored.origin.domain in (own, *view.domains):
+        return stored.origin.domain
+    if len({one.origin.domain for one in others}) == 1:
+        return own
+    raise UsageError(
+        f"account {stored.words}: the target has no JetStream domain {stored.origin.domain or '(none)'}",
+        hint="Restore the accounts of each domain in a run of their own, with --origin and --js-domain.",
+    )

@@ -1,0 +1,66 @@
+"""The streams of all accounts of a system, to check whether all of them are backed up. No account's login is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jsbackup.config import Connection, Glob
+from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
+from jsbackup.engine.accounts.found import system_view
+from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
+from jsbackup.engine.check.status import RepositoryStatus
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.planning.interrupted.staged import useless_copies
+
+__all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAccounts:
+    """The streams of each account. `problems` are sentences about servers that may have more accounts."""
+
+    accounts: tuple[LiveStreams, ...]
+    problems: tuple[str, ...] = ()
+
+
+@with_own_threads
+async def list_live_accounts(
+    connection: Connection, choice: AccountChoice, exclude: Sequence[Glob] = ()
+) -> LiveAccounts:
+    """Return the streams of the chosen accounts, as the system account sees them. Raises NatsError, FormatError, and
+    UsageError for an account that was named and is not there.
+    """
+    async with system_view(connection) as view:
+        survey = await view.survey()
+        refuse_missing(choice.only, survey.accounts)
+        found = []
+        for account in filter(choice.takes, survey.accounts):
+            streams = await view.streams(account)
+            names = sorted(streams.keys() - useless_copies(streams))
+            found.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
+    return LiveAccounts(tuple(found), survey.problems)
+
+
+def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Iterator[Breach]:
+    """Yield what of the accounts is not backed up."""
+    for problem in live.problems:
+        yield Breach(
+            BreachRule.SERVERS,
+            "",
+            problem,
+            "Bring the servers back. A server that is gone for good has to be removed from the cluster: 'nats server "
+            "raft peer-remove'.",
+        )
+    known = {line.origin for line in status.lines}
+    for one in live.accounts:
+        if one.origin in known:
+            yield from breach_of_streams(status, one)
+        elif names := [name for name in one.names if not any(glob.matches(name) for glob in one.exclude)]:
+            yield Breach(
+                BreachRule.ACCOUNT_NOT_BACKED_UP,
+                str(one.origin),
+                f"{one.origin.words} has {len(names)} streams, and no backup",
+                "Give credentials for it to 'jsbackup backup --all-accounts', or leave it out with --exclude-account "
+                "here and there.",
+            )

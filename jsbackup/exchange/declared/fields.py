@@ -1,0 +1,279 @@
+"""Tables of fields: where a field of a JetStream config stands in another tool's file, and in which form.
+
+A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit. A field
+that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
+
+What a tool assumes for a missing field can differ from what the server does: `absent` is the tool's default, `unset`
+what must be written for a field that the config does not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jsbackup.config import nearest
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.exchange.declared.go_duration import format_go_duration, parse_go_duration
+from jsbackup.exchange.folder import printable_name
+from jsbackup.model import JsonObject
+from jsbackup.times import ZERO_TIME, parse_time
+
+__all__ = [
+    "BOOL",
+    "GO_DURATION",
+    "INTEGER",
+    "NANOSECONDS",
+    "NOT",
+    "PERCENT",
+    "SECOND",
+    "SECONDS",
+    "SECONDS_LIST",
+    "TEXT",
+    "TEXTS",
+    "TEXT_MAP",
+    "TIME",
+    "Form",
+    "Nested",
+    "Place",
+    "is_set",
+    "listed",
+    "one_of",
+    "read_fields",
+    "write_fields",
+]
+
+_SECOND_NS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`write` returns a value for the file, `read` one from there; both raise `ValueError` with what is wrong."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """An object of its own, or `many` in a list. In a `block` of Terraform a list of one is the same as the object."""
+
+    fields: tuple[Place, ...]
+    many: bool = False
+    block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`ours` may be a path in the config, such as `placement.cluster`; `theirs` is a name."""
+
+    ours: str
+    theirs: str
+    form: Form | Nested
+    absent: Any = None
+    unset: Any = None
+
+
+def _a(kind: type, word: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ValueError(f"not {word}")
+        return value
+
+    return check
+
+
+_bool, _text, _list, _object = (
+    _a(bool, "true or false"),
+    _a(str, "a text"),
+    _a(list, "a list"),
+    _a(dict, "an object"),
+)
+
+
+def _integer(value: Any) -> int:
+    # YAML readers may make a float of a large number.
+    whole = int(value) if type(value) is float and value.is_integer() else value
+    if type(whole) is not int:
+        raise ValueError("not a whole number")
+    if not -(1 << 63) <= whole < 1 << 63:
+        raise ValueError("too large a number")
+    return whole
+
+
+def _text_map(value: Any) -> dict[str, str]:
+    return {_text(key): _text(one) for key, one in _object(value).items()}
+
+
+def _time(value: Any) -> str:
+    try:
+        parse_time(_text(value))
+    except FormatError as error:
+        raise ValueError("not a time in RFC 3339") from error
+    return str(value)
+
+
+def _time_of_a_second(value: Any) -> str:
+    if parse_time(_time(value)) % _SECOND_NS:
+        raise ValueError("it has parts of a second, which the provider cannot read back")
+    return str(value)
+
+
+def _whole_seconds(value: Any) -> int:
+    if _integer(value) % _SECOND_NS:
+        raise ValueError(f"{format_go_duration(value)} is not whole seconds")
+    return int(value) // _SECOND_NS
+
+
+def _percent(value: Any) -> int:
+    digits = _text(value).removesuffix("%")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 4 and int(digits) <= 100):
+        raise ValueError("not a percentage")
+    return int(digits)
+
+
+def _from_percent(value: Any) -> str:
+    if not 0 <= _integer(value) <= 100:
+        raise ValueError("not a percentage")
+    return f"{value}%" if value else ""
+
+
+def _from_seconds(value: Any) -> int:
+    return _integer(_integer(value) * _SECOND_NS)
+
+
+def listed(form: Form) -> Form:
+    return Form(lambda value: [form.write(one) for one in _list(value)], lambda value: [*map(form.read, _list(value))])
+
+
+def one_of(**words: str | bool) -> Form:
+    """Return a form of a choice: the server's word, and theirs."""
+
+    def other_way(value: Any) -> str:
+        for ours, theirs in words.items():
+            if type(value) is type(theirs) and value == theirs:
+                return ours
+        raise ValueError(f"not one of {', '.join(map(str, words.values()))}")
+
+    def write(value: Any) -> str | bool:
+        if _text(value) not in words:
+            raise ValueError(f"{printable_name(value)[:40]} is not one of its choices")
+        return words[value]
+
+    return Form(write, other_way)
+
+
+BOOL, INTEGER, TEXT, TEXT_MAP, TIME = (Form(one, one) for one in (_bool, _integer, _text, _text_map, _time))
+NOT = Form(lambda value: not _bool(value), lambda value: not _bool(value))
+TEXTS = listed(TEXT)
+GO_DURATION = Form(
+    lambda value: format_go_duration(_integer(value)), lambda value: parse_go_duration(_text(value)) if value else 0
+)
+NANOSECONDS = INTEGER
+SECOND = Form(_time_of_a_second, _time)
+SECONDS = Form(_whole_seconds, _from_seconds)
+SECONDS_LIST = listed(SECONDS)
+PERCENT = Form(_percent, _from_percent)
+
+
+def is_set(value: Any) -> bool:
+    """Return whether a value is set: not absent, false, zero, empty, nor Go's zero time."""
+    return bool(value) and value != ZERO_TIME
+
+
+def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, str], path: str = "") -> JsonObject:
+    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or ""."""
+    rest = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
+    written: JsonObject = {}
+    for field in fields:
+        value = _take(rest, field.ours)
+        where = path + field.ours
+        try:
+            found = _write(value, field.form, lost, where) if is_set(value) else None
+        except ValueError as error:
+            lost[where] = str(error)
+            found = None
+        if found is None:
+            found = field.unset
+        if found is not None:
+            written[field.theirs] = found
+    lost.update((where, "") for where in _left(rest, path))
+    return written
+
+
+def _write(value: Any, form: Form | Nested, lost: dict[str, str], where: str) -> Any:
+    if isinstance(form, Form):
+        return form.write(value)
+    if form.many:
+        return [write_fields(_object(one), form.fields, lost, f"{where}.") for one in _list(value)]
+    if not any(_left(_object(value), "")):
+        return None
+    return write_fields(value, form.fields, lost, f"{where}.")
+
+
+def _take(config: JsonObject, path: str) -> Any:
+    """Remove a field from a config, and return its value."""
+    first, _, more = path.partition(".")
+    if not more:
+        return config.pop(first, None)
+    inner = config.get(first)
+    return inner.pop(more, None) if isinstance(inner, dict) else None
+
+
+def _left(config: JsonObject, path: str) -> Iterator[str]:
+    for key, value in config.items():
+        where = f"{path}{printable_name(key)}"
+        if isinstance(value, dict) and key != "metadata":
+            yield from _left(value, f"{where}.")
+        elif is_set(value):
+            yield where
+
+
+def read_fields(found: Any, fields: Collection[Place], where: str, *, others: Collection[str] = ()) -> JsonObject:
+    """Return the config of a file's fields, without those that are unset. `others` are names of fields that are not of
+    the config. Raises `UsageError`: `where` begins its message.
+    """
+    if not isinstance(found, dict):
+        raise UsageError(f"{where} is not an object")
+    known = {field.theirs for field in fields}
+    for name in found:
+        if name not in known and name not in others:
+            shown = printable_name(str(name))[:80]
+            raise UsageError(f"{where} has an unknown field, {shown}", hint=nearest(shown, sorted(known)))
+    config: JsonObject = {}
+    for field in fields:
+        value = found.get(field.theirs)
+        if value is None:
+            value = field.absent
+        if value is None:
+            continue
+        try:
+            read = _read(value, field.form, f"{where}: {field.theirs}")
+        except ValueError as error:
+            raise UsageError(f"{where}: {field.theirs}: {error}") from error
+        if is_set(read):
+            _put(config, field.ours, read)
+    return config
+
+
+def _read(value: Any, form: Form | Nested, where: str) -> Any:
+    if isinstance(form, Form):
+        return form.read(value)
+    if form.many:
+        # A single block of Terraform may be an object, too.
+        values = [value] if form.block and isinstance(value, dict) else _list(value)
+        return [read_fields(one, form.fields, where) for one in values]
+    if form.block and isinstance(value, list):
+        if len(value) > 1:
+            raise ValueError("there may be only one")
+        value = value[0] if value else {}
+    return read_fields(value, form.fields, where)
+
+
+def _put(config: JsonObject, path: str, value: Any) -> None:
+    first, _, more = path.partition(".")
+    if more:
+        config.setdefault(first, {})[more] = value
+    else:
+        config[first] = value

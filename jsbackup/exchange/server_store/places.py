@@ -1,0 +1,207 @@
+"""Find the streams below a folder of a server's store, whichever of its folders it is:
+
+    <store_dir>/jetstream/<account>/streams/<stream>/
+
+A server without accounts has one called `$G`. `$SYS/_js_` has the logs of a cluster: what is in them was stored by the
+streams already, or was never acknowledged. Streams in memory have no folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jsbackup.errors import FormatError, KeyUnavailable, UsageError
+from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
+from jsbackup.exchange.server_store.meta_files import proved_name
+from jsbackup.exchange.server_store.stream_files import StreamFiles, is_stream_folder
+from jsbackup.failure import Failure
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.formats.server_store.ciphers import StoreKeys
+
+__all__ = ["PlacedStream", "ServerStore"]
+
+_STORE, _STREAMS, _LOGS, _SYSTEM = "jetstream", "streams", "_js_", "$SYS"
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStream:
+    """A stream's folder: the names of the folders that lead to it from the root."""
+
+    name: str
+    path: tuple[str, ...]
+
+
+class ServerStore:
+    """The open folder of a store, or one in it. A context manager; created by `open`.
+
+    `account` is that of the `streams`. `notes` are sentences about what is left out.
+    """
+
+    def __init__(self, root: Folder, path: Path) -> None:
+        self.root = root
+        self.path = path
+        self.account = ""
+        self.streams: tuple[PlacedStream, ...] = ()
+        self.failures: list[Failure] = []
+        self.notes: list[str] = []
+
+    @classmethod
+    def open(cls, path: Path, account: str | None) -> ServerStore:
+        """Find the streams of an account; None for the only one that has any.
+
+        Raises:
+            UsageError: it is no store, or has several accounts, or not this one.
+            StoreError: it cannot be read.
+        """
+        root = Folder.open(path)
+        try:
+            store = cls(root, path.resolve())
+            store._look(account)
+        except BaseException:
+            root.close()
+            raise
+        return store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.root.close()
+
+    def check_keys(self, given: tuple[bytes, ...]) -> None:
+        """Raise KeyUnavailable unless everything is in plain text, or a key opens something."""
+        keys = StoreKeys(given, self.account)
+        encrypted = False
+        for stream in self.streams:
+            with self.folder_of(stream) as folder:
+                files = StreamFiles(folder, stream.name, keys)
+                if files.opens:
+                    return
+                encrypted = encrypted or files.encrypted
+        if not encrypted:
+            return
+        if not given:
+            raise KeyUnavailable(
+                "the store is encrypted",
+                hint="Put the server's key ('jetstream { key }' in its configuration) into a file, and name that with "
+                "--store-key-file.",
+            )
+        raise KeyUnavailable(
+            f"the key does not open the store of account {self.account or '?'}",
+            hint="Each account has keys of its own: if the folder has another name than the account, give --account. "
+            "After a change of the server's key, name both files with --store-key-file.",
+        )
+
+    @contextmanager
+    def folder_of(self, stream: PlacedStream) -> Iterator[Folder]:
+        with self._folder(stream.path) as folder:
+            yield folder
+
+    @contextmanager
+    def _folder(self, path: tuple[str, ...]) -> Iterator[Folder]:
+        if not path:
+            yield self.root
+            return
+        with self.root.folder(path[0]) as first:
+            if len(path) == 1:
+                yield first
+                return
+            with _below(first, path[1:]) as folder:
+                yield folder
+
+    def _look(self, account: str | None) -> None:
+        entries, path = self.root.entries(), self.path
+        if is_stream_folder(entries):
+            within = path.parent.parent.name if path.parent.name == _STREAMS else ""
+            self.account = account or within
+            self.streams = (PlacedStream(proved_name(self.root) or path.name, ()),)
+            if not asset_name_is_sound(self.streams[0].name):
+                raise UsageError(f"{printable_name(str(path))}: its name is not that of a stream")
+            return
+        if path.name == _STREAMS and self._has_streams(()):
+            accounts: dict[str, tuple[str, ...]] = {path.parent.name: ()}
+        elif entries.get(_STREAMS) is FolderEntry.FOLDER:
+            accounts = {path.name: (_STREAMS,)}
+        else:
+            accounts = self._accounts((_STORE,) if entries.get(_STORE) is FolderEntry.FOLDER else ())
+        if not accounts:
+            raise UsageError(
+                f"{printable_name(str(path))} is not the store of a nats-server",
+                hint="Name the folder of 'store_dir', or one in it, down to that of a stream, with meta.inf and msgs.",
+            )
+        if account is not None and len(accounts) == 1 and path.name in (*accounts, _STREAMS):
+            accounts = {account: next(iter(accounts.values()))}  # a copy of it may have another name
+        self.account = self._choose(accounts, account)
+        self._list(accounts[self.account])
+
+    def _accounts(self, above: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        found = {}
+        with self._folder(above) as folder:
+            for name, kind in folder.entries().items():
+                if kind is FolderEntry.LINK:
+                    self.notes.append(f"{printable_name(name)} is a symbolic link, which is not followed")
+                if kind is not FolderEntry.FOLDER:
+                    continue
+                with folder.folder(name) as inside:
+                    entries = inside.entries()
+                if name == _SYSTEM and _LOGS in entries:
+                    self.notes.append(
+                        "the cluster's own logs ($SYS) are not read: streams are taken as this server had stored them"
+                    )
+                if entries.get(_STREAMS) is FolderEntry.FOLDER and self._has_streams((*above, name, _STREAMS)):
+                    found[name] = (*above, name, _STREAMS)
+        return found
+
+    def _has_streams(self, path: tuple[str, ...]) -> bool:
+        with self._folder(path) as folder:
+            for name, kind in folder.entries().items():
+                if kind is FolderEntry.FOLDER and not name.startswith("."):
+                    with folder.folder(name) as inside:
+                        if is_stream_folder(inside.entries()):
+                            return True
+        return False
+
+    def _choose(self, accounts: dict[str, tuple[str, ...]], account: str | None) -> str:
+        names = ", ".join(map(printable_name, list(accounts)[:_MOST_NAMED]))
+        if account is not None:
+            if account not in accounts:
+                raise UsageError(f"the store has no streams of account {account}", hint=f"It has those of: {names}.")
+            return account
+        if len(accounts) > 1:
+            raise UsageError(
+                f"the store has streams of {len(accounts)} accounts: {names}",
+                hint="Choose one with --account; each makes a backup of its own.",
+            )
+        return next(iter(accounts))
+
+    def _list(self, path: tuple[str, ...]) -> None:
+        streams = []
+        with self._folder(path) as folder:
+            for name, kind in folder.entries().items():
+                if name.startswith("."):
+                    self.notes.append(f"stream {printable_name(name[1:])} was being deleted, and is left out")
+                elif kind is not FolderEntry.FOLDER:
+                    if kind is FolderEntry.LINK:
+                        error = UsageError(f"{printable_name(name)} is a symbolic link, which is not followed")
+                        self.failures.append(Failure(printable_name(name), error))
+                elif not asset_name_is_sound(name):
+                    self.failures.append(Failure(printable_name(name), FormatError(f"no stream is called {name!r}")))
+                else:
+                    streams.append(PlacedStream(name, (*path, name)))
+        self.streams = tuple(streams)
+
+
+@contextmanager
+def _below(folder: Folder, path: tuple[str, ...]) -> Iterator[Folder]:
+    with folder.folder(path[0]) as inside:
+        if len(path) == 1:
+            yield inside
+            return
+        with _below(inside, path[1:]) as found:
+            yield found

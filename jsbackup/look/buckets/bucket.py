@@ -1,0 +1,257 @@
+"""A key-value bucket in a backup, as it was at a moment: its keys, their values, and their revisions.
+
+The last message of a key up to the moment is its state: a value, or a marker that it was deleted or purged
+(`key_states.py`). Where messages that are gone may have been later, the backup cannot say what the key was, and this is
+said (`key_moment.py`): no value is silently missing, and none is older than it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from jsbackup.config import nearest
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.look.buckets.key_moment import KeyVerdict, Removals, Unknown, state_then
+from jsbackup.look.buckets.key_states import KeyRecord, KeyState, key_of, newest_states, read_records
+from jsbackup.look.buckets.stored_bucket import StoredBucket
+from jsbackup.look.message import LookedUp
+from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.moment import check_known
+from jsbackup.look.sequence_gaps import SequenceGaps
+from jsbackup.look.stream import last_messages, messages_of
+from jsbackup.names import BUCKET_STREAM, is_subject
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.times import format_time
+from jsbackup.transforms.cut import Cut, Edge
+from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+from jsbackup.transforms.subjects import check_pattern
+
+__all__ = [
+    "KeyList",
+    "KeyRevision",
+    "KeyValueBucket",
+    "check_bucket_key",
+    "elsewhere_hint",
+    "key_list",
+    "key_subjects",
+]
+
+_PREFIX = "$KV."
+# Messages of a bucket whose keys are looked through for one that is meant.
+_MOST_SEARCHED = 100_000
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRevision:
+    """A revision of a key; `value` is empty unless it was put."""
+
+    key: str
+    revision: int
+    timestamp_ns: int
+    operation: KeyOperation
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyList:
+    """The `keys` that had a value at a moment, sorted. Of the `unknown` ones it cannot be said whether they had one, or
+    which. `whole`: there were no others; keys of which nothing is left may have been there too if it is false.
+    """
+
+    keys: tuple[KeyState, ...]
+    unknown: tuple[str, ...] = ()
+    whole: bool = True
+
+    @property
+    def certain(self) -> bool:
+        return self.whole and not self.unknown
+
+
+def key_subjects(stream: StreamBackup, key: str) -> tuple[str, ...]:
+    """Return the subjects that a key, or a pattern of keys, has in a bucket. A mirror has those of its origin."""
+    config = stream.config
+    subjects = config.get("subjects") or ()
+    mirror = config.get("mirror")
+    origin = mirror.get("name") if isinstance(mirror, dict) else None
+    buckets = [one.removeprefix(_PREFIX).removesuffix(".>") for one in subjects if _is_of_a_bucket(one)]
+    if isinstance(origin, str) and origin.startswith(BUCKET_STREAM):
+        buckets.append(origin.removeprefix(BUCKET_STREAM))
+    if not buckets or config.get("sources"):
+        buckets = ["*"]
+    return tuple(f"{_PREFIX}{bucket}.{key}" for bucket in buckets)
+
+
+def _is_of_a_bucket(subject: object) -> bool:
+    return isinstance(subject, str) and subject.startswith(_PREFIX) and subject.endswith(".>")
+
+
+class KeyValueBucket(StoredBucket):
+    """A bucket in a backup. `at` is a moment or a revision: the state then; None: when the backup was made.
+
+    All methods raise UsageError for an `at` that the backup does not know, and the errors of `matching`.
+    """
+
+    prefix = BUCKET_STREAM
+
+    def __init__(self, objects: Objects, manifest: Manifest, stream: StreamBackup) -> None:
+        super().__init__(objects, manifest, stream)
+        self.removals = Removals.of(manifest, stream)
+        self._gaps = SequenceGaps(objects, stream)
+
+    def keys(self, at: Edge | None = None, pattern: str = ">") -> KeyList:
+        """Return the keys that had a value. Needs memory for all keys that match."""
+        wanted = self._wanted(check_pattern("KEY", pattern), at)
+        last_gap = 0 if at is None else self.last_gap(at)
+        if at is None or not last_gap:
+            return key_list({state.key: state for state in self._states(wanted)})
+        records = self.records(pattern, at)
+        if is_subject(pattern):
+            records.setdefault(pattern, KeyRecord())
+        found = {key: state_then(record, self.removals, last_gap) for key, record in records.items()}
+        return key_list(found, whole=is_subject(pattern))
+
+    def states(self, pattern: str = ">") -> dict[str, KeyState]:
+        """Return the newest revision of each key when the backup was made, also of those that are deleted."""
+        return {state.key: state for state in self._states(self._wanted(pattern, None))}
+
+    def records(self, pattern: str, at: Edge) -> dict[str, KeyRecord]:
+        """Return what there is of each key that matches, before and after a moment."""
+        return read_records(self.objects, self.stream, key_subjects(self.stream, pattern), at)
+
+    def last_gap(self, at: Edge) -> int:
+        """Return the last missing sequence of up to the moment, 0 if none is missing."""
+        return self._gaps.last_gap(self._gaps.last_possible(at))
+
+    def revisions(self, key: str, at: Edge | None = None) -> Iterator[KeyRevision]:
+        """Yield the revisions of a key, oldest first."""
+        for message in messages_of(self.objects, self.stream, self._wanted(check_bucket_key(key), at)):
+            yield _revision(message)
+
+    def newest_revisions(self, key: str, most: int) -> list[KeyRevision]:
+        """Return the last revisions of a key, the newest first, at most `most`."""
+        found = last_messages(self.objects, self.stream, self._wanted(check_bucket_key(key), None))
+        return list(map(_revision, islice(found, most)))
+
+    def value(self, key: str, at: Edge | None = None) -> KeyRevision:
+        """Return the revision that was the key's value.
+
+        Raises:
+            JsBackupError: it had none: it did not exist, or was deleted.
+            IncompleteError: the backup cannot say.
+        """
+        wanted = self._wanted(check_bucket_key(key), at)
+        found = map(_revision, last_messages(self.objects, self.stream, wanted))
+        last = next(found, None)
+        if last is None:
+            raise self._absent(key, at)
+        older: list[KeyRevision] = []
+        if at is not None and not self._is_last(last, at, found, older):
+            raise IncompleteError(
+                f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: the last one "
+                f"there is revision {last.revision} of {format_time(last.timestamp_ns)}, and a later one may have "
+                "expired or been deleted",
+                hint=elsewhere_hint(self, key),
+            )
+        if last.operation is KeyOperation.PUT:
+            return last
+        before = next((one for one in chain(older, found) if one.operation is KeyOperation.PUT), None)
+        raise JsBackupError(
+            f"key {key} of bucket {self.name} had no value{_at(at)} in backup {self.manifest.id}: "
+            f"revision {last.revision} of {format_time(last.timestamp_ns)} is a {last.operation}",
+            hint=f"Its value before was revision {before.revision}: add '--at {before.revision}'."
+            if before
+            else elsewhere_hint(self, key),
+        )
+
+    def incomplete(self, listed: KeyList, at: Edge | None, result: object = None) -> IncompleteError:
+        """Return the error that a list of keys is not certain; `result` is what is known."""
+        names = ", ".join(listed.unknown[:_MOST_NAMED])
+        more = f" and {len(listed.unknown) - _MOST_NAMED:,} more" if len(listed.unknown) > _MOST_NAMED else ""
+        about = f"what these keys were: {names}{more}" if names else "whether there were other keys"
+        return IncompleteError(
+            f"backup {self.manifest.id} cannot say of bucket {self.name}{_at(at)} {about}",
+            hint="Revisions are gone since. An earlier backup may have them.",
+            result=result,
+        )
+
+    def _is_last(self, last: KeyRevision, at: Edge, before: Iterator[KeyRevision], older: list[KeyRevision]) -> bool:
+        """Return whether no revision between this one and the moment can be gone. Revisions `before` it are counted
+        only if that decides; those that were read are then in `older`.
+        """
+        state, history = _state(last), self.removals.history
+        if state_then(KeyRecord(state, 1), self.removals, last.revision) is state:
+            return True
+        last_gap = self.last_gap(at)
+        if last.revision < last_gap:
+            older += islice(before, history - 1 if history else 0)
+        return state_then(KeyRecord(state, 1 + len(older)), self.removals, last_gap) is state
+
+    def _states(self, wanted: MessageFilter) -> Iterator[KeyState]:
+        return newest_states(self.objects, self.stream, wanted)
+
+    def _wanted(self, key: str, at: Edge | None) -> MessageFilter:
+        check_known(self.manifest, self.stream, at)
+        return MessageFilter(Cut(until=at), key_subjects(self.stream, key))
+
+    def _absent(self, key: str, at: Edge | None) -> JsBackupError:
+        nothing = f"bucket {self.name} has no revision of key {key} in backup {self.manifest.id}"
+        later = None if at is None else next(self.revisions(key), None)
+        if at is None or not self.last_gap(at):
+            if later is None:
+                return JsBackupError(nothing, hint=self._near(key) or elsewhere_hint(self, key))
+            begins = f"revision {later.revision} of {format_time(later.timestamp_ns)}"
+            return JsBackupError(f"key {key} of bucket {self.name} did not exist{_at(at)}: its first is {begins}")
+        if later is None:
+            about = f"{nothing}, and older ones may be gone"
+            return IncompleteError(about, hint=self._near(key) or elsewhere_hint(self, key))
+        return IncompleteError(
+            f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: its oldest there "
+            f"is revision {later.revision} of {format_time(later.timestamp_ns)}, and older ones may be gone",
+            hint=elsewhere_hint(self, key),
+        )
+
+    def _near(self, key: str) -> str | None:
+        """Return a suggestion, in a bucket that is quickly searched."""
+        if self.stream.captured.messages > _MOST_SEARCHED:
+            return None
+        return nearest(key, sorted(self.states()))
+
+
+def elsewhere_hint(bucket: KeyValueBucket, key: str) -> str:
+    """Return the hint for a key of which the backup has no value, and nothing else is known."""
+    return f"Other backups may have more: see 'jsbackup history {bucket.stream.name} {key}'."
+
+
+def key_list(verdicts: Mapping[str, KeyVerdict], *, whole: bool = True) -> KeyList:
+    """Return the list of keys of these states."""
+    states = [state for state in verdicts.values() if isinstance(state, KeyState)]
+    return KeyList(
+        tuple(sorted((one for one in states if one.operation is KeyOperation.PUT), key=lambda state: state.key)),
+        tuple(sorted(key for key, state in verdicts.items() if state is Unknown.UNKNOWN)),
+        whole,
+    )
+
+
+def check_bucket_key(key: str) -> str:
+    """Return `key` if it can be one. Raises UsageError otherwise."""
+    if not is_subject(key):
+        raise UsageError(f"not a key: {key[:80]!r}", hint="Keys are tokens joined by dots, without wildcards.")
+    return key
+
+
+def _revision(message: LookedUp) -> KeyRevision:
+    operation = operation_of(message.headers)
+    value = message.data if operation is KeyOperation.PUT else b""
+    return KeyRevision(key_of(message.subject), message.sequence, message.timestamp_ns, operation, value)
+
+
+def _state(one: KeyRevision) -> KeyState:
+    return KeyState(one.key, one.revision, one.timestamp_ns, one.operation)
+
+
+def _at(at: Edge | None) -> str:
+    return "" if at is None else f" at {at}"

@@ -1,0 +1,130 @@
+"""Statistics of a backup as `stats.py` has them, without Spark: each segment is read once, in this process.
+
+Messages are counted by subject and size, which gives exact percentiles. Few segments are in memory at a time, and
+counts that do not fit are in temporary files (`grouped_counts.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.memory import give_back
+from jsbackup.pipeline.jobs.distribution import MessageTally, raw_sizes, scales_of
+from jsbackup.pipeline.jobs.grouped_counts import GroupedCounts
+from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats
+from jsbackup.pipeline.jobs.subject_totals import COUNTED, key_prefix, rows_by_stream, totals_of
+from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.growth import growth_of
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["collect_stats_here"]
+
+# As Spark finds it (`headers.py`).
+_MESSAGE_ID = "\\r\\n(?i:nats-msg-id):[ \\t]*(?P<id>[^\\r\\n]+)"
+
+
+def collect_stats_here(
+    repository: Repository,
+    manifest: Manifest,
+    streams: Sequence[StreamBackup],
+    *,
+    most_subjects: int = 10,
+    duplicates: bool = False,
+    progress: Progress | None = None,
+    threads: int = 1,
+) -> list[StreamStats]:
+    """Return statistics of streams of a backup, in their order, with the `most_subjects` largest subjects of each.
+
+    Raises:
+        IntegrityError, KeyUnavailable, StoreError: the backup cannot be read, or temporary files cannot be written.
+    """
+    progress = progress or NullProgress()
+    doing = "the statistics"
+    progress.start(doing, sum(stream.captured.bytes for stream in streams), 0)
+    with closing(_Counts(repository.objects, streams, duplicates=duplicates)) as counts:
+        tasks = (partial(counts.count, number, ref) for number, stream in enumerate(streams) for ref in stream.segments)
+        try:
+            with closing(in_order(tasks, threads)) as done:
+                for raw_bytes in done:
+                    progress.advance(doing, raw_bytes, 0)
+        finally:
+            progress.finish(doing)
+        totals = totals_of(counts.sizes.sorted_groups(), most_subjects)
+        repeated = counts.repeated()
+    growth = growth_of(repository, manifest, [stream.name for stream in streams])
+    found = []
+    for number, stream in enumerate(streams):
+        counted = repeated.get(number, 0) if duplicates else None
+        distribution, grown = counts.tallies[number].distribution(), tuple(growth[stream.name])
+        total = totals.get(number)
+        if total is None:
+            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), counted, distribution, grown))
+            continue
+        span = (total.messages, total.bytes, total.oldest_ns, total.newest_ns, total.sizes)
+        found.append(StreamStats(stream.name, *span, total.subject_count, total.subjects, counted, distribution, grown))
+    return found
+
+
+class _Counts:
+    """What is counted of all streams, by their numbers. `count` may be called from several threads."""
+
+    def __init__(self, objects: Objects, streams: Sequence[StreamBackup], *, duplicates: bool) -> None:
+        self._reader = SegmentReader(objects)
+        self._scales = scales_of(streams)
+        self._lock = threading.Lock()
+        self.tallies = [MessageTally(scale) for scale in self._scales]
+        self.sizes = GroupedCounts(("key", "size"), COUNTED)
+        self._ids = GroupedCounts(("key",), {"messages": "sum"}) if duplicates else None
+
+    def count(self, stream: int, ref: SegmentRef) -> int:
+        """Count the messages of a segment; return its raw bytes. Raises as `SegmentReader.read`, and StoreError."""
+        tally = MessageTally(self._scales[stream])
+        for batch in self._reader.read(ref):
+            sizes = raw_sizes(batch)
+            tally.add(batch, sizes)
+            self.sizes.add(
+                pa.table(
+                    {
+                        "key": _keys(stream, batch.column("subject")),
+                        "size": sizes,
+                        "messages": pa.repeat(1, batch.num_rows),
+                        "oldest_ns": batch.column("timestamp_ns"),
+                        "newest_ns": batch.column("timestamp_ns"),
+                    }
+                )
+            )
+            if self._ids is not None:
+                ids = pc.struct_field(pc.extract_regex(batch.column("headers"), _MESSAGE_ID), "id").drop_null()
+                self._ids.add(pa.table({"key": _keys(stream, ids), "messages": pa.repeat(1, len(ids))}))
+        with self._lock:
+            self.tallies[stream].merge(tally)
+        give_back(ref.bytes)
+        return ref.bytes
+
+    def repeated(self) -> dict[int, int]:
+        """Return how many messages of each stream have an id that an earlier one has."""
+        found: dict[int, int] = {}
+        for table in self._ids.sorted_groups() if self._ids is not None else ():
+            for number, part in rows_by_stream(table):
+                found[number] = found.get(number, 0) + pc.sum(part.column("messages")).as_py() - part.num_rows
+        return found
+
+    def close(self) -> None:
+        self.sizes.close()
+        if self._ids is not None:
+            self._ids.close()
+
+
+def _keys(stream: int, texts: pa.Array) -> pa.Array:
+    values = texts.view(pa.binary()) if texts.type == pa.string() else texts
+    return pc.binary_join_element_wise(pa.scalar(key_prefix(stream), pa.binary()), values, pa.scalar(b"", pa.binary()))

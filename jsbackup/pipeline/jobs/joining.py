@@ -1,0 +1,145 @@
+"""Compaction: rewrite a backup with the same content in fewer segments, so that the old one can be forgotten.
+
+Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/reuse.py`): a stream
+that grows a little each time, or loses scattered messages, gets many short ones. A backup that is kept for long does
+not need them. Runs of adjacent segments, each shorter than half a segment, are joined to segments of up to 32 MiB, or
+the repository's own size; all others are reused. Only segments change: messages, digests, consumers, `created` and tags
+stay. So retention treats the compacted backup as one of the same time, and its id is the next one after the other's:
+`latest` has the same content as before.
+
+A stream's folder stays too, so the next backup of the server may build on these segments. It stores more if messages
+are deleted all over the stream, until the segments are short again.
+
+Objects that only the old backup needs are deleted when that one is forgotten and pruned, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from jsbackup.errors import IntegrityError
+from jsbackup.pipeline.jobs.job_run import JobRun
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.packing import pack, pack_tasks
+from jsbackup.pipeline.tasks.runner import TaskRunner
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.keep import leases
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
+from jsbackup.repository.write.locking import LOCKED
+from jsbackup.times import parse_time
+from jsbackup.tool import TOOL
+
+__all__ = ["Group", "compact_backup", "count_after", "grouped", "joined_bytes", "merge_groups"]
+
+Group = tuple[SegmentRef, ...]
+"""Segments that are to be joined, or one that stays."""
+
+
+def grouped(refs: Sequence[SegmentRef], segment_bytes: int) -> list[Group]:
+    """Group the segments of a stream, in order; those worth joining are together."""
+    groups: list[Group] = []
+    for short, neighbours in groupby(refs, lambda ref: 2 * ref.bytes < segment_bytes):
+        run = tuple(neighbours)
+        pieces = (
+            pack([ref.bytes for ref in run], segment_bytes) if short else [slice(i, i + 1) for i in range(len(run))]
+        )
+        groups += [run[piece] for piece in pieces]
+    return groups
+
+
+def count_after(streams: Sequence[StreamBackup], segment_bytes: int) -> tuple[int, int]:
+    """Return the number of segments of some streams, and the number after compaction to that size."""
+    before = sum(len(stream.segments) for stream in streams)
+    return before, sum(len(grouped(stream.segments, segment_bytes)) for stream in streams)
+
+
+def joined_bytes(streams: Sequence[StreamBackup], segment_bytes: int) -> int:
+    """Return the raw bytes that a compaction reads and stores again."""
+    groups = (group for stream in streams for group in grouped(stream.segments, segment_bytes) if len(group) > 1)
+    return sum(ref.bytes for group in groups for ref in group)
+
+
+def _join_segments(objects: Objects, group: Group) -> StoredSegments:
+    """Store the joined segment beside these and return it. Raises IntegrityError and StoreError."""
+    reader = SegmentReader(objects)
+    writer = SegmentWriter(objects, layout.parse_segment_key(group[0].key).folder)
+    with closing(writer):
+        for ref in group:
+            for batch in reader.prove(ref):
+                writer.add(batch)
+        stored = writer.finish_all()
+    if len(stored.refs) != 1 or total_of(stored.refs) != total_of(group):
+        raise IntegrityError(f"segments from {group[0].key} on do not have the same content when joined")
+    return stored
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """A task."""
+
+    place: RepositoryRef
+    groups: tuple[Group, ...]
+
+    def __call__(self) -> list[StoredSegments]:
+        objects = opened(self.place).objects
+        return [_join_segments(objects, group) for group in self.groups]
+
+
+def merge_groups(
+    runner: TaskRunner, place: RepositoryRef, streams: Sequence[Sequence[SegmentRef]], progress: Progress | None
+) -> list[StoredSegments]:
+    """Join short adjacent segments; return all segments of each stream. Raises IntegrityError and StoreError."""
+    segment_bytes = opened(place).objects.segment_bytes
+    groups = [grouped(refs, segment_bytes) for refs in streams]
+    wanted = [group for stream in groups for group in stream if len(group) > 1]
+    sizes = [sum(ref.bytes for ref in group) for group in wanted]
+    pieces = pack_tasks(sizes)
+    tasks = [_Join(place, tuple(wanted[piece])) for piece in pieces]
+    weights = [sum(sizes[piece]) for piece in pieces]
+    joined = iter(
+        [one for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for one in part]
+    )
+    merged = []
+    for stream in groups:
+        stored = StoredSegments()
+        for group in stream:
+            stored = stored.followed_by(next(joined) if len(group) > 1 else StoredSegments(group))
+        merged.append(stored)
+    return merged
+
+
+def compact_backup(run: JobRun[TaskRunner], manifest: Manifest, *, unread: Collection[str] = ()) -> Manifest:
+    """Write the backup `manifest` in fewer segments, and commit it. Streams in `unread` stay as they are.
+
+    Raises:
+        IntegrityError: a segment is missing or damaged; nothing is committed.
+        RepositoryLocked: the lease was lost; nothing is committed.
+        KeyUnavailable, StoreError: something cannot be read or stored.
+    """
+    streams = [stream for stream in manifest.streams if stream.name not in unread]
+    found = merge_groups(run.runner, run.place, [stream.segments for stream in streams], run.progress)
+    merged = {stream.name: _checked(stream, one.refs) for stream, one in zip(streams, found, strict=True)}
+    run.lease.check()
+    # A copy of that manifest, not one of a backup made now: its times and statistics are those of the old one.
+    made = replace(
+        manifest,
+        id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), run.random(3), manifest.id),
+        tool=TOOL,
+        streams=tuple(merged.get(stream.name, stream) for stream in manifest.streams),
+        # The new objects are not locked.
+        extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
+    )
+    leases.commit(run.repository, made, run.lease)
+    return made
+
+
+def _checked(stream: StreamBackup, refs: tuple[SegmentRef, ...]) -> StreamBackup:
+    if total_of(stream.segments) != total_of(refs):
+        raise IntegrityError(f"stream {stream.name} is not the same after joining")
+    return replace(stream, segments=refs)

@@ -1,0 +1,177 @@
+"""The chosen messages of a stream in a backup. Every stored object is checked against its SHA-256 before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.look.buckets.bucket import KeyValueBucket, key_subjects
+from jsbackup.look.message import LookedUp
+from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.newest_messages import newest_messages
+from jsbackup.look.stream import find_stream, messages_of, with_messages
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.putting_back.model import PutBackOptions
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+
+__all__ = ["ChosenMessages", "find_entry", "is_value", "name_of_key", "possible_streams", "target_name"]
+
+
+def possible_streams(options: PutBackOptions) -> tuple[str, ...]:
+    """Return the names that the stream may have: of a bucket, its own name may have been given."""
+    prefix = BUCKET_STREAM if options.keys else OBJECT_STREAM if options.object_name is not None else ""
+    return tuple(dict.fromkeys([_full(prefix, options.stream), options.stream]))
+
+
+def target_name(options: PutBackOptions, entry: StreamBackup) -> str:
+    """Return the name of the stream to write to."""
+    if options.to is None:
+        return entry.name
+    prefix = BUCKET_STREAM if options.keys else OBJECT_STREAM if options.object_name is not None else ""
+    return _full(prefix, options.to)
+
+
+def _full(prefix: str, name: str) -> str:
+    return name if name.startswith(prefix) else prefix + name
+
+
+def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
+    """Return the stream in the backup.
+
+    Raises:
+        UsageError: there is none, it has no messages, or something else can be chosen from it.
+        UnsupportedError: it is in an archive format that is not known here.
+    """
+    known = {stream.name for stream in manifest.streams}
+    name = next((one for one in possible_streams(options) if one in known), possible_streams(options)[0])
+    if not options.keys and options.object_name is None and name not in known:
+        for prefix, option in ((BUCKET_STREAM, "--key KEY"), (OBJECT_STREAM, "--object NAME")):
+            if prefix + name in known:
+                raise UsageError(
+                    f"backup {manifest.id} has no stream {name}, but {prefix}{name}",
+                    hint=f"Choose what to put back with {option}.",
+                )
+    entry = with_messages(manifest, find_stream(manifest, name))
+    if options.keys and not name.startswith(BUCKET_STREAM):
+        raise UsageError(f"stream {name} is not a bucket", hint="Choose messages with --subject or --sequence.")
+    if options.object_name is not None and not name.startswith(OBJECT_STREAM):
+        raise UsageError(f"stream {name} is not an object store", hint="Choose messages with --subject or --sequence.")
+    if not options.keys and name.startswith(BUCKET_STREAM):
+        raise UsageError(f"stream {name} is a bucket", hint="Choose keys with --key; --key '>' is all of them.")
+    if options.object_name is None and name.startswith(OBJECT_STREAM):
+        raise UsageError(f"stream {name} is an object store", hint="Choose a file with --object.")
+    return entry
+
+
+class ChosenMessages:
+    """What is chosen of a stream. Iteration yields the messages in rising sequence, and reads them again each time.
+
+    Its methods raise the errors of `matching`.
+    """
+
+    def __init__(self, objects: Objects, manifest: Manifest, entry: StreamBackup, options: PutBackOptions) -> None:
+        self.entry = entry
+        self._objects = objects
+        self._options = options
+        self._bucket = KeyValueBucket(objects, manifest, entry)
+        self._revisions: frozenset[int] | None = None
+        self._newest: MessageFilter | None = None
+        self._unknown: list[str] = []
+
+    def __iter__(self) -> Iterator[LookedUp]:
+        if self._options.keys:
+            return self.at(self._key_revisions())
+        return self._messages(self._options.cut)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the backup cannot say, in sentences, once the messages were read; with `partial` only."""
+        return tuple(self._unknown)
+
+    def at(self, sequences: Collection[int]) -> Iterator[LookedUp]:
+        """Yield the chosen messages with these sequences."""
+        if not sequences:
+            return
+        bounds = Cut(AtSequence(min(sequences)), AtSequence(max(sequences)))
+        for message in messages_of(self._objects, self.entry, MessageFilter(bounds, self._subjects)):
+            if message.sequence in sequences:
+                yield message
+
+    @property
+    def _subjects(self) -> tuple[str, ...]:
+        if self._options.keys:
+            return tuple(subject for key in self._options.keys for subject in key_subjects(self.entry, key))
+        return self._options.filters.subject
+
+    def _messages(self, cut: Cut) -> Iterator[LookedUp]:
+        ranges = self._options.sequences
+        wanted = MessageFilter.of(_narrowed(cut, ranges), self._options.filters)
+        if self._options.newest is not None:
+            if self._newest is None:
+                self._newest = newest_messages(self._objects, self.entry, wanted, self._options.newest)
+            wanted = self._newest
+        for message in messages_of(self._objects, self.entry, wanted):
+            if not ranges or any(first <= message.sequence <= last for first, last in ranges):
+                yield message
+
+    def _key_revisions(self) -> frozenset[int]:
+        """Return the revisions that the keys had at the moment.
+
+        Raises:
+            JsBackupError: a key had no value.
+            IncompleteError: the backup cannot say; with `partial` only if it can say so of nothing.
+        """
+        if self._revisions is None:
+            found: set[int] = set()
+            problems: list[IncompleteError] = []
+            for key in self._options.keys:
+                try:
+                    found |= self._matching(key, problems) if _has_wildcard(key) else {self._value(key)}
+                except IncompleteError as error:
+                    problems.append(error)
+            if problems and not (self._options.partial and found):
+                raise problems[0].with_more_hint("Write the others with --partial.") if found else problems[0]
+            self._unknown = [problem.message for problem in problems]
+            self._revisions = frozenset(found)
+        return self._revisions
+
+    def _value(self, key: str) -> int:
+        return self._bucket.value(key, self._options.at).revision
+
+    def _matching(self, pattern: str, problems: list[IncompleteError]) -> set[int]:
+        """Return the revisions of the keys that match; add what the backup cannot say to `problems`."""
+        bucket, at = self._bucket, self._options.at
+        listed = bucket.keys(at, pattern)
+        if not listed.certain:
+            problems.append(bucket.incomplete(listed, at))
+        elif not listed.keys:
+            which = "" if pattern == ">" else f" {pattern}"
+            raise JsBackupError(
+                f"bucket {bucket.name} has no keys{which} in backup {bucket.manifest.id}",
+                hint=f"See 'jsbackup kv ls {bucket.manifest.id} {bucket.name}' for its keys.",
+            )
+        return {state.revision for state in listed.keys}
+
+
+def _narrowed(cut: Cut, ranges: tuple[tuple[int, int], ...]) -> Cut:
+    """Return a cut by which segments are chosen: by the ranges, if there is no other one."""
+    if cut or not ranges:
+        return cut
+    return Cut(AtSequence(min(first for first, _ in ranges)), AtSequence(max(last for _, last in ranges)))
+
+
+def _has_wildcard(key: str) -> bool:
+    return any(token in ("*", ">") for token in key.split("."))
+
+
+def name_of_key(subject: str) -> str:
+    """Return the key of a message of a bucket."""
+    return subject.split(".", 2)[-1]
+
+
+def is_value(block: bytes | None) -> bool:
+    """Return whether a message of a bucket with this header block is the value of its key."""
+    return operation_of(block) is KeyOperation.PUT

@@ -1,0 +1,196 @@
+"""The header block of a message that is put back: what the origin had, without what would make a server act again.
+
+All other lines stay byte for byte, in order. `Jsbackup-Origin` says where the message comes from, so that a second run
+recognizes it.
+
+Server source (`stream.go` of nats-server 2.10 to 2.15): these headers act when a message is published.
+
+    Nats-Expected-*                       conditions of the first publisher              left out
+    Nats-Rollup                           would remove all earlier messages              left out
+    Nats-Batch-*, Nats-Trace-*            would be stored later, or not at all           left out
+    Nats-Scheduler, Nats-Schedule-Next    would remove a schedule                        left out
+    Nats-Stream-Source                    refused from clients (2.12)                    left out
+    Nats-Request-Info                     left out by the server itself                  left out
+    Nats-TTL                              expires after that time                        the rest of it
+    Nats-Schedule                         would publish again                            refused
+    Nats-Incr                             would be added to a counter                    refused
+    Nats-Msg-Id                           not stored again within a window               kept
+    KV-Operation                          read by clients alone                          kept
+    Nats-Marker-Reason                    left by a server, not by a client              not put back
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from jsbackup.errors import FormatError
+from jsbackup.names import is_name
+from jsbackup.times import format_time, parse_time
+
+__all__ = [
+    "ORIGIN_HEADER",
+    "HeaderLine",
+    "MessageOrigin",
+    "comparable",
+    "is_marker",
+    "message_id",
+    "new_block",
+    "origin_in",
+    "reason_against",
+]
+
+ORIGIN_HEADER = "Jsbackup-Origin"
+# The server accepts header blocks of up to 64 KiB.
+MAX_HEADER_BYTES = 65_535
+
+_VERSION = b"NATS/1.0"
+_END = b"\r\n\r\n"
+_SECOND = 1_000_000_000
+_LEFT_OUT = ("nats-expected-", "nats-batch-", "nats-trace-", "nats-schedule-")
+_LEFT_OUT_NAMES = frozenset(
+    {"nats-rollup", "nats-scheduler", "nats-stream-source", "nats-request-info", "nats-counter-sources"}
+)
+_TTL = "nats-ttl"
+_NEVER = -1
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+class HeaderLine(NamedTuple):
+    """A line of a header block: its lower-case name ("" for a line that is not a header), and its bytes."""
+
+    name: str
+    line: bytes
+
+    @property
+    def value(self) -> str:
+        return self.line.partition(b":")[2].decode("utf-8", "surrogateescape").strip(" \t")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOrigin:
+    """Where a message comes from: the backup that it was put back from, and what it was in its stream."""
+
+    backup: str
+    stream: str
+    sequence: int
+    timestamp_ns: int
+
+    def __str__(self) -> str:
+        return f"{self.backup} {self.stream} {self.sequence} {format_time(self.timestamp_ns)}"
+
+    @property
+    def message(self) -> tuple[str, int, int]:
+        """What identifies the message, whatever the backup."""
+        return self.stream, self.sequence, self.timestamp_ns
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the origin, or None for any other text: clients may send anything."""
+        parts = text.split(" ")
+        if len(parts) != 4 or not is_name(parts[1]) or not re.fullmatch(r"[1-9]\d{0,18}", parts[2], re.ASCII):
+            return None
+        try:
+            return cls(parts[0], parts[1], int(parts[2]), parse_time(parts[3]))
+        except FormatError:
+            return None
+
+
+def origin_in(block: bytes | None) -> MessageOrigin | None:
+    """Return the origin that a message has because it was put back, or None."""
+    if not block or ORIGIN_HEADER.lower().encode() not in block.lower():
+        return None
+    values = (one.value for one in _lines(block) if one.name == ORIGIN_HEADER.lower())
+    return next(filter(None, map(MessageOrigin.parse, values)), None)
+
+
+def reason_against(block: bytes | None, *, stored_ns: int, now_ns: int, allows_ttl: bool) -> str:
+    """Return why a message with these headers cannot be put back; "" if it can."""
+    if not block:
+        return ""
+    if not _is_block(block):
+        return "its header block is damaged"
+    names = {one.name: one.value for one in reversed(list(_lines(block)))}
+    if "nats-schedule" in names:
+        return "it is a schedule, which would publish again"
+    if "nats-incr" in names:
+        return "it belongs to a counter, which it would change"
+    ttl = names.get(_TTL)
+    if not ttl:
+        return ""
+    seconds = _ttl_seconds(ttl)
+    if seconds is None:
+        return "its time to live (Nats-TTL) cannot be understood"
+    if seconds == 0:
+        return ""
+    if seconds != _NEVER and stored_ns + seconds * _SECOND <= now_ns:
+        return f"its time to live ended at {format_time(stored_ns + seconds * _SECOND)}"
+    return "" if allows_ttl else "it has a time to live (Nats-TTL), and the stream does not allow that (allow_msg_ttl)"
+
+
+def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_ns: int, now_ns: int) -> bytes:
+    """Return the block to publish: what stays of `block`, and the added headers. A time to live is what is left of it,
+    at least a second.
+    """
+    kept = [_VERSION]
+    if block:
+        kept = [block.partition(b"\r\n")[0]]
+        kept += [one.line for one in _lines(block) if not _is_left_out(one.name)]
+        ttl = _ttl_seconds(next((one.value for one in _lines(block) if one.name == _TTL), ""))
+        if ttl == _NEVER:
+            added = [*added, ("Nats-TTL", "never")]
+        elif ttl:
+            left = max(math.ceil((stored_ns + ttl * _SECOND - now_ns) / _SECOND), 1)
+            added = [*added, ("Nats-TTL", f"{left}s")]
+    kept += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in added]
+    return b"\r\n".join(kept) + _END
+
+
+def comparable(block: bytes | None) -> tuple[bytes, ...]:
+    """Return the lines of a block that are the same in a message and in the one that is put back for it."""
+    return tuple(one.line for one in _lines(block or b"") if not _is_left_out(one.name))
+
+
+def is_marker(block: bytes | None) -> bool:
+    """Return whether a server has left the message where others have expired or were removed."""
+    return bool(block) and any(one.name == "nats-marker-reason" for one in _lines(block or b""))
+
+
+def message_id(block: bytes | None) -> bytes:
+    """Return the message id by which a server recognizes a message, b"" if it has none. The case of the name counts."""
+    prefix = b"Nats-Msg-Id:"
+    found = (one.line for one in _lines(block or b"") if one.line.startswith(prefix))
+    return next(found, b"").removeprefix(prefix).strip(b" \t")
+
+
+def _is_left_out(name: str) -> bool:
+    return name in _LEFT_OUT_NAMES or name == _TTL or name == ORIGIN_HEADER.lower() or name.startswith(_LEFT_OUT)
+
+
+def _is_block(block: bytes) -> bool:
+    return block.startswith(_VERSION) and block.endswith(_END) and _END not in block[:-1]
+
+
+def _lines(block: bytes) -> Iterator[HeaderLine]:
+    for line in block.removesuffix(_END).split(b"\r\n")[1:]:
+        name, colon, _ = line.partition(b":")
+        yield HeaderLine(name.decode("latin-1").strip().lower() if colon else "", line)
+
+
+def _ttl_seconds(text: str) -> int | None:
+    """Return whole seconds as the server reads them, -1 for never, 0 for none; None if it is not valid."""
+    if not text:
+        return 0
+    if text.lower() == "never":
+        return _NEVER
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return int(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return int(seconds) if 1 <= seconds < 1e10 else None

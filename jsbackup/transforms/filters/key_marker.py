@@ -1,0 +1,54 @@
+"""Messages of buckets that say that a key is gone: deleted or purged by a client, or removed by the server.
+
+As nats.go reads them (`kv.go`), and so `nats backup edit` (jsm.go `backup/headers.go`): the first header `KV-Operation`
+decides, if there is one that is not empty, otherwise `Nats-Marker-Reason`. Their names have this case.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pyarrow as pa
+
+from jsbackup import compute as pc
+
+__all__ = ["KeyOperation", "marker_rows", "operation_of"]
+
+_OPERATION, _REASON = b"KV-Operation", b"Nats-Marker-Reason"
+
+
+class KeyOperation(StrEnum):
+    """What a revision did to its key."""
+
+    PUT = "put"
+    DELETE = "delete"
+    PURGE = "purge"  # with all earlier revisions; also if it expired
+
+
+def operation_of(block: bytes | None) -> KeyOperation:
+    """Return what the message with this header block did."""
+    if not block:
+        return KeyOperation.PUT
+    said: dict[bytes, bytes] = {}
+    for line in block.split(b"\n")[1:]:
+        name, colon, value = line.removesuffix(b"\r").partition(b":")
+        if colon and name in (_OPERATION, _REASON):
+            said.setdefault(name, value.lstrip(b" \t"))
+        elif not line.removesuffix(b"\r"):
+            break
+    if operation := said.get(_OPERATION):
+        return {b"DEL": KeyOperation.DELETE, b"PURGE": KeyOperation.PURGE}.get(operation, KeyOperation.PUT)
+    reasons = {b"Remove": KeyOperation.DELETE, b"MaxAge": KeyOperation.PURGE, b"Purge": KeyOperation.PURGE}
+    return reasons.get(said.get(_REASON, b""), KeyOperation.PUT)
+
+
+def marker_rows(column: pa.Array) -> pa.BooleanArray:
+    """Return for each header block (null: none) whether its message says that the key is gone."""
+    near = pc.or_(pc.match_substring(column, _OPERATION), pc.match_substring(column, _REASON))
+    near = pc.fill_null(near, False)
+    if not near.true_count:
+        return near
+    # Blocks of markers are alike: each is looked at once.
+    encoded = column.filter(near).dictionary_encode()
+    gone = [operation_of(block) is not KeyOperation.PUT for block in encoded.dictionary.to_pylist()]
+    return pc.replace_with_mask(near, near, pa.array(gone, pa.bool_()).take(encoded.indices))

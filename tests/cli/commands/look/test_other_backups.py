@@ -1,0 +1,120 @@
+"""What the newest backup does not have any more: it is found in others, or the command that gets it is named."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.commands.look.conftest import Changing
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+from tests.harness.commands import command_line, environment
+
+Type = Callable[..., Typed]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+
+def _value(changing: Changing, *words: str) -> tuple[int, bytes, str]:
+    done = subprocess.run(
+        command_line("kv", "get", *words, "-r", changing.repo), capture_output=True, timeout=60, env=environment()
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def _hinted(typed: Type, changing: Changing, err: str) -> Typed:
+    """The command that a hint names, run."""
+    found = re.search(r"^hint: .*?jsbackup (.*?)( asks those around this moment\.)?$", err, re.MULTILINE)
+    assert found is not None, err
+    return typed(*shlex.split(found[1]), "-r", changing.repo)
+
+
+def test_latest_asks_the_backups_around_the_moment(changing: Changing, typed: Type) -> None:
+    first, second, _ = changing.backups
+    code, out, err = _value(changing, "latest", "settings", "theme", "--at", changing.moments[1])
+    assert (code, out) == (0, b"light") and f"note: revision 4 is in backup {second}" in err
+    code, out, err = _value(changing, "latest", "settings", "gone", "--at", changing.moments[0])
+    assert (code, out) == (0, b"here") and f"is in backup {first}" in err
+    listed = check(
+        "kv", typed("kv", "ls", "latest", "settings", "--at", changing.moments[1], "--json", "-r", changing.repo)
+    )
+    assert [one["key"] for one in listed["keys"]] == ["lang", "theme"]
+    assert listed["unknown"] == [] and listed["whole"] is True and listed["backups"][-1] == second
+
+
+def test_a_named_backup_says_what_it_does_not_know(changing: Changing, typed: Type) -> None:
+    newest, moment = changing.backups[-1], changing.moments[0]
+    code, out, err = _value(changing, newest, "settings", "theme", "--at", moment)
+    assert (code, out) == (3, b"") and "cannot say what key theme of bucket settings was" in err
+    hinted = _hinted(typed, changing, err)
+    assert (hinted.code, hinted.out) == (0, "dark")
+    done = typed("kv", "ls", newest, "settings", "--at", moment, "-r", changing.repo)
+    assert done.code == 3 and "lang" in done.out
+    assert "not known, because revisions are gone: theme\n" in done.out
+    assert "keys of which nothing is left may have been there too\n" in done.out
+    document = typed("kv", "ls", newest, "settings", "--at", moment, "--json", "-r", changing.repo)
+    assert (document.code, document.document["unknown"], document.document["whole"]) == (3, ["theme"], False)
+
+
+def test_an_error_names_the_backup_that_last_had_it(changing: Changing, typed: Type) -> None:
+    code, _, err = _value(changing, "latest", "settings", "gone")
+    assert code == 1 and changing.backups[0] in err
+    assert _hinted(typed, changing, err).out == "here"
+    code, _, err = _value(changing, "latest", "settings", "never-there-at-all")
+    assert code == 1 and "jsbackup history KV_settings never-there-at-all" in err
+    done = typed("object", "get", "latest", "files", "nothing", "-r", changing.repo)
+    assert done.code == 1 and "see 'jsbackup object ls" in done.err.lower()
+
+
+def test_put_back_names_the_command_for_the_value(changing: Changing, typed: Type) -> None:
+    line = ["put-back", "latest", "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
+    done = typed(*line, "--key", "theme", "--at", changing.moments[0])
+    assert done.code == 3 and f"Backup {changing.backups[0]} has it" in done.err
+    hinted = re.search(r"jsbackup (put-back .*)$", done.err, re.MULTILINE)
+    assert hinted is not None
+    again = typed(*shlex.split(hinted[1]), "-s", changing.url, "-r", changing.repo)
+    assert again.code == 0 and "wrote 1 key into KV_copy" in again.out
+    every = typed(*line, "--key", ">", "--at", changing.moments[0], "--dry-run")
+    assert every.code == 3 and "cannot say of bucket settings" in every.err and "theme" in every.err
+    assert "Write the others with --partial." in every.err
+    partly = typed(*line, "--key", ">", "--at", changing.moments[0], "--partial", "--dry-run", "--json")
+    assert partly.code == 3
+    assert [one["name"] for one in partly.document["messages"]] == ["lang"]
+    assert any("cannot say" in note for note in partly.document["notes"])
+
+
+def test_versions_of_a_file(changing: Changing, typed: Type) -> None:
+    a, b, c = changing.backups
+    document = check("history", typed("history", "files", "--object", "report", "--json", "-r", changing.repo))
+    versions = [(one["size"], one["deleted"], one["backups"], one["gone"]) for one in document["versions"]]
+    assert versions == [(260_000, False, [a], b), (13, False, [b, c], None)]
+    done = typed("history", "OBJ_files", "--object", "draft", "-r", changing.repo)
+    assert done.code == 0 and "deleted" in done.out
+    assert f"to get the last one: jsbackup object get {a} files draft -o FILE\n" in done.out
+    none = typed("history", "files", "--object", "none", "-r", changing.repo)
+    assert none.code == 1 and "no backup has an object none of object store files" in none.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["history", "settings"], 2, "Did you mean KV_settings?"),
+        (["history", "files"], 2, "files is an object store: name a file of it with --object."),
+        (["history", "files", "report"], 2, "files is an object store: name a file of it with --object."),
+        (["history", "files", "report", "--object", "report"], 2, "KEY and --object contradict each other"),
+        (["history", "ORDERS", "--object", "report"], 2, "no backup has a stream OBJ_ORDERS"),
+    ],
+)
+def test_a_wrong_name_is_corrected(changing: Changing, typed: Type, words: list[str], *, code: int, text: str) -> None:
+    done = typed(*words, "-r", changing.repo)
+    assert (done.code, text in done.err) == (code, True), done
+
+
+def test_nothing_found_is_said(changing: Changing, typed: Type) -> None:
+    for more in ([], ["--raw"], ["--json"], ["--last", "3"]):
+        done = typed("view", "latest", "ORDERS", "--grep", "nowhere", *more, "-r", changing.repo)
+        assert (done.code, done.out) == (0, "") and "no message of stream ORDERS matches" in done.err
+    assert typed("view", "latest", "ORDERS", "--grep", "nowhere", "-q", "-r", changing.repo).err == ""

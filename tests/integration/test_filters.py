@@ -1,0 +1,358 @@
+"""Filters and new sequences on real servers: what they mean for consumers, copies, buckets and streams that change.
+
+`test_reshape.py` draws options at random; `tests/exchange/test_edited_alike.py` compares with `nats backup edit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.api import PATIENCE_SECONDS, call, connected
+from tests.harness.commands import jsbackup
+from tests.harness.oracle import ObservedStream, observe
+from tests.harness.s3server import BUCKET, S3Server
+from tests.harness.servers import NEWEST, NatsServer
+
+pytestmark = pytest.mark.nats
+
+Starter = Callable[..., NatsServer]
+
+
+def observed(server: NatsServer, name: str) -> ObservedStream:
+    async def look() -> ObservedStream:
+        async with connected(server.url) as nc:
+            return (await observe(nc, [name]))[name]
+
+    return asyncio.run(look())
+
+
+async def _fill(url: str) -> None:
+    async with connected(url) as nc:
+        js = nc.jetstream()
+        await call(nc, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.*"]})
+        for number in range(40):
+            block = {"Kind": "test"} if number % 4 == 0 else None
+            await js.publish(f"orders.{number % 5}", b"%d" % number, headers=block)
+        sources = [{"name": "ORDERS", "filter_subject": "orders.1"}]
+        await call(nc, "STREAM.CREATE.SUM", {"name": "SUM", "sources": sources})
+        bucket = await js.create_key_value(bucket="cfg", history=5)
+        for number in range(12):
+            await bucket.put(f"k{number % 3}", b"%d" % number)
+        await bucket.delete("k1")
+        objects = await js.create_object_store(bucket="files")
+        await objects.put("one.bin", bytes(300_000))
+        await asyncio.sleep(0)
+        while (await call(nc, "STREAM.INFO.SUM"))["state"]["messages"] < 8:
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST) as server:
+        asyncio.run(_fill(server.url))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def repository(source: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filters") / "repo"
+    jsbackup("backup", "-s", source.url, "-r", folder).ok()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST) as server:
+        yield server
+
+
+def plan(repository: Path, target: NatsServer, *words: str | Path) -> dict[str, Any]:
+    return jsbackup("plan", "latest", *words, "-r", repository, "-s", target.url).document
+
+
+def rules(planned: dict[str, Any]) -> set[str]:
+    return {found["rule"] for found in (*planned["refusals"], *planned["warnings"])}
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("OBJ_files", "--last-per-subject", "1"), "newest-of-objects"),
+        (("ORDERS", "SUM", "--renumber"), "renumbers-origin"),
+        (("KV_cfg", "--kv-compact", "--rename", "KV_cfg=KV_x"), ""),
+        (("ORDERS", "--payload-match", "^1", "--exclude-header", "Kind", "--renumber"), "renumbered"),
+        # The sequences are the same.
+        (("SUM", "--renumber"), ""),
+        (("ORDERS", "SUM", "--renumber", "--set", "sources=null"), ""),
+        (("OBJ_files", "--exclude-subject", "$O.files.M.>"), "objects-in-part"),
+        (("KV_cfg", "--payload-match", "[0-9]"), "keys-return"),
+        (("ORDERS", "--header", "kinds"), "keeps-nothing"),
+        (("ORDERS", "--header", "kind", "--header", "kinds"), "filter-missed"),
+        (("ORDERS", "--header", "kind", "--header", "kinds", "--pattern-may-miss"), ""),
+        (("ORDERS", "--header", "kinds", "--allow-empty"), "nothing-kept"),
+    ],
+)
+def test_a_plan_tells_what_filters_mean(
+    repository: Path, target: NatsServer, words: tuple[str, ...], rule: str
+) -> None:
+    found = rules(plan(repository, target, *words)) - {"copies-on", "origin-absent", "origin-renewed", "message-ttl"}
+    assert (rule in found) if rule else not found, found
+
+
+def test_a_plan_has_the_numbers_of_the_restore(repository: Path, target: NatsServer) -> None:
+    words = ("ORDERS", "--exclude-subject", "orders.0", "--last-per-subject", "3", "--renumber")
+    (action,) = plan(repository, target, *words)["actions"]
+    assert (action["messages"], action["first_seq"], action["last_seq"]) == (12, 1, 12)
+    assert action["counted"] and action["times_exact"]
+    done = jsbackup("restore", "latest", *words, "-r", repository, "-s", target.url).ok().document["streams"][0]
+    assert (done["messages"], done["bytes"], done["verified"]) == (12, action["bytes"], True)
+    assert [int(one.data) for one in observed(target, "ORDERS").messages] == [
+        number for number in range(25, 40) if number % 5
+    ]
+
+
+@pytest.mark.parametrize("wire", ["v1", "v2"])
+def test_a_saved_plan_has_the_filters(repository: Path, target: NatsServer, tmp_path: Path, wire: str) -> None:
+    words = [
+        "ORDERS",
+        "--header",
+        "Kind:test",
+        "--exclude-payload-match",
+        "^3",
+        "--last-per-subject",
+        "1",
+        "--renumber",
+    ]
+    words += ["--rename", f"ORDERS=SAVED_{wire}", "--map-subject", f"orders.*=>{wire}.$1", "--wire", wire]
+    saved = tmp_path / "plan"
+    assert plan(repository, target, *words, "-o", saved)["saved"] == str(saved)
+    done = jsbackup("restore", "--plan", saved, "-r", repository, "-s", target.url).ok()
+    assert done.document["streams"][0]["messages"] == 5
+    after = observed(target, f"SAVED_{wire}")
+    assert [(one.sequence, int(one.data)) for one in after.messages] == list(enumerate([12, 16, 20, 24, 28], start=1))
+
+
+def test_a_bucket_is_compacted(repository: Path, source: NatsServer, target: NatsServer, tmp_path: Path) -> None:
+    """By a restore, by a clone, and by an export; clients find what they should."""
+    where = ("-r", repository, "-s", target.url)
+    jsbackup("restore", "latest", "KV_cfg", "--kv-compact", "--rename", "KV_cfg=KV_a", *where).ok()
+    jsbackup("clone", "KV_cfg", "--kv-compact", "--renumber", "--rename", "KV_cfg=KV_b",
+             "-s", source.url, "--to-server", target.url).ok()  # fmt: skip
+    assert [(m.sequence, m.data) for m in observed(target, "KV_a").messages] == [(10, b"9"), (12, b"11")]
+    assert [(m.sequence, m.data) for m in observed(target, "KV_b").messages] == [(1, b"9"), (2, b"11")]
+
+    async def use() -> None:
+        async with connected(target.url) as nc:
+            for name, revision in (("a", 12), ("b", 2)):
+                bucket = await nc.jetstream().key_value(name)
+                assert sorted(await bucket.keys()) == ["k0", "k2"]
+                entry = await bucket.get("k2")
+                assert (entry.value, entry.revision) == (b"11", revision)
+                assert await bucket.update("k2", b"next", last=revision) > revision
+
+    asyncio.run(use())
+    view = jsbackup("view", "latest", "KV_cfg", "--kv-compact", "-r", repository)
+    lines = [json.loads(line) for line in view.out.splitlines()]
+    assert [(line["sequence"], line["data"]) for line in lines] == [(10, "9"), (12, "11")]
+
+
+def test_a_part_does_not_replace_a_stream_that_has_more(repository: Path, target: NatsServer) -> None:
+    where = ("-r", repository, "-s", target.url)
+    again = ("ORDERS", "--rename", "ORDERS=MORE", "--map-subject", "orders.*=>more.$1", "--if-exists", "replace")
+    jsbackup("restore", "latest", "ORDERS", "--if-exists", "skip", *where).ok()  # what is cloned below
+    jsbackup("restore", "latest", *again, *where).ok()
+    for words, said in (
+        (["--exclude-subject", "orders.0"], "8 of 40 messages at the target (1 of 5 subjects)"),
+        (["--exclude-subject", "orders.0", "--subject", "orders.*"], "8 of 40 messages"),
+        (["--exclude-header", "kind"], "left out by --exclude-header: at least 10 of 40 messages at the target"),
+        (
+            ["--last-per-subject", "2"],
+            "at least 30 of 40 messages at the target",
+        ),
+    ):
+        refused = jsbackup("restore", "latest", *again, *words, *where)
+        assert refused.code == 15 and said in refused.out, refused.out
+        cloning = jsbackup("clone", *again, *words, "-s", target.url, "--to-server", target.url)
+        assert cloning.code == 15
+        assert len(observed(target, "MORE").messages) == 40
+    done = jsbackup("restore", "latest", *again, "--last-per-subject", "2", "--replace-with-part", *where).ok()
+    assert done.document["streams"][0]["messages"] == 10
+    # All of the backup is kept by this one: it is no part.
+    jsbackup("restore", "latest", *again, "--last-per-subject", "9", *where).ok()
+
+
+def test_a_leftover_with_new_sequences_is_known(repository: Path, target: NatsServer) -> None:
+    """One of an interrupted restore is removed by the next one, if it has nothing that the backup lacks."""
+
+    async def half_made(last: int, time_of: str) -> None:
+        async with connected(target.url) as nc:
+            config = {"name": "HALF", "subjects": ["half.*"], "metadata": {"jsbackup.restoring": "a run"}}
+            await call(nc, "STREAM.CREATE.HALF", config)
+            await nc.request("half.1", b"published since", timeout=PATIENCE_SECONDS)
+
+    asyncio.run(half_made(1, ""))
+    words = ("ORDERS", "--rename", "ORDERS=HALF", "--map-subject", "orders.*=>half.$1", "--renumber")
+    refused = jsbackup("restore", "latest", *words, "-r", repository, "-s", target.url)
+    assert refused.code != 0 and "half" not in [one["as"] for one in refused.document.get("streams", [])]
+    done = jsbackup("restore", "latest", *words, "--if-exists", "replace", "-r", repository, "-s", target.url).ok()
+    assert done.document["streams"][0]["messages"] == 40
+
+
+@pytest.mark.parametrize(
+    ("from_version", "to_version", "storage"),
+    [(NEWEST, NEWEST, "file"), (NEWEST, NEWEST, "memory"), ("2.10.26", NEWEST, "file"), (NEWEST, "2.12.8", "file")],
+)
+@pytest.mark.parametrize("renumber", [False, True])
+def test_a_stream_that_is_written_to_is_cloned_with_its_newest_messages(
+    nats_server: Starter, from_version: str, to_version: str, storage: str, renumber: bool
+) -> None:
+    origin, goal = nats_server(from_version), nats_server(to_version)
+
+    async def work() -> tuple[int, dict[str, Any], list[bytes], dict[bytes, list[int]]]:
+        stop = asyncio.Event()
+        async with connected(origin.url) as nc:
+            config = {"name": "BUSY", "subjects": ["busy.*"], "storage": storage, "max_msgs_per_subject": 3}
+            await call(nc, "STREAM.CREATE.BUSY", config)
+            written: dict[bytes, list[int]] = {}
+
+            async def publish(number: int) -> None:
+                reply = await nc.request(f"busy.{number % 20}", bytes(3000), timeout=PATIENCE_SECONDS)
+                written.setdefault(b"busy.%d" % (number % 20), []).append(json.loads(reply.data)["seq"])
+
+            for number in range(400):
+                await publish(number)
+
+            async def write() -> None:
+                number = 0
+                while not stop.is_set():
+                    await publish(number)
+                    number += 1
+
+            writing = asyncio.create_task(write())
+            words = ["clone", "BUSY", "--last-per-subject", "1", *(["--renumber"] if renumber else [])]
+            line = [*words, "-s", origin.url, "--to-server", goal.url]
+            done = await asyncio.to_thread(jsbackup, *line)
+            stop.set()
+            await writing
+            return done.code, done.document, [], written
+
+    code, document, _, written = asyncio.run(work())
+    assert code == 0, document
+    (stream,) = document["streams"]
+    assert stream["verified"]
+    messages = observed(goal, "BUSY").messages
+    assert sorted(one.subject for one in messages) == sorted(written)
+    for one in messages:
+        assert renumber or one.sequence in written[one.subject][19:]
+    if renumber:
+        gaps = any("its sequences have gaps" in note for note in stream["notes"])
+        assert gaps or [one.sequence for one in messages] == list(range(1, 21))
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("way", ["restore", "clone"])
+def test_consumers_wait_for_the_same_messages_under_new_sequences(
+    nats_server: Starter, tmp_path: Path, storage: str, way: str
+) -> None:
+    origin, goal = nats_server(NEWEST), nats_server(NEWEST)
+
+    async def make() -> None:
+        async with connected(origin.url) as nc:
+            js = nc.jetstream()
+            await call(nc, "STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"], "storage": storage, "first_seq": 100})
+            for number in range(30):
+                await js.publish(f"s.{number % 3}", b"%d" % number)
+            one = await js.pull_subscribe("s.*", "reader", stream="S")
+            for message in (await one.fetch(12))[::2]:
+                await message.ack_sync()
+            start = {"durable_name": "later", "ack_policy": "explicit", "deliver_policy": "by_start_sequence"}
+            request = {"stream_name": "S", "config": {**start, "opt_start_seq": 120}}
+            await call(nc, "CONSUMER.DURABLE.CREATE.S.later", request)
+
+    asyncio.run(make())
+    words = ("--exclude-subject", "s.0", "--renumber")
+    if way == "restore":
+        jsbackup("backup", "-s", origin.url, "-r", tmp_path / "r").ok()
+        done = jsbackup("restore", "latest", "S", *words, "-r", tmp_path / "r", "-s", goal.url).ok()
+    else:
+        done = jsbackup("clone", "S", *words, "-s", origin.url, "--to-server", goal.url).ok()
+    after = observed(goal, "S")
+    assert "first_seq" not in after.config
+    kept = [number for number in range(30) if number % 3]
+    assert [(one.sequence, int(one.data)) for one in after.messages] == list(enumerate(kept, start=1))
+
+    async def read(consumer: str) -> list[int]:
+        async with connected(goal.url) as nc:
+            subscription = await nc.jetstream().pull_subscribe_bind(consumer, "S")
+            found: list[int] = []
+            while len(found) < 20:
+                try:
+                    batch = await subscription.fetch(20, timeout=2)
+                except TimeoutError:
+                    break
+                for message in batch:
+                    await message.ack()
+                found += [int(message.data) for message in batch]
+            return found
+
+    told = {one["name"]: one for one in done.document["streams"][0]["consumers"]}
+    if way == "clone" and storage == "memory":  # an archive v2 has consumers first
+        assert "starts from its beginning: with --renumber" in told["reader"]["note"]
+        assert asyncio.run(read("later")) == kept
+        return
+    assert told["reader"]["fidelity"] == "exact"
+    waiting = after.consumers["reader"]
+    assert waiting["num_ack_pending"] == len([n for n in range(1, 12, 2) if n % 3])
+    assert waiting["delivered"]["stream_seq"] == len([n for n in range(12) if n % 3])
+    assert asyncio.run(read("later")) == [number for number in kept if number >= 20]
+    assert asyncio.run(read("reader"))[0] == 13
+
+
+@pytest.mark.s3
+def test_a_repository_in_s3_is_filtered_too(
+    source: NatsServer, s3_server: S3Server, nats_server: Starter, tmp_path: Path
+) -> None:
+    goal = nats_server(NEWEST)
+    at = s3_server.environment | {"JSBACKUP_REPO": f"s3://{BUCKET}/filters"}
+    jsbackup("backup", "ORDERS", "KV_cfg", "-s", source.url, **at).ok()
+    words = ("--last-per-subject", "1", "--payload-match", "[02468]$", "--renumber")
+    (action,) = jsbackup("plan", "latest", "ORDERS", *words, "-s", goal.url, **at).ok().document["actions"]
+    jsbackup("restore", "latest", "ORDERS", *words, "-s", goal.url, **at).ok()
+    assert [int(one.data) for one in observed(goal, "ORDERS").messages] == [30, 32, 34, 36, 38]
+    assert action["messages"] == 5
+    jsbackup("export", "latest", "ORDERS", *words, "--format", "jsonl", "--output", tmp_path / "t", **at).ok()
+    lines = [json.loads(line) for file in (tmp_path / "t").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert [(line["sequence"], line["data"]) for line in lines] == [
+        (1, "30"), (2, "32"), (3, "34"), (4, "36"), (5, "38"),
+    ]  # fmt: skip
+
+
+def test_chosen_messages_are_put_back(repository: Path, nats_server: Starter) -> None:
+    goal = nats_server(NEWEST)
+
+    async def make() -> None:
+        async with connected(goal.url) as nc:
+            await call(nc, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.*"]})
+
+    asyncio.run(make())
+    where = ("-r", repository, "-s", goal.url)
+    words = (
+        "--header",
+        "kind:test",
+        "--exclude-subject",
+        "orders.1",
+        "--payload-match",
+        "^[123]",
+        "--last-per-subject",
+    )
+    done = jsbackup("put-back", "latest", "ORDERS", *words, "1", *where).ok().document
+    assert done["written"] == 4
+    assert [int(one.data) for one in observed(goal, "ORDERS").messages] == [20, 24, 28, 32]
+    refused = jsbackup("put-back", "latest", "ORDERS", "--sequence", "3", "--last-per-subject", "1", *where)
+    assert refused.code == 2

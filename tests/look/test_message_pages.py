@@ -1,0 +1,104 @@
+"""Pages of messages, one after the other in either direction, are all messages; whatever stops them in between."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.message_pages import PageStart, read_message_page
+from jsbackup.look.newest_part import newest_part
+from jsbackup.look.subject_counts import count_subjects, largest_subjects
+from jsbackup.look.timeline import timeline_of
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from tests.harness.backups import store_stream
+from tests.harness.batches import Message, some_messages
+
+ROWS = some_messages(200, 300)
+FILTERS = [
+    MessageFilter(),
+    MessageFilter(subjects=("orders.3", "orders.5")),
+    MessageFilter(Cut(AtSequence(40), AtSequence(ROWS[150].sequence))),
+    MessageFilter(Cut(AtTime(ROWS[20].timestamp_ns), AtTime(ROWS[150].timestamp_ns)), ("orders.*",)),
+    MessageFilter(subjects=("none",)),
+]
+
+
+@pytest.fixture(scope="module")
+def stored() -> tuple[Objects, StreamBackup]:
+    objects = Objects(MemoryStore())
+    stream = store_stream(objects, "S", ROWS)
+    assert len(stream.segments) > 20
+    return objects, stream
+
+
+def _matches(wanted: MessageFilter, row: Message) -> bool:
+    since, until = wanted.cut.since, wanted.cut.until
+    for edge, low in ((since, True), (until, False)):
+        if edge is not None:
+            value, mine = (
+                (edge.sequence, row.sequence) if isinstance(edge, AtSequence) else (edge.time_ns, row.timestamp_ns)
+            )
+            if (mine < value) if low else (mine > value):
+                return False
+    return not wanted.subjects or "orders.*" in wanted.subjects or row.subject in wanted.subjects
+
+
+@pytest.mark.parametrize("wanted", FILTERS, ids=range(len(FILTERS)))
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("impatient", [False, True])
+def test_pages_are_all_messages(
+    stored: tuple[Objects, StreamBackup], wanted: MessageFilter, back: bool, impatient: bool
+) -> None:
+    found: list[int] = []
+    start = PageStart(back=back)
+    for number in itertools.count():
+        page = read_message_page(*stored, wanted, start=start, most=7, is_over=lambda: impatient)
+        here = [one.sequence for one in page.messages]
+        assert len(here) <= 7 and (impatient or len(here) == 7 or page.more is None) and page.stopped <= impatient
+        found = here + found if back else found + here
+        if page.more is None:
+            break
+        start = PageStart(page.more, back)
+        assert number < 300
+    assert found == [row.sequence for row in ROWS if _matches(wanted, row)]
+
+
+def test_a_message_has_the_start_of_its_payload(stored: tuple[Objects, StreamBackup]) -> None:
+    page = read_message_page(*stored, MessageFilter(), start=PageStart(), most=3, is_over=lambda: False)
+    for one, row in zip(page.messages, ROWS, strict=False):
+        assert (one.subject, one.headers, one.size, one.start) == (row.subject, row.headers, 300, row.data[:256])
+
+
+def test_a_timeline_has_all_messages(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, stream = stored
+    timeline = timeline_of(objects, stream)
+    assert timeline is not None and timeline.exact and sum(timeline.messages) == len(ROWS)
+    monkeypatch.setattr("jsbackup.look.timeline._MOST_MESSAGES", 10)
+    spread = timeline_of(objects, stream)
+    assert spread is not None and not spread.exact and sum(spread.messages) == len(ROWS)
+    days = [Message(n, n * 86_400 * 10**9 * 700, "s", None, b"x") for n in range(1, 30)]
+    long = timeline_of(objects, store_stream(objects, "LONG", days))
+    assert long is not None and len(long.messages) <= 60 and sum(long.messages) == 29
+    assert timeline_of(objects, store_stream(objects, "EMPTY", [])) is None
+
+
+def test_the_largest_subjects_are_the_first_of_all(stored: tuple[Objects, StreamBackup]) -> None:
+    every = count_subjects(*stored, MessageFilter())
+    for most in (0, 3, 100):
+        assert largest_subjects(*stored, MessageFilter(), most) == (every[:most], 7)
+    assert largest_subjects(*stored, MessageFilter(subjects=("none",)), 5) == ([], 0)
+
+
+def test_the_newest_part_is_bounded(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, stream = stored
+    assert list(newest_part(stream).segments) == list(stream.segments)
+    monkeypatch.setattr("jsbackup.look.newest_part._MOST_MESSAGES", 30)
+    part = newest_part(stream).segments
+    assert list(part) == list(stream.segments)[-len(part) :] and sum(ref.messages for ref in part) <= 30
+    monkeypatch.setattr("jsbackup.look.newest_part._MOST_MESSAGES", 0)
+    assert len(newest_part(stream).segments) == 1

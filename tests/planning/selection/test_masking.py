@@ -1,0 +1,84 @@
+"""A mask or a selection that has no effect is a refusal, unless that is allowed; otherwise its effect is a finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.selection.masking import (
+    about_masks,
+    about_nothing_kept,
+    about_unseen,
+    against_payload_masks,
+    are_for,
+    unseen,
+)
+from jsbackup.transforms.mask import Mask, MaskCount
+
+MAIL = Mask.parse("orders.>:$.mail=redact")
+USER = Mask.parse("orders.new:header(X-User)=redact")
+ORDERS = {"name": "ORDERS", "subjects": ["orders.>"]}
+
+
+def rules(count: MaskCount, *masks: Mask, may_miss: bool = False) -> list[Rule]:
+    return [found.rule for found in about_masks("ORDERS", ORDERS, masks or (MAIL,), count, may_miss=may_miss)]
+
+
+def test_what_masks_have_done_is_said_for_each_of_them() -> None:
+    count = MaskCount(values={0: 3}, seen={0: 5, 1: 2}, hit={0: 3})
+    assert rules(count, MAIL, USER) == [Rule.MASKED, Rule.MASK_MISSED]
+    assert rules(count, MAIL, USER, may_miss=True) == [Rule.MASKED, Rule.MASKED_NOTHING]
+    (found,) = about_masks(
+        "ORDERS", ORDERS, [MAIL], MaskCount({0: 3000}, seen={0: 5000}, hit={0: 2500}), may_miss=False
+    )
+    assert "3,000 values" in found.reason and "2,500 of the 5,000 messages" in found.reason
+
+
+def test_a_mask_that_met_no_message_of_a_stream_says_nothing_there() -> None:
+    assert rules(MaskCount()) == []
+
+
+def test_messages_that_masks_left_as_they_were_are_counted() -> None:
+    assert rules(MaskCount(unmasked=4)) == [Rule.UNMASKED]
+    other = {"name": "ORDERS", "subjects": ["other.>"]}
+    assert list(about_masks("ORDERS", other, [MAIL], MaskCount(unmasked=4), may_miss=False)) == []
+    assert rules(MaskCount(dropped=1)) == [Rule.UNMASKABLE]
+    assert rules(MaskCount(kept=1, spared=2)) == [Rule.MASK_SPARED, Rule.UNMASKABLE]
+
+
+def test_a_mask_is_unseen_only_if_no_stream_has_a_message_for_it() -> None:
+    assert unseen([MAIL, USER], [MaskCount(seen={0: 1}), MaskCount()]) == [USER]
+    assert unseen([MAIL, USER], [MaskCount(dropped=1)]) == []  # it may have been one of those that cannot be read
+    assert unseen([MAIL], []) == [MAIL]
+
+
+@pytest.mark.parametrize(
+    ("may_miss", "rule", "hinted"), [(False, Rule.MASK_MISSED, True), (True, Rule.MASKED_NOTHING, False)]
+)
+def test_an_unseen_mask_is_refused_unless_it_may_miss(may_miss: bool, rule: Rule, hinted: bool) -> None:
+    (found,) = about_unseen([MAIL], may_miss=may_miss)
+    assert (found.stream, found.rule, bool(found.hint)) == ("", rule, hinted)
+    assert str(MAIL) in found.reason
+
+
+def test_masks_are_for_streams_with_such_subjects() -> None:
+    assert are_for([USER], ORDERS)
+    assert not are_for([USER], {"name": "ORDERS", "subjects": ["orders.old"]})
+
+
+def test_payloads_that_clients_or_servers_need_are_not_dropped() -> None:
+    def refused(stream: str, text: str, **config: object) -> list[Rule]:
+        return [one.rule for one in against_payload_masks(stream, {"name": stream, **config}, [Mask.parse(text)])]
+
+    assert refused("OBJ_b", "$O.b.>:payload=drop", subjects=["$O.b.C.>", "$O.b.M.>"]) == [Rule.MASK_STATE]
+    assert refused("OBJ_b", "$O.b.>:payload=zero", subjects=["$O.b.C.>", "$O.b.M.>"]) == []
+    assert refused("COPY", "$O.b.>:payload=drop", mirror={"name": "OBJ_b"}) == [Rule.MASK_STATE]
+    assert refused("$MQTT_sess", "$MQTT.>:payload=zero", subjects=["$MQTT.sess.>"]) == [Rule.MASK_STATE]
+    assert refused("$MQTT_sess", "orders.>:payload=zero", subjects=["$MQTT.sess.>"]) == []
+
+
+def test_a_selection_that_keeps_nothing_is_refused_unless_the_stream_may_be_empty() -> None:
+    refused, warned = (about_nothing_kept("S", 1200, may_be_empty=allowed) for allowed in (False, True))
+    assert (refused.rule, warned.rule) == (Rule.KEEPS_NOTHING, Rule.NOTHING_KEPT)
+    assert refused.code and not warned.code
+    assert "1,200" in refused.reason and "1,200" in warned.reason

@@ -1,0 +1,204 @@
+"""Files of object stores on real servers, read back by a client."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from nats.js.api import ObjectMeta
+from nats.js.errors import NotFoundError
+
+from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.putting_back.model import PutBackOptions, PutBackReport
+from jsbackup.putting_back.object_writing import write_object
+from jsbackup.putting_back.plan import make_plan
+from jsbackup.putting_back.publishing import WritingRun
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.harness.api import call, connected
+from tests.harness.servers import NEWEST, NatsServer
+from tests.putting_back.scenes import VERSIONS, back_up, held, in_client, last_sequence, make, put_back, run
+
+pytestmark = pytest.mark.nats
+
+Starter = Callable[..., NatsServer]
+BIG = random.Random(17).randbytes(700_000)  # six chunks
+NAME = "2026/quarter three.pdf"
+
+
+async def _store(nc: Client) -> None:
+    store = await nc.jetstream().create_object_store("reports")
+    await store.put(NAME, BIG, meta=ObjectMeta(name=NAME, description="for the board", headers={"K": "v"}))
+    await store.put("empty", b"")
+    await store.put("small", b"hello")
+
+
+def _read(url: str, name: str, bucket: str = "reports") -> tuple[bytes, Any] | None:
+    async def read(nc: Client) -> tuple[bytes, Any] | None:
+        store = await nc.jetstream().object_store(bucket)
+        try:
+            found = await store.get(name)  # compares the digest
+        except NotFoundError:
+            return None
+        return found.data or b"", found.info
+
+    result: tuple[bytes, Any] | None = run(in_client(url, read))
+    return result
+
+
+def _chunks(url: str, bucket: str = "reports") -> dict[str, int]:
+    async def count(nc: Client) -> dict[str, int]:
+        found = await call(nc, f"STREAM.INFO.OBJ_{bucket}", {"subjects_filter": f"$O.{bucket}.C.>"})
+        counts: dict[str, int] = found["state"].get("subjects") or {}
+        return counts
+
+    result: dict[str, int] = run(in_client(url, count))
+    return result
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_deleted_file_comes_back_whole(nats_server: Starter, tmp_path: Path, version: str) -> None:
+    server, repo = nats_server(version), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+
+    async def remove(nc: Client) -> None:
+        store = await nc.jetstream().object_store("reports")
+        for name in (NAME, "empty"):
+            await store.delete(name)
+
+    run(in_client(server.url, remove))
+    assert _read(server.url, NAME) is None
+    before = run(last_sequence(server.url, "OBJ_reports"))
+    dry = put_back(server.url, repo, "latest", "reports", "--object", NAME, "--dry-run").ok()
+    assert dry.document["write"] == 1 and run(last_sequence(server.url, "OBJ_reports")) == before
+    for name, data in ((NAME, BIG), ("empty", b""), ("small", b"hello")):
+        made = put_back(server.url, repo, "latest", "reports", "--object", name).ok()
+        assert made.document["written"] == (name != "small")
+        read = _read(server.url, name)
+        assert read is not None and read[0] == data
+        assert read[1].digest == "SHA-256=" + urlsafe_b64encode(sha256(data).digest()).decode()
+    found = _read(server.url, NAME)
+    assert found is not None and (found[1].description, found[1].headers) == ("for the board", {"K": "v"})
+    before = run(last_sequence(server.url, "OBJ_reports"))
+    assert put_back(server.url, repo, "latest", "OBJ_reports", "--object", NAME).ok().document["there"] == 1
+    assert run(last_sequence(server.url, "OBJ_reports")) == before
+    assert put_back(server.url, repo, "latest", "reports", "--object", "no such").code == 1
+
+
+def test_a_newer_file_stays_unless_told_and_its_chunks_go_then(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+
+    async def replace(nc: Client) -> None:
+        await (await nc.jetstream().object_store("reports")).put(NAME, b"newer" * 50_000)
+
+    run(in_client(server.url, replace))
+    refused = put_back(server.url, repo, "latest", "reports", "--object", NAME)
+    assert refused.code == 16 and "newer" in refused.document["error"]["message"]
+    read = _read(server.url, NAME)
+    assert read is not None and read[0] == b"newer" * 50_000
+    put_back(server.url, repo, "latest", "reports", "--object", NAME, "--overwrite").ok()
+    read = _read(server.url, NAME)
+    assert read is not None and read[0] == BIG
+    assert sorted(_chunks(server.url).values()) == [1, 6]
+
+
+def test_a_file_that_lost_chunks_is_written_again(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+    run(in_client(server.url, lambda nc: call(nc, "STREAM.MSG.DELETE.OBJ_reports", {"seq": 3})))
+    made = put_back(server.url, repo, "latest", "reports", "--object", NAME).ok()
+    assert "lacks chunks" in made.document["messages"][0]["reason"]
+    read = _read(server.url, NAME)
+    assert read is not None and read[0] == BIG
+
+
+def test_a_file_goes_into_another_store(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+
+    async def another(nc: Client) -> None:
+        await nc.jetstream().create_object_store("elsewhere")
+
+    run(in_client(server.url, another))
+    put_back(server.url, repo, "latest", "reports", "--object", NAME, "--to", "elsewhere").ok()
+    read = _read(server.url, NAME, "elsewhere")
+    assert read is not None and read[0] == BIG and read[1].bucket == "elsewhere"
+
+
+def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+
+    async def race() -> PutBackReport:
+        opened = Repository.open(LocalStore(repo))
+        manifest = opened.manifest(opened.backups()[-1])
+        options = PutBackOptions("reports", object_name=NAME)
+        connection = source_connection(ConnectionOptions(server=server.url), {"HOME": "/nonexistent"})
+        async with connect_jetstream(connection) as js, connected(server.url) as nc:
+            store = await nc.jetstream().object_store("reports")
+            await store.delete(NAME)
+            plan = await make_plan(js, opened.objects, manifest, options, now_ns=time.time_ns())
+            await store.put(NAME, b"from someone else")
+            return await write_object(js, opened.objects, plan, WritingRun())
+
+    report = run(race())
+    assert report.code == 16 and not report.written
+    read = _read(server.url, NAME)
+    assert read is not None and read[0] == b"from someone else"
+    assert sorted(_chunks(server.url).values()) == [1, 1]  # of the others; ours are purged
+
+
+def test_a_file_that_is_not_whole_in_the_backup_is_not_written(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    run(in_client(server.url, lambda nc: call(nc, "STREAM.MSG.DELETE.OBJ_reports", {"seq": 3})))
+    back_up(server.url, repo)
+    before = run(last_sequence(server.url, "OBJ_reports"))
+    found = put_back(server.url, repo, "latest", "reports", "--object", NAME)
+    assert found.code == 14 and "not whole" in found.document["error"]["message"]
+    assert run(last_sequence(server.url, "OBJ_reports")) == before
+
+
+def test_a_link_comes_back_as_a_link(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    subject = f"$O.reports.M.{urlsafe_b64encode(b'link').decode()}"
+    description = {"name": "link", "bucket": "reports", "options": {"link": {"bucket": "reports", "name": "small"}}}
+
+    async def link(nc: Client) -> None:
+        await nc.jetstream().publish(subject, json.dumps(description).encode())
+
+    async def remove(nc: Client) -> None:
+        await call(nc, "STREAM.PURGE.OBJ_reports", {"filter": subject})
+
+    run(in_client(server.url, link))
+    back_up(server.url, repo)
+    run(in_client(server.url, remove))
+    assert put_back(server.url, repo, "latest", "reports", "--object", "link").ok().document["written"] == 1
+    [last] = [one for one in run(held(server.url, "OBJ_reports")) if one.subject == subject.encode()]
+    assert json.loads(last.data) == description
+
+
+def test_a_store_that_replaces_no_descriptions(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    run(in_client(server.url, _store))
+    back_up(server.url, repo)
+    run(make(server.url, "OBJ_odd", subjects=["$O.odd.>"]))
+    found = put_back(server.url, repo, "latest", "reports", "--object", NAME, "--to", "odd")
+    assert (found.code, "allow_rollup_hdrs" in found.document["error"]["message"]) == (15, True)
+    assert run(last_sequence(server.url, "OBJ_odd")) == 0
