@@ -63,10 +63,7 @@ class Aftermath:
         while self._ahead and (self._ahead[0][0].done() or self._ahead_bytes + size > self._limit_bytes):
             self._finish_one()
         self._raise()
-        done = self._pool.submit(self._do, task)
-        # Called in the worker's thread, before the next task.
-        done.add_done_callback(self._note_error)
-        self._ahead.append((done, size))
+        self._ahead.append((self._pool.submit(self._do, task), size))
         self._ahead_bytes += size
 
     def wait(self) -> None:
@@ -91,7 +88,7 @@ class Aftermath:
     def _finish_one(self) -> None:
         done, size = self._ahead.popleft()
         with suppress(CancelledError):  # cancelled by `close`; `wait` of the library would not return for it
-            done.exception()
+            done.result()
         self._ahead_bytes -= size
 
     def _raise(self) -> None:
@@ -100,8 +97,8 @@ class Aftermath:
 
     def _do(self, task: Callable[[], None]) -> None:
         if self._error is None:
-            task()
-
-    def _note_error(self, done: Future[None]) -> None:
-        if not done.cancelled():
-            self._error = self._error or done.exception()
+            try:
+                task()
+            except BaseException as error:  # noqa: BLE001
+                # Noted before the task counts as done: who waits for it may go on before a callback of it runs.
+                self._error = error

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jsbackup.errors import FormatError
+from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.compressed_batch import PackedBatch
 from jsbackup.formats.digest import EncodedRows, MessageBatch, encode_rows
@@ -83,6 +83,7 @@ class SegmentWriter:
         self._window: list[_Run] = []
         self._gone_bytes = 0  # bytes of the segments that were lost completely, before the first message
         self._last_seq = 0
+        self._messages = 0
         self._share = objects.room.share()
 
     @cached_property
@@ -114,6 +115,7 @@ class SegmentWriter:
         """
         for part in split_batch(batch):
             self._share.hold(self._memory_bytes() + part.nbytes)
+            self._messages += part.num_rows
             sequences: memoryview[int] = memoryview(columns_from_batch(part).sequences).cast("B").cast("q")
             row = 0
             while row < len(sequences):
@@ -132,6 +134,7 @@ class SegmentWriter:
         self._run = None
         self._flush()
         self._cutter.keep(ref)
+        self._messages += ref.messages
         self._last_seq = ref.last_seq
 
     def pass_over(self, segments: Sequence[SegmentRef]) -> None:
@@ -142,13 +145,20 @@ class SegmentWriter:
             self._cutter.begun = True
 
     def finish(self) -> list[SegmentRef]:
-        """Store the rest, and return all segments, in order."""
+        """Store the rest, and return all segments, in order.
+
+        Raises:
+            IntegrityError: they do not hold as many messages as were given.
+            StoreError: one cannot be stored.
+        """
         while self._ahead:
             self._leave(self._ahead.popleft())
         self._end_new()
         self._flush()
         refs = self._cutter.refs
         self.close()
+        if (stored := sum(ref.messages for ref in refs)) != self._messages:  # nothing may be named that is not there
+            raise IntegrityError(f"{stored} messages were stored, but {self._messages} were read")
         return refs
 
     def finish_all(self) -> StoredSegments:

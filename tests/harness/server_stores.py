@@ -60,23 +60,42 @@ def server_of(version: str, kind: str, directory: Path) -> NatsServer:
 
 
 def make_store(version: str, kind: str, directory: Path, *, kill: bool = False) -> MadeStore:
-    """A store with a stream `ORDERS` and its consumers, and a bucket `settings`."""
-    with server_of(version, kind, directory) as server:
-        held = asyncio.run(_fill(server.url, KINDS[kind][1]))
-        _wait_for_consumer(directory)
-        if kill:
-            server.kill()
-    return MadeStore(version, kind, directory, held)
+    """A store with a stream `ORDERS` and its consumers, and a bucket `settings`.
+
+    Servers write the state of a consumer a while later, and a 2.10 that ends meanwhile may leave an empty file: then
+    another store is made.
+    """
+    for attempt in range(5):
+        where = directory / str(attempt)
+        where.mkdir(parents=True)
+        with server_of(version, kind, where) as server:
+            held = asyncio.run(_fill(server.url, KINDS[kind][1]))
+            _wait_for_consumer(where)
+            if kill:
+                server.kill()
+        if all(_size(file) for file in _consumer_files(where)):
+            break
+    return MadeStore(version, kind, where, held)
+
+
+def _consumer_files(directory: Path) -> list[Path]:
+    return sorted((directory / "store/jetstream/$G/streams/ORDERS/obs").glob("*/o.dat"))
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _wait_for_consumer(directory: Path) -> None:
-    """Wait until the state of the consumer that works is in its file: servers write it a while later."""
-    until = time.monotonic() + 10
+    """Wait until the state of the consumer that works is in its file, and nothing more is written to it."""
+    until, before = time.monotonic() + 10, 0
     while time.monotonic() < until:
-        files = [*directory.glob("store/jetstream/*/streams/ORDERS/obs/worker/o.dat")]
-        if files and all(file.stat().st_size for file in files):
+        time.sleep(0.3)
+        file = directory / "store/jetstream/$G/streams/ORDERS/obs/worker/o.dat"
+        now = file.stat().st_mtime_ns if _size(file) else 0
+        if now and now == before:
             return
-        time.sleep(0.05)
+        before = now
 
 
 async def _fill(url: str, compression: str) -> Mapping[str, ObservedStream]:

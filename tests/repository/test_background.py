@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+from concurrent.futures import Future
 from contextlib import closing
 
 import pytest
@@ -68,6 +70,29 @@ def test_after_an_error_nothing_more_is_done_and_every_call_raises_it() -> None:
             with pytest.raises(StoreError, match="gone"):
                 call()
     assert not done
+
+
+def test_an_error_is_raised_even_if_the_waiting_thread_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A future wakes who waits for it before it calls back: a failed segment was taken for a stored one."""
+    call_back = Future._invoke_callbacks
+
+    def later(future: Future[None]) -> None:
+        time.sleep(0.2)
+        call_back(future)
+
+    monkeypatch.setattr(Future, "_invoke_callbacks", later)
+
+    given = threading.Event()
+
+    def fail() -> None:
+        given.wait()
+        raise StoreError("the disk is full")
+
+    with closing(Aftermath(10)) as after:
+        after.give(fail)
+        threading.Timer(0.1, given.set).start()
+        with pytest.raises(StoreError, match="the disk is full"):
+            after.wait()
 
 
 def _under_way() -> tuple[Aftermath, threading.Event, list[int]]:

@@ -249,6 +249,10 @@ class StreamCapture:
         """Return the result with what is gone since the first snapshot began. `suspected`: one failed by damage."""
         if self._first is None or stored.lost or not (suspected or self._last):
             return stored
+        had = self._first.state
+        new = max(0, stored.state.last_seq - had.last_seq)
+        if total_of(stored.segments).messages - new >= had.messages:  # salvage took from the last backup what is gone
+            return stored
         after = self._last or await describe_stream(self.js, self.name)
         return stored.with_lost(vanished(self._first, after, suspected=suspected))
 

@@ -24,9 +24,10 @@ from tests.harness.servers import NEWEST
 @pytest.mark.timeout(240)
 def test_a_running_server_is_found_from_any_folder_of_its_store(tmp_path: Path) -> None:
     made = make_store(NEWEST, "plain", tmp_path)
-    places = (tmp_path / "store", tmp_path / "store" / "jetstream", made.streams, made.streams / "ORDERS")
+    store = made.directory / "store"
+    places = (store, store / "jetstream", made.streams, made.streams / "ORDERS")
     assert not any(map(find_users, places))
-    with server_of(NEWEST, "plain", tmp_path):
+    with server_of(NEWEST, "plain", made.directory):
         for place in places:
             with pytest.raises(UsageError, match=r"is in use by nats-server \(pid \d+\)"):
                 refuse_users(place)
