@@ -53,6 +53,9 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
     if entry.emptied:
         hint = "Restore it from that backup if you need these messages."
         yield Finding(entry.name, Rule.EMPTIED, f"in this backup {entry.emptied}", hint)
+    if entry.lost_since:
+        hint = "Restore it from an earlier backup if you need these messages."
+        yield Finding(entry.name, Rule.SERVER_LOSS, f"when this backup was made, {entry.lost_since}", hint)
     if lost := about_losses(entry.lost):
         hint = "Another backup may have them: see 'jsbackup show' and 'jsbackup history'."
         yield Finding(entry.name, Rule.SALVAGED, f"was read from a damaged store, and lacks {lost}", hint)

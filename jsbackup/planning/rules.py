@@ -109,6 +109,7 @@ class Rule(StrEnum):
     WITHOUT_MESSAGES = "without-messages", 0, True
     EMPTIED = "emptied", 0, True
     SALVAGED = "salvaged", 0, True
+    SERVER_LOSS = "server-loss", 0, True
     MAX_AGE = "max-age", 0, True
     EXPIRES = "expires", 0, True
     MESSAGE_TTL = "message-ttl"

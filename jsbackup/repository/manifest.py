@@ -24,6 +24,7 @@ from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRe
 
 __all__ = [
     "EMPTIED",
+    "LOST_SINCE",
     "AnyRef",
     "ArchiveFormat",
     "Captured",
@@ -50,7 +51,9 @@ __all__ = [
     "total_of",
 ]
 
-EMPTIED = "it has no messages any more, and had "  # beginning of the warning about a stream that was purged
+# Beginnings of warnings about a stream that was purged, and about one whose server has lost messages.
+EMPTIED = "it has no messages any more, and had "
+LOST_SINCE = "the server has lost some of it since the last backup: "
 
 
 class Result(StrEnum):
@@ -233,7 +236,15 @@ class StreamBackup:
     @property
     def emptied(self) -> str:
         """The warning that its messages are gone, with the backup that had them; "" if there is none."""
-        return next((warning for warning in self.warnings if warning.startswith(EMPTIED)), "")
+        return self._warning(EMPTIED)
+
+    @property
+    def lost_since(self) -> str:
+        """The warning that the server has lost messages of the backup before; "" if there is none."""
+        return self._warning(LOST_SINCE)
+
+    def _warning(self, beginning: str) -> str:
+        return next((warning for warning in self.warnings if warning.startswith(beginning)), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import Wire, call, connected, headers, paged
 from tests.harness.awkward import fill, keys
+from tests.harness.commands import jsbackup
 from tests.harness.held import held
 from tests.harness.oracle import compare
 from tests.harness.servers import NatsServer
@@ -496,3 +497,42 @@ def test_who_may_not_read_apart_reads_all(
     assert told["snapshot"][0] == ReadAs.SNAPSHOT
     assert "STREAM.MSG.GET" in told["snapshot"][1]
     assert (told["gets"][0], told["reader"][0]) == (ReadAs.INCREMENT, ReadAs.INCREMENT)
+
+
+@pytest.mark.parametrize("version", THREE)
+@pytest.mark.parametrize("incremental", ["auto", "never"])
+def test_what_the_server_has_lost_since_the_last_backup_is_no_success(
+    version: str, incremental: str, tmp_path: Path
+) -> None:
+    """The backup is made of what is left, and says once, by its exit code, what the server has lost."""
+    folder = tmp_path / "repo"
+    with NatsServer(version, directory=tmp_path / "server") as server:
+        bench = Bench.make(server.url, tmp_path)
+        at = ("-s", server.url, "-r", folder)
+        for name in ("LOSES", "KEEPS"):
+            bench.create(name)
+            bench.publish(name, range(30))
+        server.stop()
+        shutil.copytree(server.store_directory, tmp_path / "old")
+        server.start()
+        bench.publish("LOSES", range(30, 40))
+        first = jsbackup("backup", *at).ok().document["backup"]
+        server.stop()
+        shutil.rmtree(server.store_directory)
+        shutil.copytree(tmp_path / "old", server.store_directory)
+        server.start()
+        lossy = jsbackup("backup", "--incremental", incremental, *at)
+        assert lossy.code == 3
+        warnings = {one["name"]: one["warnings"] for one in lossy.document["streams"]}
+        assert warnings["KEEPS"] == []
+        (warning,) = warnings["LOSES"]
+        assert "it ends at sequence 30 and ended at 40 in the last backup" in warning
+        assert f"(40 in backup {first}, made " in warning
+        assert any("LOSES: The server has lost messages" in note for note in lossy.document["notes"])
+        status = jsbackup("status", "-r", folder)
+        assert status.code == 17 and "incomplete-backup" in status.out
+        assert jsbackup("show", "latest", "-r", folder).ok().document["backup"] == first
+        planned = jsbackup("plan", lossy.document["backup"], "--if-exists", "replace", *at).ok().document
+        (finding,) = (one for one in planned["warnings"] if one["rule"] == "server-loss")
+        assert finding["stream"] == "LOSES" and first in finding["reason"]
+        assert jsbackup("backup", *at).ok().document["result"] == "complete"

@@ -170,6 +170,7 @@ ELSEWHERE = {
     Rule.SILENT: "tests/trials/test_lost_nodes.py",
     Rule.EMPTIED: "tests/trials/test_worth.py",
     Rule.SALVAGED: "test_salvage.py beside this",
+    Rule.SERVER_LOSS: "test_increment.py beside this",
     **dict.fromkeys((Rule.OVERWRITTEN_SINCE, Rule.OBJECTS_IN_PART), "tests/trials/test_buckets_in_part.py"),
     Rule.UNMASKED: "tests/trials/test_missed.py",
     **dict.fromkeys((Rule.MASK_STATE, Rule.MASK_SPARED), "test_payload_masks.py beside this"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
-from jsbackup.engine.backup.emptied import find_vanished, warn_emptied
+from jsbackup.engine.backup.emptied import find_vanished, warn_emptied, with_last_backups
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
@@ -56,6 +56,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_LOSS_HINT = (
+    "The server has lost messages, unless somebody has restored an older state: look at its log, keep the backup that "
+    "has them, and see 'jsbackup help put-back'. The next backup is complete again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ def finish_backup(
     """
     repository, options = run.repository, run.options
     failures = (*begun.failures, *failed)
-    results = _beside_copies(results)
+    results = with_last_backups(repository, _beside_copies(results), begun.chosen.earlier)
     if failures and not results:
         return BackupReport(None, (), failures, begun.notes)
     made = NewBackup(
@@ -197,6 +202,8 @@ def finish_backup(
         manifest = with_streams(manifest, results, failures)
     damaged = [failure.name for failure in failures if is_damage(failure.error)]
     damaged += [one.stream.name for one in results if one.stream.lost]
+    lossy = [one.stream.name for one in results if one.stream.lost_since]
+    notes += (f"{', '.join(lossy)}: {_LOSS_HINT}",) if lossy else ()
     if damaged:
         notes += (f"{', '.join(damaged)}: {DAMAGE_HINT}",)
     manifest = repository.paged(manifest)

@@ -33,7 +33,7 @@ from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import parse_time
 
-__all__ = ["Lost", "find_vanished", "warn_emptied"]
+__all__ = ["Lost", "find_vanished", "warn_emptied", "with_last_backups"]
 
 _log = logging.getLogger(__name__)
 
@@ -113,13 +113,34 @@ def warn_emptied(
         if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not _lets_go(now.config)
     ]
     why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
-    why.update(_last_held(repository, {one.name: one for one in before if one.captured.messages}))
+    held = _last_held(repository, {one.name: one for one in before if one.captured.messages})
+    why.update((name, f"{EMPTIED}{last}") for name, last in held.items())
     return [_with_warning(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
 
 
+def with_last_backups(
+    repository: Repository, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
+) -> list[StoredStream]:
+    """Return the results; where the server has lost messages of a stream, its warning names the backup that has them.
+
+    `earlier` as in `warn_emptied`. Raises StoreError.
+    """
+    lossy = {one.stream.name: one.stream.lost_since for one in results if one.stream.lost_since}
+    held = _last_held(repository, {name: earlier[name] for name in lossy if name in earlier})
+
+    def named(result: StoredStream) -> StoredStream:
+        stream = result.stream
+        if (before := held.get(stream.name)) is None:
+            return result
+        warnings = (f"{one} ({before})" if one == stream.lost_since else one for one in stream.warnings)
+        return replace(result, stream=replace(stream, warnings=tuple(warnings)))
+
+    return [named(one) for one in results]
+
+
 def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> dict[str, str]:
-    """Return for each stream a sentence on which backup has it in this state, and with how many messages."""
-    sentences: dict[str, str] = {}
+    """Return for each stream which backup has it in this state, and with how many messages."""
+    held: dict[str, str] = {}
     for backup in reversed(repository.backups()) if streams else ():
         try:
             manifest = repository.manifest(backup, in_part=True)
@@ -127,12 +148,11 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
             _log.warning("backup %s: %s", backup, error.message)
             continue
         for one in manifest.streams:
-            if one.name in streams and one.name not in sentences and one.captured == streams[one.name].captured:
-                held = f"{one.captured.messages:,} in backup {backup}"
-                sentences[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
-        if sentences.keys() == streams.keys():
+            if one.name in streams and one.name not in held and one.captured == streams[one.name].captured:
+                held[one.name] = f"{one.captured.messages:,} in backup {backup}, made {manifest.created[:19]}Z"
+        if held.keys() == streams.keys():
             break
-    return sentences
+    return held
 
 
 def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSummary] | None) -> Iterator[Manifest]:

@@ -14,7 +14,7 @@ from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at, is_overwritten
-from jsbackup.engine.read.increment import Incremental, Whole
+from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
 from jsbackup.engine.read.salvage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
@@ -34,6 +34,7 @@ from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
+    LOST_SINCE,
     ArchiveFormat,
     ReadAs,
     Reading,
@@ -67,18 +68,21 @@ class _Complete:
 
 
 async def capture_stream(
-    run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
+    run: BackupRun, js: JetStream, folder: str, info: StreamInfo, *, previous: StreamBackup | None, receipts: Receipts
 ) -> Stored:
-    """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible."""
-    capture = StreamCapture(run, js, folder, name, previous=previous, receipts=receipts)
+    """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible.
+
+    What the server has lost since makes the result incomplete: it may be the only notice of that.
+    """
+    capture = StreamCapture(run, js, folder, info.name, previous=previous, receipts=receipts)
     with closing(capture):
+        lost = "" if previous is None else signs_of_loss(previous, info)
         stored = await capture.increment()
         if isinstance(stored, Whole):
-            why, lost = stored.why, stored.lost
-            stored = await _store_with_attempts(capture, why)
-            if lost:
-                about = f"the server has lost some of it since the last backup: {why}"
-                stored = replace(stored, warnings=(about, *stored.warnings))
+            lost = stored.why if stored.lost else lost
+            stored = await _store_with_attempts(capture, stored.why)
+        if lost:
+            stored = replace(stored, warnings=(f"{LOST_SINCE}{lost}", *stored.warnings), incomplete=True)
     return stored
 
 

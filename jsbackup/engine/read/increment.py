@@ -30,11 +30,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jsbackup.engine.read.vanished import removes_messages
 from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import StreamState
+from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
@@ -50,6 +52,7 @@ __all__ = [
     "has_same_ends",
     "intact_segments",
     "plan_increment",
+    "signs_of_loss",
 ]
 
 UNCHANGED = "nothing has changed since the last backup"
@@ -65,8 +68,8 @@ class Incremental(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The stream has to be read completely, and why. `lost`: it has lost messages of the last backup, which is worth a
-    warning.
+    """The stream has to be read completely, and why. `lost`: it has lost messages of the last backup: `why` says how
+    that shows.
     """
 
     why: str
@@ -145,20 +148,15 @@ def plan_increment(
     has the deleted sequences, unless there are too many. The writer will cut by `cuts`. `anchors` is 0 if it is known
     without an anchor that the stream has lost nothing at its end (`tail.py`).
     """
-    state, then = info.state, previous.state
+    state = info.state
     if info.created != previous.created:
         return Whole("it was created again")
     if not previous.segments:
         return Whole("the last backup has no messages of it")
     if info.lost:
         return Whole(f"the server reports {info.lost} damaged messages")
-    last_stored = max(then.last_seq, previous.captured.last_seq)
-    if state.last_seq < last_stored:
-        return Whole(f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup", lost=True)
-    if state.first_seq < then.first_seq:
-        return Whole(
-            f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup", lost=True
-        )
+    if lost := signs_of_loss(previous, info):
+        return Whole(lost, lost=True)
     if info.deleted is None and state.deleted:
         return Whole(f"{state.deleted} deleted sequences are too many to ask for")
     present = PresentSequences(state, info.deleted or ())
@@ -182,6 +180,31 @@ def plan_increment(
         whole_messages=state.messages,
         whole_bytes=state.bytes,
     )
+
+
+def signs_of_loss(previous: StreamBackup, info: StreamInfo) -> str:
+    """Return what shows that the stream has lost messages of its last backup, without reading any; "" if nothing does.
+
+    Sequences never go back. Missing messages are a loss only where nobody may delete one and no limit removes any.
+    """
+    state, then = info.state, previous.state
+    if info.created != previous.created or not previous.segments:
+        return ""
+    last_stored = max(then.last_seq, previous.captured.last_seq)
+    if state.last_seq < last_stored:
+        return f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup"
+    if state.first_seq < then.first_seq:
+        return f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup"
+    missing = previous.captured.messages - (state.messages - (state.last_seq - last_stored))
+    if missing > 0 and not any(
+        removes_messages(config) or _may_delete(config) for config in (info.config, previous.config)
+    ):
+        return f"it has {format_count(missing, 'message')} less than in the last backup, and nobody may delete any"
+    return ""
+
+
+def _may_delete(config: JsonObject) -> bool:
+    return not (config.get("deny_delete") and config.get("deny_purge"))
 
 
 def has_same_ends(previous: StreamBackup, state: StreamState) -> bool:

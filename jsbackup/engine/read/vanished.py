@@ -11,7 +11,7 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Losses, LostSpan
 
-__all__ = ["vanished"]
+__all__ = ["removes_messages", "vanished"]
 
 _CAUSE = "they were there when the backup began, and not at its end"
 _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
@@ -26,7 +26,7 @@ def vanished(before: StreamInfo, after: StreamInfo, *, suspected: bool) -> Losse
     Unless damage is `suspected`, nothing is said of streams that remove messages by themselves, nor of what looks like
     deleted messages. Where sequences were missing before, only the number of messages is known.
     """
-    if before.created != after.created or (_removes(before.config) and not suspected):
+    if before.created != after.created or (removes_messages(before.config) and not suspected):
         return Losses()
     had, now = before.state, after.state
     if had.messages == had.last_seq - had.first_seq + 1 and (after.deleted is not None or not now.deleted):
@@ -44,7 +44,7 @@ def vanished(before: StreamInfo, after: StreamInfo, *, suspected: bool) -> Losse
     return Losses((LostSpan(had.first_seq, had.last_seq, min(missing, had.messages), False, _CAUSE),))
 
 
-def _removes(config: JsonObject) -> bool:
+def removes_messages(config: JsonObject) -> bool:
     """Return whether a stream may lose messages without anybody deleting them."""
     limited = any((config.get(name) or 0) > 0 for name in _LIMITS)
     return limited or config.get("retention", "limits") != "limits" or any(config.get(name) for name in _REMOVING)

@@ -16,6 +16,7 @@ from jsbackup.engine.read.increment import (
     Whole,
     accept_increment,
     plan_increment,
+    signs_of_loss,
 )
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.formats.gaps import digest_of_missing
@@ -179,6 +180,27 @@ def test_a_stream_that_cannot_be_the_same_any_more_is_read_whole() -> None:
     assert why(backup(OLD), replace(stream([*OLD, 21]), created="2026-11-22T01:45:00Z")) == "it was created again"
     assert why(backup([], 5), stream([6])) == "the last backup has no messages of it"
     assert why(backup(OLD), stream([*OLD, 21], lost=2)) == "the server reports 2 damaged messages"
+
+
+@pytest.mark.parametrize(
+    ("now", "last", "signs"),
+    [
+        (OLD, 20, ""),
+        ([*OLD, 21, 22], 22, ""),
+        (OLD[:18], 18, "it ends at sequence 18 and ended at 20 in the last backup"),
+        (OLD[:18], 20, "it has 2 messages less than in the last backup, and nobody may delete any"),
+        ([*OLD[:18], 21, 22], 22, "it has 2 messages less than in the last backup, and nobody may delete any"),
+    ],
+)
+def test_a_loss_shows_without_reading(now: list[int], last: int, signs: str) -> None:
+    """Missing messages are a loss only if they could not be deleted, neither now nor at the time of the backup."""
+    denied = {"deny_delete": True, "deny_purge": True}
+    before = replace(backup(OLD), config=denied)
+    assert signs_of_loss(before, stream(now, last, **denied)) == signs
+    deletable = signs if "ends at" in signs else ""
+    assert signs_of_loss(backup(OLD), stream(now, last, **denied)) == deletable
+    assert signs_of_loss(before, stream(now, last, **denied, max_age=10**9)) == deletable
+    assert signs_of_loss(replace(before, created="2026-01-01T00:00:00Z"), stream(now, last, **denied)) == ""
 
 
 def test_deletions_that_cannot_be_told_are_a_reason_to_read_all() -> None:
