@@ -32,7 +32,7 @@ from jsbackup.repository.repository import Repository
 
 __all__ = ["PREVIEW_BYTES", "FoundMessage", "Series", "Sighting", "UnreadBackup", "read_series", "search_series"]
 
-_THREADS = 6
+_THREADS = 16
 # Of a payload that is only shown in part.
 PREVIEW_BYTES = 1024
 # Backups that were not read from a server.

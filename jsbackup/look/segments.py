@@ -32,7 +32,7 @@ __all__ = ["heads", "in_parallel", "matching", "refs_within"]
 
 # They wait for the store, or compute SHA-256. What they hold is within the budget of `Objects.room`, but not what they
 # decode, so few work on large segments at once. Small ones cost little but the wait for the store.
-_THREADS, _FOR_SMALL = 3, 8
+_THREADS, _FOR_SMALL = 3, 16
 _SMALL_BYTES = 1 << 20
 
 T = TypeVar("T")

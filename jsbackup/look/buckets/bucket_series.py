@@ -153,7 +153,7 @@ def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> Buc
 def _bucket_in(repository: Repository, like: KeyValueBucket, backup: str) -> KeyValueBucket | None:
     """Return the same bucket in another backup, None if it is not there."""
     try:
-        manifest: Manifest = repository.manifest(backup, in_part=True)
+        manifest: Manifest = repository.manifest(backup, in_part=True, names=[like.stream.name])
     except (UsageError, IntegrityError, StoreError, UnsupportedError):  # forgotten meanwhile, or damaged
         return None
     entry = next((one for one in manifest.streams if one.name == like.stream.name), None)
