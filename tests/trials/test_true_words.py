@@ -1,0 +1,72 @@
+"""What commands say of backups and streams is true: why one is not used, what a drill covered, what was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, backup_of, delete, fill, names, typing
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST, name="C1") as server:
+        yield server
+
+
+@pytest.fixture
+def server(started: NatsServer) -> Iterator[str]:
+    """The URL of a server without streams."""
+    yield started.url
+    delete(started.url, *names(started.url))
+
+
+def _bucket(where: str, name: str, keys: int) -> None:
+    fill(where, f"KV_{name}", keys, subjects=[f"KV_{name}.*", f"$KV.{name}.>"], max_msgs_per_subject=1)
+
+
+def test_a_recreated_stream_is_not_said_to_be_lacking(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    _bucket(server, "rc", 3)
+    first = backup_of(typed("backup", *where, "--json"))
+    delete(server, "KV_rc")
+    _bucket(server, "rc", 1)
+    done = typed("backup", *where, "--json")
+    assert done.code == 3
+    later = backup_of(done)
+    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    assert done.code == 0
+    assert (
+        f"{later} is newer but not used: it is partial: stream KV_rc: it had 3 messages in backup {first}, and is "
+        "another stream now, with 1 message" in done.err
+    )
+    assert "lacks" not in done.err
+
+
+def test_a_deleted_stream_is_named_with_the_reason(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    _bucket(server, "rc", 3)
+    first = backup_of(typed("backup", *where, "--json"))
+    delete(server, "KV_rc")
+    fill(server, "NEW", 1)
+    done = typed("backup", *where, "--json")
+    assert done.code == 3
+    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    assert done.code == 0
+    assert (
+        f"it is partial, and lacks KV_rc: it had 3 messages in backup {first}, and the server no longer has this stream"
+        in done.err
+    )
+    assert typed("backup", "--allow-empty", *where, "-q").code == 0
+    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    assert done.code == 0 and "is newer but not used: it has no stream KV_rc" in done.err
