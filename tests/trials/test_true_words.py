@@ -70,3 +70,19 @@ def test_a_deleted_stream_is_named_with_the_reason(server: str, typed: Type, tmp
     assert typed("backup", "--allow-empty", *where, "-q").code == 0
     done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0 and "is newer but not used: it has no stream KV_rc" in done.err
+
+
+def test_status_says_what_a_drill_covered(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-r", tmp_path / "repo")
+    for stream in ("A", "B"):
+        fill(server, stream, 3)
+    assert typed("backup", "-s", server, *where, "-q").code == 0
+    assert typed("drill", "latest", "A", *where, "-q").code == 0
+    [line] = [one for one in typed("status", *where).out.splitlines() if one.startswith("drill ")]
+    assert line.endswith(", only in part: A (1 stream, 3 messages)") and "restored and proved in" in line
+    page = tmp_path / "page.html"
+    assert typed("status", "--html", page, *where).code == 0
+    assert "restored and proved, in part" in page.read_text(encoding="utf-8")
+    assert typed("drill", *where, "-q").code == 0
+    [line] = [one for one in typed("status", *where).out.splitlines() if one.startswith("drill ")]
+    assert line.endswith(" s (2 streams, 6 messages)") and "part" not in line
