@@ -152,7 +152,8 @@ def _put_back(
 
     def work(worker: Worker) -> PutBackOutcome:
         opened = repository._opened()
-        run = PutBackRun(connection, options, dry_run, progress=WritingRun(watcher))
+        around = isinstance(source, BackupRepository)
+        run = PutBackRun(connection, options, dry_run, around, progress=WritingRun(watcher))
         with hold_to_read(
             opened,
             "put-back",

@@ -90,7 +90,8 @@ def put_back(
 ) -> int:
     """Put messages, keys or a file of BACKUP back into STREAM, which is in use, as new messages.
 
-    STREAM may be the name of a bucket or an object store. `latest` is found as by 'jsbackup restore'.
+    STREAM may be the name of a bucket or an object store. `latest` is found as by 'jsbackup restore'; with --at, the
+    backups around the moment are asked if it does not know the value any more.
 
     Messages and values that STREAM still has are not written again, nor those that were put back before. Nothing is
     written if anything newer would be replaced. A key or file is only written if no other client has written it since
@@ -131,7 +132,7 @@ def put_back(
         streams = [Glob(_literally(names[0]))] if backup == LATEST else []
         wanted = WantedBackup(backup, choosing, tuple(streams), silent=shared.output.as_json)
         finder = make_finder(shared, repository, wanted).early()
-        run = PutBackRun(connection, options, dry_run, progress=WritingRun(progress))
+        run = PutBackRun(connection, options, dry_run, backup == LATEST, progress=WritingRun(progress))
         try:
             report = run_async(run_put_back(run, repository, finder))
         except Interrupted as error:
