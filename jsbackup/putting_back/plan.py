@@ -124,6 +124,8 @@ async def _plan_values(js: JetStream, plan: PutBackPlan, candidates: Sequence[Ch
             found.append(one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed"))
         elif newest[one.subject] is not one:
             found.append(one.planned(Fate.LEFT_OUT, "a later chosen message has its subject"))
+        elif one.deletes:
+            found.append(one.planned(Fate.LEFT_OUT, "it deletes the key, and only values are put back"))
         else:
             last = present.get(one.subject)
             found.append(decide_value(one, last, key=key, overwrite=plan.options.overwrite))
@@ -206,7 +208,7 @@ def _is_same_stream(plan: PutBackPlan) -> bool:
 
 def _notes_on_identity(plan: PutBackPlan, messages: Sequence[PlannedMessage]) -> list[str]:
     known = any(one.fate is Fate.THERE for one in messages)
-    if known or plan.options.keys or _is_same_stream(plan) or plan.target.name != plan.entry.name:
+    if known or keeps_one(plan.target) or _is_same_stream(plan) or plan.target.name != plan.entry.name:
         return []
     return [
         f"stream {plan.target.name} is not the one that was backed up, but was created at {plan.target.created}: "

@@ -98,7 +98,7 @@ def put_back(
     the plan was made. Messages have the payloads, headers and message ids that they had, and a header Jsbackup-Origin.
     They are read back and compared.
     """
-    from jsbackup.putting_back.chosen import possible_streams
+    from jsbackup.putting_back.chosen import FirstFound, possible_streams
     from jsbackup.putting_back.model import PutBackOptions
     from jsbackup.putting_back.publishing import WritingRun
     from jsbackup.putting_back.run import PutBackRun, run_put_back
@@ -128,10 +128,13 @@ def put_back(
         reading(shared, repository, "put-back", lock_timeout),
         make_progress("put-back", wanted=shared.progress) as progress,
     ):
-        names = possible_streams(options)
-        streams = [Glob(_literally(names[0]))] if backup == LATEST else []
-        wanted = WantedBackup(backup, choosing, tuple(streams), silent=shared.output.as_json)
-        finder = make_finder(shared, repository, wanted).early()
+        silent = shared.output.as_json
+        if backup == LATEST:
+            globs = [Glob(_literally(name)) for name in possible_streams(options)]
+            wanted = [WantedBackup(backup, choosing, (glob,), silent=silent) for glob in globs]
+        else:
+            wanted = [WantedBackup(backup, choosing, silent=silent)]
+        finder = FirstFound(tuple(make_finder(shared, repository, one).early() for one in wanted))
         run = PutBackRun(connection, options, dry_run, backup == LATEST, progress=WritingRun(progress))
         try:
             report = run_async(run_put_back(run, repository, finder))
