@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.servers import NEWEST, NatsServer
-from tests.trials.accounts import Type, backup_of, delete, fill, names, typing
+from tests.harness.api import connected
+from tests.harness.servers import NEWEST, NatsServer, wait_until
+from tests.trials.accounts import Type, ask, backup_of, delete, fill, names, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
@@ -86,3 +88,28 @@ def test_status_says_what_a_drill_covered(server: str, typed: Type, tmp_path: Pa
     assert typed("drill", *where, "-q").code == 0
     [line] = [one for one in typed("status", *where).out.splitlines() if one.startswith("drill ")]
     assert line.endswith(" s (2 streams, 6 messages)") and "part" not in line
+
+
+def test_a_key_that_has_expired_is_not_said_to_be_purged(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-r", tmp_path / "repo")
+    ttl = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 8 * 10**9}
+    fill(server, "KV_b", 0, subjects=["$KV.b.>"], max_msgs_per_subject=5, allow_rollup_hdrs=True, **ttl)
+
+    async def put() -> None:
+        async with connected(server) as nc:
+            await nc.jetstream().publish("$KV.b.k", b"value", headers={"Nats-TTL": "8s"})
+            await nc.jetstream().publish("$KV.b.p", b"value")
+            await nc.jetstream().publish("$KV.b.p", b"", headers={"KV-Operation": "PURGE"})
+
+    asyncio.run(put())
+    wait_until(lambda: ask(server, "STREAM.INFO.KV_b")["state"]["last_seq"] == 4, "the marker")
+    assert typed("backup", "-s", server, *where, "-q").code == 0
+    done = typed("kv", "get", "latest", "b", "k", *where)
+    assert done.code == 1 and ": it has expired, as revision 4 of " in done.err and "purge" not in done.err
+    assert "is a purge" in typed("kv", "get", "latest", "b", "p", *where).err
+    done = typed("kv", "history", "latest", "b", "k", *where)
+    assert done.code == 0 and "expired" in done.out and "purge" not in done.out
+    done = typed("kv", "history", "latest", "b", "k", *where, "--json")
+    [row] = done.document["revisions"]
+    assert (row["operation"], row["expired"]) == ("purge", True)
+    assert "expired" in typed("history", "KV_b", "k", *where).out

@@ -12,6 +12,7 @@ from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, 
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.readable import format_count
 
 __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
 
@@ -60,7 +61,7 @@ def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Itera
             yield Breach(
                 BreachRule.ACCOUNT_NOT_BACKED_UP,
                 str(one.origin),
-                f"{one.origin.words} has {len(names)} streams, and no backup",
+                f"{one.origin.words} has {format_count(len(names), 'stream')}, and no backup",
                 "Give credentials for it to 'jsbackup backup --all-accounts', or leave it out with --exclude-account "
                 "here and there.",
             )
