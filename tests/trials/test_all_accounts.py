@@ -111,3 +111,12 @@ def test_skipped_accounts_do_not_count_as_restored(server: NatsServer, typed: Ty
     assert "2 accounts: 1 skipped, 1 restored; 2 streams restored, 1 skipped\n" in done.out, done.out
     done = _all(typed, "restore", server, tmp_path, "latest", *skip)
     assert done.code == 0 and "2 accounts: 2 skipped; 0 streams restored, 3 skipped\n" in done.out
+
+
+def test_an_account_that_is_mistyped_is_named(server: NatsServer, typed: Type, tmp_path: Path) -> None:
+    meant = "--exclude-account PYA matches no account"
+    repo = ("-r", tmp_path / "repo")
+    done = typed("status", "--live", "--all-accounts", "--exclude-account", "PYA", "-s", url(server, "SYS"), *repo)
+    assert done.code == 0 and f"note: {meant} (Did you mean PAY?)\n" in done.err, done
+    done = _all(typed, "restore", server, tmp_path, "latest", "--exclude-account", "PYA")
+    assert done.code == 0 and f"note: {meant} of a backup (Did you mean PAY?)\n" in done.err, done

@@ -17,7 +17,7 @@ from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
-from jsbackup.engine.accounts.chosen import AccountChoice
+from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing
 from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.restores import AccountPart, preview_accounts, restore_accounts
 from jsbackup.engine.accounts.targets import StoredAccount, find_targets
@@ -104,7 +104,7 @@ def _opened(
     sources = accounts.sources(shared)
     repository = open_repository(shared)
     with reading(shared, repository, purpose, lock_timeout):
-        stored = _stored_accounts(repository, asked, accounts.choice(connection))
+        stored = _stored_accounts(shared, repository, asked, accounts.choice(connection))
         wanted = WantedBackup(
             LATEST, asked.choosing(), options.streams, options.exclude, silent=True, all_needed=False, in_part=True
         )
@@ -155,9 +155,11 @@ def _source(origin: Origin) -> Source:
     return Source(cluster=origin.cluster, account=origin.account, domain=origin.domain or None)
 
 
-def _stored_accounts(repository: Repository, asked: Asked, choice: AccountChoice) -> list[StoredAccount]:
-    """Return the accounts of the backups that are meant, by name. Raises UsageError: there are none, or of several
-    clusters.
+def _stored_accounts(
+    shared: Shared, repository: Repository, asked: Asked, choice: AccountChoice
+) -> list[StoredAccount]:
+    """Return the accounts of the backups that are meant, by name; say which pattern excludes none of them. Raises
+    UsageError: there are none, or of several clusters.
     """
     choosing = asked.choosing()
     newest: dict[Origin, StoredAccount] = {}
@@ -177,6 +179,8 @@ def _stored_accounts(repository: Repository, asked: Asked, choice: AccountChoice
             f"There are {', '.join(known[:_MOST_NAMED])}." if known else "'jsbackup list' shows the backups there are."
         )
         raise UsageError("no backup is of an account that is meant", hint=hint)
+    for note in excluded_nothing(choice.exclude, [_as_found(one.origin) for one in newest.values()], " of a backup"):
+        shared.output.note(f"note: {note}")
     for glob in choice.only:
         if not any(glob.matches(name) for one in newest.values() for name in one.names):
             raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
+from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
 from jsbackup.engine.accounts.found import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
 from jsbackup.engine.check.status import RepositoryStatus
@@ -19,10 +19,13 @@ __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
 
 @dataclass(frozen=True, slots=True)
 class LiveAccounts:
-    """The streams of each account. `problems` are sentences about servers that may have more accounts."""
+    """The streams of each account. `problems` are sentences about servers that may have more accounts, `notes` about
+    options.
+    """
 
     accounts: tuple[LiveStreams, ...]
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @with_own_threads
@@ -40,7 +43,7 @@ async def list_live_accounts(
             streams = await view.streams(account)
             names = sorted(streams.keys() - useless_copies(streams))
             found.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
-    return LiveAccounts(tuple(found), survey.problems)
+    return LiveAccounts(tuple(found), survey.problems, tuple(excluded_nothing(choice.exclude, survey.accounts)))
 
 
 def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Iterator[Breach]:
