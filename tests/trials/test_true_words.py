@@ -113,3 +113,22 @@ def test_a_key_that_has_expired_is_not_said_to_be_purged(server: str, typed: Typ
     [row] = done.document["revisions"]
     assert (row["operation"], row["expired"]) == ("purge", True)
     assert "expired" in typed("history", "KV_b", "k", *where).out
+
+
+def test_the_last_sequence_is_that_of_the_stream(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-r", tmp_path / "repo")
+    fill(server, "S", 5)
+    ask(server, "STREAM.MSG.DELETE.S", {"seq": 5})
+    ask(server, "STREAM.MSG.DELETE.S", {"seq": 4})
+    fill(server, "EMPTIED", 3)
+    ask(server, "STREAM.PURGE.EMPTIED", {})
+    made = typed("backup", "-s", server, *where)
+    shown = typed("show", "latest", *where)
+    for done, columns in ((made, slice(4, 6)), (shown, slice(6, 8))):
+        rows = {
+            line.split()[0]: line.split()[columns] for line in done.out.splitlines() if line.startswith(("S ", "E"))
+        }
+        assert rows == {"S": ["1", "5"], "EMPTIED": ["0", "3"]}, done.out
+    found = {one["name"]: one for one in typed("show", "latest", *where, "--json").document["streams"]}
+    assert [found["S"][name] for name in ("first_seq", "last_seq", "stream_last_seq")] == [1, 3, 5]
+    assert [found["EMPTIED"][name] for name in ("first_seq", "last_seq", "stream_last_seq")] == [0, 0, 3]
