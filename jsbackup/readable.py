@@ -38,11 +38,15 @@ def in_short(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def of_streams(names: Sequence[str], text: str) -> str:
-    """Return `stream A: text`, `streams A, B: text`, or `9 streams (A, B, C, D and 5 more): text`."""
+def of_streams(names: Sequence[str], text: str, *, example: bool = False) -> str:
+    """Return `stream A: text`, `each of the streams A, B: text`, or `each of 9 streams (A, B, C, D and 5 more): text`:
+    texts are about one stream. An `example` is not what is true of each.
+    """
+    if len(names) < 2:
+        return f"stream {names[0]}: {text}" if names else text
     if len(names) > NAMED:
-        return f"{format_count(len(names), 'stream')} ({in_short(names)}): {text}"
-    return f"stream{'' if len(names) == 1 else 's'} {', '.join(names)}: {text}" if names else text
+        return f"{'' if example else 'each of '}{format_count(len(names), 'stream')} ({in_short(names)}): {text}"
+    return f"{'' if example else 'each of the '}streams {', '.join(names)}: {text}"
 
 
 def in_sentences(reasons: Iterable[tuple[str, str]]) -> list[str]:

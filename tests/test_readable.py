@@ -37,8 +37,8 @@ def test_equal_reasons_of_many_streams_are_one_sentence() -> None:
     assert of_streams([], "all is there") == "all is there"
     reasons = [(f"S{number}", f"may not publish to $JS.S{number}") for number in range(500)]
     assert in_sentences([("A", "is old"), *reasons, ("B", "is old"), ("", "all is old")]) == [
-        "streams A, B: is old",
-        "500 streams (S0, S1, S2, S3 and 496 more): may not publish to $JS.<stream>",
+        "each of the streams A, B: is old",
+        "each of 500 streams (S0, S1, S2, S3 and 496 more): may not publish to $JS.<stream>",
         "all is old",
     ]
     assert in_sentences(reasons[:1]) == ["stream S0: may not publish to $JS.S0"]

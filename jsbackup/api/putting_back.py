@@ -24,7 +24,7 @@ from jsbackup.api.worker import Work, Worker, twins
 from jsbackup.config import Glob
 from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.errors import IncompleteError, TargetConflict, UsageError
-from jsbackup.putting_back.chosen import possible_streams
+from jsbackup.putting_back.chosen import FirstFound, possible_streams
 from jsbackup.putting_back.model import PutBackOptions, PutBackReport
 from jsbackup.putting_back.publishing import WritingRun
 from jsbackup.putting_back.run import PutBackRun, run_put_back
@@ -152,7 +152,8 @@ def _put_back(
 
     def work(worker: Worker) -> PutBackOutcome:
         opened = repository._opened()
-        run = PutBackRun(connection, options, dry_run, progress=WritingRun(watcher))
+        around = isinstance(source, BackupRepository)
+        run = PutBackRun(connection, options, dry_run, around, progress=WritingRun(watcher))
         with hold_to_read(
             opened,
             "put-back",
@@ -192,11 +193,13 @@ def _ranges(sequences: int | Sequence[int | tuple[int, int]]) -> tuple[tuple[int
     return tuple(found)
 
 
-def _search(repository: Repository, source: Backup | BackupRepository, options: PutBackOptions) -> BackupSearch:
+def _search(
+    repository: Repository, source: Backup | BackupRepository, options: PutBackOptions
+) -> BackupSearch | FirstFound:
     if isinstance(source, Backup):
         return BackupSearch(repository, source.id, known=Choice(source._manifest))
-    name = "".join(f"[{c}]" if c in "*?[" else c for c in possible_streams(options)[0])
-    return BackupSearch(repository, layout.LATEST, Wanted((Glob(name),)))
+    names = ("".join(f"[{c}]" if c in "*?[" else c for c in name) for name in possible_streams(options))
+    return FirstFound(tuple(BackupSearch(repository, layout.LATEST, Wanted((Glob(name),))) for name in names))
 
 
 def _lacks(one: PutBackMessage) -> bool:

@@ -13,10 +13,15 @@ _BUCKETS = ("KV_", "OBJ_")  # the prefixes of a bucket's stream
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint with the most similar name, if there is one. The stream of a bucket is similar to its name."""
+    """Return a hint with the most similar name, if there is one. The stream of a bucket is similar to its name, and to
+    what is similar to that.
+    """
     names = list(known)
     bucket = next((one for prefix in _BUCKETS if (one := prefix + name) in names), None)
     found = [bucket] if bucket else similar(name, names)
+    if not found:
+        buckets = {one.removeprefix(prefix): one for prefix in _BUCKETS for one in names if one.startswith(prefix)}
+        found = [buckets[one] for one in similar(name, buckets)]
     return f"Did you mean {found[0]}?" if found else None
 
 

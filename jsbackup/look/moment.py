@@ -13,7 +13,7 @@ __all__ = ["check_known", "end_of", "is_known", "known_until", "option_text"]
 
 def end_of(stream: StreamBackup) -> int:
     """Return the last sequence that the stream had given, also if that message was removed."""
-    return max(stream.captured.last_seq, stream.state.last_seq)
+    return stream.last_seq
 
 
 def known_until(manifest: Manifest, stream: StreamBackup) -> int:

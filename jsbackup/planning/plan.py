@@ -48,7 +48,7 @@ from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, re
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
 from jsbackup.planning.selection.masking import about_unseen, unseen
-from jsbackup.planning.selection.missed import about_missed
+from jsbackup.planning.selection.missed import about_missed, with_cause
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
 from jsbackup.planning.selection.renumbering import about_renumbered, against_renumbering
 from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
@@ -107,7 +107,7 @@ def plan_restore(
         refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)
     refusals += _unseen(kept, actions, options)
-    refusals += about_missed(kept, actions, options)
+    refusals = with_cause(refusals, list(about_missed(kept, actions, options)), actions)
     refusals += _renumbering(actions)
     actions, ahead = fit_copies(actions, manifest, target, options, facts=copies, cuts=ends)
     refusals += ahead

@@ -84,7 +84,7 @@ def _sentence(group: Sequence[Finding]) -> str:
     if all(found.reason == first.reason for found in group):
         return of_streams(names, first.reason)
     if len(names) > 1:
-        return of_streams(names, f"for example {first.sentence}")
+        return of_streams(names, f"for example {first.sentence}", example=True)
     return f"{first.sentence} (and {format_count(len(group) - 1, 'more reason')})"
 
 

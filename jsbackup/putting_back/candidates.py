@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sys import intern
 
 from jsbackup.look.message import LookedUp
+from jsbackup.names import BUCKET_STREAM
 from jsbackup.protocol.info import StoredMessage, StreamInfo
 from jsbackup.putting_back.chosen import is_value, name_of_key
 from jsbackup.putting_back.headers import MessageOrigin, comparable, is_marker, message_id, origin_in, reason_against
@@ -22,7 +23,7 @@ __all__ = ["ChosenMessage", "Judge", "content_of", "decide_value", "origin_of_me
 @dataclass(frozen=True, slots=True)
 class ChosenMessage:
     """A chosen message. `subject` is that at the target, `content` names subject, headers and payload; `reason` is why
-    it cannot be written, "" if it can.
+    it cannot be written, "" if it can. `deletes`: it deletes a key of a bucket.
     """
 
     sequence: int
@@ -33,6 +34,7 @@ class ChosenMessage:
     origin: tuple[str, int, int]
     reason: str = ""
     marker: bool = False
+    deletes: bool = False
     message_id: bytes = b""
 
     def planned(self, fate: Fate, reason: str = "", *, name: str = "", conflict: bool = False) -> PlannedMessage:
@@ -100,6 +102,7 @@ class Judge:
             origin_of_message("", self.entry.name, message).message,
             reason,
             is_marker(message.headers),
+            self.entry.name.startswith(BUCKET_STREAM) and not is_value(message.headers),
             message_id(message.headers),
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
+from jsbackup.engine.link.source import FindBackup
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.look.buckets.bucket import KeyValueBucket, key_subjects
 from jsbackup.look.message import LookedUp
@@ -12,25 +14,44 @@ from jsbackup.look.newest_messages import newest_messages
 from jsbackup.look.stream import find_stream, messages_of, with_messages
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.putting_back.model import PutBackOptions
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import AtSequence, Cut
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
 
-__all__ = ["ChosenMessages", "find_entry", "is_value", "name_of_key", "possible_streams", "target_name"]
+__all__ = ["ChosenMessages", "FirstFound", "find_entry", "is_value", "name_of_key", "possible_streams", "target_name"]
 
 
 def possible_streams(options: PutBackOptions) -> tuple[str, ...]:
-    """Return the names that the stream may have: of a bucket, its own name may have been given."""
-    prefix = BUCKET_STREAM if options.keys else OBJECT_STREAM if options.object_name is not None else ""
-    return tuple(dict.fromkeys([_full(prefix, options.stream), options.stream]))
+    """Return the names that the stream may have, the likeliest first: of a bucket, its own name may have been given."""
+    name = options.stream
+    if options.keys or options.object_name is not None:
+        return tuple(dict.fromkeys([_full(BUCKET_STREAM if options.keys else OBJECT_STREAM, name), name]))
+    return tuple(dict.fromkeys([name, _full(BUCKET_STREAM, name)]))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFound:
+    """Finds a backup by the first search that finds one; at least one is given."""
+
+    searches: Sequence[FindBackup]
+
+    def __call__(self, source: Source) -> Manifest:
+        """Raises as the first search, if all fail for a UsageError."""
+        problems: list[UsageError] = []
+        for search in self.searches:
+            try:
+                return search(source)
+            except UsageError as error:
+                problems.append(error)
+        raise problems[0]
 
 
 def target_name(options: PutBackOptions, entry: StreamBackup) -> str:
     """Return the name of the stream to write to."""
     if options.to is None:
         return entry.name
-    prefix = BUCKET_STREAM if options.keys else OBJECT_STREAM if options.object_name is not None else ""
+    prefix = next((one for one in (BUCKET_STREAM, OBJECT_STREAM) if entry.name.startswith(one)), "")
     return _full(prefix, options.to)
 
 
@@ -47,20 +68,16 @@ def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
     """
     known = {stream.name for stream in manifest.streams}
     name = next((one for one in possible_streams(options) if one in known), possible_streams(options)[0])
-    if not options.keys and options.object_name is None and name not in known:
-        for prefix, option in ((BUCKET_STREAM, "--key KEY"), (OBJECT_STREAM, "--object NAME")):
-            if prefix + name in known:
-                raise UsageError(
-                    f"backup {manifest.id} has no stream {name}, but {prefix}{name}",
-                    hint=f"Choose what to put back with {option}.",
-                )
+    if not options.keys and options.object_name is None and name not in known and OBJECT_STREAM + name in known:
+        raise UsageError(
+            f"backup {manifest.id} has no stream {name}, but {OBJECT_STREAM}{name}",
+            hint="Choose what to put back with --object NAME.",
+        )
     entry = with_messages(manifest, find_stream(manifest, name))
     if options.keys and not name.startswith(BUCKET_STREAM):
         raise UsageError(f"stream {name} is not a bucket", hint="Choose messages with --subject or --sequence.")
     if options.object_name is not None and not name.startswith(OBJECT_STREAM):
         raise UsageError(f"stream {name} is not an object store", hint="Choose messages with --subject or --sequence.")
-    if not options.keys and name.startswith(BUCKET_STREAM):
-        raise UsageError(f"stream {name} is a bucket", hint="Choose keys with --key; --key '>' is all of them.")
     if options.object_name is None and name.startswith(OBJECT_STREAM):
         raise UsageError(f"stream {name} is an object store", hint="Choose a file with --object.")
     return entry

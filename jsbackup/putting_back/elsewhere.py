@@ -1,8 +1,9 @@
-"""The command that puts a value back which the named backup does not know any more, but another one."""
+"""Values that the backup does not know any more, but another one: taken from there, or the command that does so."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.look.buckets.bucket import KeyValueBucket
@@ -13,7 +14,52 @@ from jsbackup.putting_back.model import PutBackOptions
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 
-__all__ = ["with_other_backup"]
+__all__ = ["Around", "find_around", "with_other_backup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Another backup that has what was chosen, and the options that choose it there. `notes` are sentences about it."""
+
+    manifest: Manifest
+    options: PutBackOptions
+    notes: tuple[str, ...]
+
+
+def find_around(repository: Repository, manifest: Manifest, options: PutBackOptions) -> Around | None:
+    """Return the one backup around the moment that has all of the chosen keys, as `kv get latest --at` finds them; None
+    if there is none.
+
+    Raises:
+        JsBackupError: by these backups, a key had no value.
+        IntegrityError, KeyUnavailable, StoreError: they cannot be read.
+    """
+    at = options.at
+    if at is None or not options.keys:
+        return None
+    series = find_series(repository, KeyValueBucket(repository.objects, manifest, find_entry(manifest, options)), at)
+    places: set[tuple[str, bool]] = set()
+    notes = []
+    for key in options.keys:
+        if not is_subject(key):
+            if not series.after.keys(at, key).certain:
+                return None
+            places.add((series.after.manifest.id, False))
+            notes.append(f"keys {key} are taken from backup {series.after.manifest.id}")
+            continue
+        try:
+            found = series.value(key)
+        except IncompleteError:
+            return None
+        places.add((found.bucket.manifest.id, bool(found.witness)))
+        proof = f"; as backup {found.witness} shows, it was not written until {at}" if found.witness else ""
+        notes.append(f"revision {found.revision.revision} of {key} is in backup {found.bucket.manifest.id}{proof}")
+    if len(places) != 1:
+        return None
+    [(backup, is_proved)] = places
+    if is_proved:  # it is from before the moment: what it has last is the value
+        options = replace(options, at=None)
+    return Around(repository.manifest(backup, in_part=True), options, tuple(notes))
 
 
 def with_other_backup(

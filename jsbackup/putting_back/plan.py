@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from jsbackup.config import nearest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.errors import JsBackupError, PlanRefused
+from jsbackup.errors import JsBackupError, NatsError, PlanRefused
 from jsbackup.names import BUCKET_STREAM, is_subject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.putting_back.candidates import ChosenMessage, Judge, decide_value
@@ -56,13 +57,13 @@ async def make_plan(
     denied = await js.link.denial(js.prefix.subject("STREAM", "MSG", "GET", info.name), b"{}")
     if denied is not None:
         raise denied
-    plan = PutBackPlan(manifest, entry, info, options, notes=tuple(notes_about(info)))
+    plan = PutBackPlan(manifest, entry, info, options)
     is_object = options.object_name is not None
     if blocked := tuple(blocked_by_config(info, rolls_up=is_object)):
         return replace(plan, blocked=blocked)
     if is_object:
         plan = await plan_object(js, objects, plan)
-        return replace(plan, notes=(*plan.notes, *notes_on_age(info, plan.writes, now_ns)))
+        return _with_consequences(replace(plan, notes=(*plan.notes, *notes_on_age(info, plan.writes, now_ns))))
     chosen = ChosenMessages(objects, manifest, entry, options)
     judge = Judge(entry, info, _subjects_at(entry, info), js.link.max_payload_bytes, now_ns)
     candidates = await in_thread(lambda: judge.judge(chosen))
@@ -73,7 +74,8 @@ async def make_plan(
     notes = (*_notes_on_identity(plan, plan.messages), *notes_on_age(info, plan.writes, now_ns), *chosen.unknown)
     plan = replace(plan, notes=(*plan.notes, *notes))
     added, size = room_for(plan.writes, replacing=one_each)
-    return replace(plan, blocked=tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite)))
+    blocked = tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite))
+    return _with_consequences(replace(plan, blocked=blocked))
 
 
 async def _target(js: JetStream, name: str) -> StreamInfo:
@@ -81,9 +83,23 @@ async def _target(js: JetStream, name: str) -> StreamInfo:
     if info is None:
         raise PlanRefused(
             f"nothing was written: there is no stream {name} at the target",
-            hint="Restore it (jsbackup restore), or name another one with --to.",
+            hint=await _near(js, name) or "Restore it (jsbackup restore), or name another one with --to.",
         )
     return info
+
+
+async def _near(js: JetStream, name: str) -> str | None:
+    try:
+        return nearest(name, (await js.stream_names()).entries)
+    except NatsError:  # the user may not list them
+        return None
+
+
+def _with_consequences(plan: PutBackPlan) -> PutBackPlan:
+    """Return the plan with what happens elsewhere if it is carried out."""
+    if not plan.writes or plan.refusal() is not None:
+        return plan
+    return replace(plan, notes=(*notes_about(plan.target), *plan.notes))
 
 
 def _subjects_at(entry: StreamBackup, info: StreamInfo) -> Callable[[str], str]:
@@ -124,6 +140,8 @@ async def _plan_values(js: JetStream, plan: PutBackPlan, candidates: Sequence[Ch
             found.append(one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed"))
         elif newest[one.subject] is not one:
             found.append(one.planned(Fate.LEFT_OUT, "a later chosen message has its subject"))
+        elif one.deletes:
+            found.append(one.planned(Fate.LEFT_OUT, "it deletes the key, and only values are put back"))
         else:
             last = present.get(one.subject)
             found.append(decide_value(one, last, key=key, overwrite=plan.options.overwrite))
@@ -206,7 +224,7 @@ def _is_same_stream(plan: PutBackPlan) -> bool:
 
 def _notes_on_identity(plan: PutBackPlan, messages: Sequence[PlannedMessage]) -> list[str]:
     known = any(one.fate is Fate.THERE for one in messages)
-    if known or plan.options.keys or _is_same_stream(plan) or plan.target.name != plan.entry.name:
+    if known or keeps_one(plan.target) or _is_same_stream(plan) or plan.target.name != plan.entry.name:
         return []
     return [
         f"stream {plan.target.name} is not the one that was backed up, but was created at {plan.target.created}: "

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.errors import IncompleteError
 from jsbackup.putting_back.chosen import ChosenMessages
-from jsbackup.putting_back.elsewhere import with_other_backup
+from jsbackup.putting_back.elsewhere import find_around, with_other_backup
 from jsbackup.putting_back.model import PutBackOptions, PutBackPlan, PutBackReport
 from jsbackup.putting_back.object_writing import write_object
 from jsbackup.putting_back.plan import make_plan
@@ -27,11 +27,15 @@ __all__ = ["PutBackRun", "run_put_back"]
 
 @dataclass(slots=True)
 class PutBackRun:
-    """A run of `put-back`. `plan` is set once it is made, and `progress` says what was written since."""
+    """A run of `put-back`. `plan` is set once it is made, and `progress` says what was written since.
+
+    `around`: if the backup does not know any more what keys were at the moment, another one around it may be taken.
+    """
 
     connection: Connection
     options: PutBackOptions
     dry_run: bool = False
+    around: bool = False
     plan: PutBackPlan | None = None
     progress: WritingRun = field(default_factory=WritingRun)
 
@@ -54,16 +58,31 @@ async def run_put_back(run: PutBackRun, repository: Repository, backup: Manifest
     async with connect_jetstream(run.connection) as js:
         manifest = await found_for(js, run.connection, backup)
         objects = repository.objects
-        try:
-            plan = run.plan = await make_plan(js, objects, manifest, run.options, now_ns=time.time_ns())
-        except IncompleteError as error:
-            problem = error
-            raise await in_thread(lambda: with_other_backup(problem, repository, manifest, run.options)) from None
+        plan = run.plan = await _plan(js, repository, run, manifest)
         if run.dry_run or plan.refusal() is not None or not plan.writes:
             return PutBackReport(plan)
         if plan.file is not None:
             return await write_object(js, objects, plan, run.progress)
-        chosen = ChosenMessages(objects, manifest, plan.entry, run.options)
+        chosen = ChosenMessages(objects, plan.manifest, plan.entry, plan.options)
         if keeps_one(plan.target):
             return await write_messages(js, chosen, plan, run.progress)
         return await write_in_turn(js, chosen, plan, run.progress)
+
+
+async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest: Manifest) -> PutBackPlan:
+    """Return the plan, by another backup where this one cannot say what keys were. Raises as `make_plan`."""
+    plan, problem = None, None
+    try:
+        plan = await make_plan(js, repository.objects, manifest, run.options, now_ns=time.time_ns())
+    except IncompleteError as error:
+        problem = error
+    if run.around and (plan is None or plan.incomplete):
+        around = await in_thread(lambda: find_around(repository, manifest, run.options))
+        if around is not None:
+            found = await make_plan(js, repository.objects, around.manifest, around.options, now_ns=time.time_ns())
+            return replace(found, notes=(*around.notes, *found.notes))
+    if problem is not None:
+        told = problem
+        raise await in_thread(lambda: with_other_backup(told, repository, manifest, run.options)) from None
+    assert plan is not None
+    return plan

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
 
+from jsbackup.config import similar
 from jsbackup.errors import IntegrityError, NoFolder, RepositoryNotFound
 from jsbackup.repository import layout
 from jsbackup.stores.base import Store, glance_of
 
-__all__ = ["holds_anything", "in_a_folder", "is_vacant", "no_repository"]
+__all__ = ["holds_anything", "in_a_folder", "is_vacant", "no_repository", "nothing_at"]
 
 # Left by an interrupted `init`.
 _TRACES = {layout.ObjectKind.PROBE, layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER}
+
+# How many names beside a location are compared with it.
+_MOST_BESIDE = 1000
 
 # How many repositories are listed.
 _NAMED = 5
@@ -70,3 +76,19 @@ def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
             f"no repository at {store.location}, which holds other files", hint="Check the location."
         )
     return None
+
+
+def nothing_at(store: Store) -> RepositoryNotFound:
+    """Return the error for an empty location. A repository beside it with a similar name is suggested."""
+    beside = _similar_beside(Path(store.location)) if store.location.startswith("/") else None
+    hint = f"Did you mean {beside}?" if beside else "Check the location. 'jsbackup init' makes a repository there."
+    return RepositoryNotFound(f"no repository at {store.location}", hint=hint)
+
+
+def _similar_beside(folder: Path) -> Path | None:
+    try:
+        names = [one.name for one in islice(folder.parent.iterdir(), _MOST_BESIDE)]
+        found = [folder.parent / name for name in similar(folder.name, names)]
+        return next((one for one in found if (one / layout.DESCRIPTOR).is_file()), None)
+    except OSError:
+        return None

@@ -234,6 +234,11 @@ class StreamBackup:
         return f"stream {self.name} is of an archive format that is not known here" if opaque else ""
 
     @property
+    def last_seq(self) -> int:
+        """The last sequence that the stream had given, also if that message was deleted."""
+        return max(self.captured.last_seq, self.state.last_seq)
+
+    @property
     def emptied(self) -> str:
         """The warning that its messages are gone, with the backup that had them; "" if there is none."""
         return self._warning(EMPTIED)

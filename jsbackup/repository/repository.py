@@ -41,7 +41,7 @@ from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
-from jsbackup.repository.location import no_repository
+from jsbackup.repository.location import no_repository, nothing_at
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -303,7 +303,10 @@ class Repository:
             return layout.resolve_backup(text, ids)
         except UsageError as error:
             if text in self.newest_names():
-                hint = f"{text} is a stream: write '{layout.LATEST} {text}', the backup before the stream."
+                hint = (
+                    f"{text} is a stream: write '{layout.LATEST} {text}', the backup before the stream; or only "
+                    f"'{layout.LATEST}', where a command takes no stream."
+                )
                 raise error.with_hint(hint) from None
             raise
 
@@ -367,8 +370,7 @@ class Repository:
 def _read_descriptor(store: Store) -> bytes:
     with suppress(ObjectNotFound):
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
-    empty = RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
-    error = no_repository(store) or empty
+    error = no_repository(store) or nothing_at(store)
     # The descriptor is stored before any backup: objects that were seen may belong to a new repository.
     try:
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)

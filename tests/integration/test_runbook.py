@@ -119,7 +119,11 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     # A refusal in the second.
     written(bank="replicas = 3")
-    refused(15, "restore 2: nothing was restored: streams LOG, ORDERS: has 3 replicas, the target is a single server")
+    refused(
+        15,
+        "restore 2: nothing was restored: each of the streams LOG, ORDERS: has 3 replicas, the target is a single "
+        "server",
+    )
     # What only together cannot be: a stream twice, subjects, the limit of an account.
     again = '[[restore]]\nbackup = "latest"\nuser = "shop"\npassword = "env://RUNBOOK_PASSWORD"\n'
     written(more=again + 'streams = ["LOG"]')
@@ -148,7 +152,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
         [("KEPT", 50, True)],
     ]
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"KEPT": 50}
-    refused(16, "restore 1: nothing was restored: streams LOG, ORDERS: exists at the target")
+    refused(16, "restore 1: nothing was restored: each of the streams LOG, ORDERS: exists at the target")
 
     # A failure midway: a stream of the second comes into being while the first is restored.
     _clear(server)

@@ -260,3 +260,43 @@ def test_a_stream_goes_from_a_server_through_a_table_to_a_server(
         done = typed("restore", "latest", "-s", target.url, "-r", other)
         assert done.code == 0, done.err
         assert compare(before, asyncio.run(look(target.url))) == []
+
+
+@pytest.mark.nats
+def test_a_bucket_that_comes_back_from_a_table_is_one(spark: SparkSession, typed: Type, tmp_path: Path) -> None:
+    """Without its configuration too, clients can use it, and it keeps all of its revisions."""
+
+    async def fill(url: str) -> None:
+        async with connected(url) as nc:
+            bucket = await nc.jetstream().create_key_value(bucket="settings", history=5)
+            for value in (b"1", b"2", b"3"):
+                await bucket.put("a", value)
+            await bucket.put("b", b"1")
+            await (await nc.jetstream().create_object_store("files")).put("f", b"text")
+
+    async def use(url: str) -> None:
+        async with connected(url) as nc:
+            bucket = await nc.jetstream().key_value("settings")
+            assert [one.value for one in await bucket.history("a")] == [b"1", b"2", b"3"]
+            await bucket.put("a", b"4")
+            await bucket.purge("b")
+            assert [one.value for one in await bucket.history("a")] == [b"2", b"3", b"4"]
+            files = await nc.jetstream().object_store("files")
+            assert (await files.get("f")).data == b"text"
+            await files.put("f", b"more")
+
+    repo, other, table = tmp_path / "repo", tmp_path / "other", tmp_path / "table"
+    with NatsServer(NEWEST) as server, NatsServer(NEWEST) as target:
+        asyncio.run(fill(server.url))
+        assert typed("backup", "-s", server.url, "-r", repo).code == 0
+        assert typed("export", "latest", "-r", repo, "--format", "jsonl", "--output", table).code == 0
+        assert typed("import", table, "--format", "jsonl", "-r", other).code == 0
+        document = typed("show", "latest", "-r", other, "--json").document
+        config = next(one["config"] for one in document["streams"] if one["name"] == "KV_settings")
+        assert (config["max_msgs_per_subject"], config["allow_rollup_hdrs"], config["subjects"]) == (
+            3,
+            True,
+            ["$KV.settings.>"],
+        )
+        assert typed("restore", "latest", "-s", target.url, "-r", other).code == 0
+        asyncio.run(use(target.url))

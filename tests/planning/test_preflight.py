@@ -22,11 +22,14 @@ def _all_said(*refusals: Finding) -> str:
 def test_equal_reasons_are_one_sentence_with_the_streams() -> None:
     assert _said(("A", "is there")) == "stream A: is there"
     assert _said(("", "all is lost")) == "all is lost"
-    assert _said(("A", "is there"), ("B", "is there")) == "streams A, B: is there"
-    assert _said(("A", "is there"), ("B", "is old"), ("C", "is there")) == "streams A, C: is there; stream B: is old"
+    assert _said(("A", "is there"), ("B", "is there")) == "each of the streams A, B: is there"
+    assert (
+        _said(("A", "is there"), ("B", "is old"), ("C", "is there"))
+        == "each of the streams A, C: is there; stream B: is old"
+    )
     four, five = ([(name, "is there") for name in names] for names in ("ABCD", "ABCDE"))
-    assert _said(*four) == "streams A, B, C, D: is there"
-    assert _said(*five) == "5 streams (A, B, C, D and 1 more): is there"
+    assert _said(*four) == "each of the streams A, B, C, D: is there"
+    assert _said(*five) == "each of 5 streams (A, B, C, D and 1 more): is there"
 
 
 def test_many_reasons_of_one_rule_are_one_sentence_with_an_example() -> None:
@@ -46,7 +49,7 @@ def test_a_reason_of_many_streams_is_not_hidden_by_other_reasons_of_the_rule() -
     many = [(f"S{number}", "is there") for number in range(9)]
     others = [(f"T{number}", f"is there since {number}") for number in range(9)]
     assert _said(*many, *others) == (
-        "9 streams (S0, S1, S2, S3 and 5 more): is there; "
+        "each of 9 streams (S0, S1, S2, S3 and 5 more): is there; "
         "9 streams (T0, T1, T2, T3 and 5 more): for example stream T0: is there since 0"
     )
 

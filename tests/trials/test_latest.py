@@ -344,7 +344,7 @@ def test_a_stream_that_is_gone_comes_from_the_newest_backup_that_has_it(
     later = [backup_of(typed("backup", *where, "--json")) for _ in range(4)][-1]
     done = typed("restore", "latest", "PAYMENTS", *where, "--json")
     assert (done.code, backup_of(done)) == (0, had)
-    assert f"{later} is newer but not used: it lacks some of the named streams" in done.err
+    assert f"{later} is newer but not used: it has no stream PAYMENTS" in done.err
     # All of it is what there was last; that PAYMENTS is not in it is said.
     planned = typed("plan", "latest", *where, "--if-exists", "replace", "--json")
     said = f"stream PAYMENTS is not in {later}; the newest backup that has it is {had}, made "
@@ -382,7 +382,7 @@ def test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one(
     replace = (*where, "--if-exists", "replace")
     done = typed("restore", "latest", *replace, "--json")
     assert (done.code, backup_of(done)) == (0, whole)
-    assert f"{partial} is newer but not used: it is partial, and lacks PAYMENTS" in done.err
+    assert f"{partial} is newer but not used: it is partial, and lacks PAYMENTS: it broke off" in done.err
     # What it has is whole.
     assert backup_of(typed("restore", "latest", "ORDERS", *replace, "--json")) == partial
     # Restored by its id, or where there is no other, it lacks something: that is no success.

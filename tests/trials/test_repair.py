@@ -222,3 +222,32 @@ def test_status_tells_of_damage_that_others_found_and_of_objects_that_are_gone(
         path.unlink()
     status = typed("status", "-r", repo)
     assert status.code == 17 and "1 stored object is missing, or not of the size that was stored" in status.out
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_what_was_put_right_by_hand_is_sound_again_after_verify_or_repair(
+    server: NatsServer, typed: Type, tmp_path: Path, command: str
+) -> None:
+    repo, second = tmp_path / "repo", tmp_path / "second"
+    assert typed("backup", "-s", server.url, "-r", repo).code == 0
+    assert typed("copy", "--to-repo", second, "-r", repo).code == 0
+    segment = segments(repo)[0]
+    whole = segment.read_bytes()
+    flip(segment)
+    assert typed("verify", "-r", repo).code == 14
+    segment.write_bytes(whole)
+    status = typed("status", "-r", repo)
+    assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
+    assert "If they have been put right otherwise, 'jsbackup verify' reads them again and records it." in status.out
+    if command == "repair":
+        done = typed("repair", "--from", second, "--dry-run", "-r", repo)
+        assert done.code == 0 and "1 object that is recorded as damaged is sound\n" in done.out
+        assert typed("status", "-r", repo).code == 17
+        done = typed("repair", "--from", second, "-r", repo)
+        assert done.code == 0 and "1 object that is recorded as damaged is sound; recorded\n" in done.out
+        assert "nothing else is known to be missing or damaged" in done.out
+        assert typed("repair", "--from", second, "-r", repo, "--json").document["sound"] == 0
+    else:
+        assert typed("verify", "-r", repo).code == 0
+    status = typed("status", "-r", repo)
+    assert "damaged-objects" not in status.out, status

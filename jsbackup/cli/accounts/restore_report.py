@@ -25,8 +25,10 @@ Finders = Mapping["StoredAccount", "Finder"]
 """The finder of the backup of each account."""
 
 
-def tell_all_plans(output: Output, plans: Sequence[AccountPlan], finders: Finders) -> int:
-    """Print the plans of all accounts; return the exit code."""
+def tell_all_plans(
+    output: Output, plans: Sequence[AccountPlan], finders: Finders, left_out: Sequence[StoredAccount]
+) -> int:
+    """Print the plans of all accounts; return the exit code. Those `left_out` have none of the named streams."""
     documents = [_plan_json(one, finders) for one in plans]
     refused = [one for one in plans if one.code]
 
@@ -44,15 +46,15 @@ def tell_all_plans(output: Output, plans: Sequence[AccountPlan], finders: Finder
         else:
             output.line(f"all accounts can be restored: {len(plans)}")
 
-    output.result({"accounts": documents}, text)
+    output.result({"accounts": documents, "left_out": [_left_out_json(one) for one in left_out]}, text)
     if refused:
         return combined((one.code for one in refused), mixed=PlanRefused.exit_code)
     lacking = any(not isinstance(one.preview, JsBackupError) and one.preview.plan.missing for one in plans)
     return IncompleteError.exit_code if lacking else 0
 
 
-def tell_all_restores(output: Output, done: AllRestores, finders: Finders) -> int:
-    """Print the results of all accounts; return the exit code."""
+def tell_all_restores(output: Output, done: AllRestores, finders: Finders, left_out: Sequence[StoredAccount]) -> int:
+    """Print the results of all accounts; return the exit code. `left_out` is as of `tell_all_plans`."""
     documents = [_restore_json(one, finders) for one in done.accounts]
     result = (
         "refused" if done.refused else {0: "restored", IncompleteError.exit_code: "partial"}.get(done.code, "failed")
@@ -74,17 +76,28 @@ def tell_all_restores(output: Output, done: AllRestores, finders: Finders) -> in
             output.line(State("refused"), f": nothing was changed in any of {accounts}, for {count} of them")
             output.line("hint: See 'jsbackup plan --all-accounts' with the same options for all of it.")
             return
-        streams = sum(len(one.report.streams) for one in done.accounts if one.report is not None)
-        words = {0: "restored", IncompleteError.exit_code: "incomplete"}
+        reports = [one.report for one in done.accounts if one.report is not None]
+        streams = format_count(sum(len(one.streams) for one in reports), "stream")
+        skipped = sum(len(one.plan.skipped) for one in reports)
         counts: dict[str, int] = {}
         for one in done.accounts:
-            word = words.get(one.code, "failed")
+            word = _word(one)
             counts[word] = counts.get(word, 0) + 1
         parts = ", ".join(f"{count} {word}" for word, count in counts.items())
-        output.line(f"{format_count(len(done.accounts), 'account')}: {parts}; {format_count(streams, 'stream')}")
+        tail = f" restored, {skipped:,} skipped" if skipped else ""
+        output.line(f"{format_count(len(done.accounts), 'account')}: {parts}; {streams}{tail}")
 
-    output.result({"result": result, "accounts": documents}, text)
+    left = [_left_out_json(one) for one in left_out]
+    output.result({"result": result, "accounts": documents, "left_out": left}, text)
     return done.code
+
+
+def _word(one: AccountRestore) -> str:
+    """Return what became of an account, in a word. It is skipped if all that it was to get is there."""
+    if one.code:
+        return "incomplete" if one.code == IncompleteError.exit_code else "failed"
+    skipped = one.report is not None and not one.report.streams and one.report.plan.skipped
+    return "skipped" if skipped else "restored"
 
 
 def _plan_json(one: AccountPlan, finders: Finders) -> JsonObject:
@@ -100,6 +113,14 @@ def _restore_json(one: AccountRestore, finders: Finders) -> JsonObject:
         "code": one.code,
         "result": None if one.report is None else restored_json(one.report, finders[one.part.stored]),
         "error": None if one.error is None else error_json(one.error)["error"],
+    }
+
+
+def _left_out_json(one: StoredAccount) -> JsonObject:
+    return {
+        "account": one.origin.account,
+        "account_name": one.origin.account_name or None,
+        "domain": one.origin.domain or None,
     }
 
 

@@ -113,7 +113,7 @@ def import_(
     With --format, import a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
     makes them, says which streams there are; else give --stream. Columns: sequence, timestamp_ns (in JSON lines:
     time), subject, data, and headers if there are any. A stream without a configuration is stored in files, with its
-    own name as its subject.
+    own name as its subject; KV_NAME and OBJ_NAME get what clients need of a bucket or an object store.
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
@@ -288,7 +288,10 @@ def export(
     patterns = tuple(map(parse_glob, streams))
     wanted, choosing = None if archive is None else Archive(archive), parse_choosing(backup, origins, tags)
     if archive is not None and kind != "nats-cli":
-        raise UsageError("--archive makes sense for --format nats-cli only")
+        raise UsageError(
+            f"--archive is for --format nats-cli, and this is --format {kind}",
+            hint="Leave out --archive, or write --format nats-cli.",
+        )
     if kind in CONFIG_FORMATS and (given := about_messages(typed)):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
     options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())

@@ -23,7 +23,7 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.repair_report import tell_repair
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import JsBackupError, RepositoryNotFound, UsageError
 
 if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
@@ -106,7 +106,12 @@ def _other(shared: Shared, repository: Repository, location: str) -> Store:
     other = store_at(location, replace(shared, s3={}, variables="JSBACKUP_FROM_"))
     if other.location == repository.store.location:
         raise UsageError(f"{other.location} cannot be repaired from itself", hint="Name another one with --from.")
-    Repository.open(other)  # checks that it is a repository; objects are copied without a key
+    try:
+        Repository.open(other)  # checks that it is a repository; objects are copied without a key
+    except RepositoryNotFound as error:
+        near = error.hint or ""
+        hint = near if near.startswith("Did you mean") else "Name a repository that has copies of these backups."
+        raise error.with_message(f"--from: {error.message}").with_hint(hint) from None
     return other
 
 

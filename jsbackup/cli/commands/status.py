@@ -206,9 +206,12 @@ def _ask_system(
 
     connection = accounts.connection(shared)
     try:
-        return run_async(list_live_accounts(connection, accounts.choice(connection), left_out)), None
+        found = run_async(list_live_accounts(connection, accounts.choice(connection), left_out))
     except NatsError as error:
         return None, error
+    for note in found.notes:
+        shared.output.note(f"note: {note}")
+    return found, None
 
 
 def _tell(

@@ -195,7 +195,7 @@ def _stream_row(stream: StreamBackup) -> tuple[str, ...]:
         format_bytes(stream.captured.bytes),
         format_bytes(_stored_size(stream)),
         str(stream.captured.first_seq),
-        str(stream.captured.last_seq),
+        str(stream.last_seq),
         str(len(stream.consumers)),
         str(len(stream.segments)),
         read_as(stream_json(stream)),

@@ -70,6 +70,7 @@ def _print_group(output: Output, group: Sequence[Said]) -> None:
         return
     lost = sum(one.lost.messages for one in group if one.lost)
     shown = first if all(one.text == first.text for one in group) else key
+    of = f"each of {of}" if len(names) > 1 else of
     _print(output, shown, of, f" (lost: {format_count(lost, 'message')})" if lost else "")
 
 

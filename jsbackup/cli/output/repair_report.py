@@ -23,6 +23,7 @@ def tell_repair(output: Output, report: RepairReport) -> int:
         "mended": report.mended,
         "beside": report.beside,
         "lost": report.lost,
+        "sound": report.sound,
         "manifests": [_manifest_json(one, error) for one, error in report.manifests],
         "objects": [_object_json(one, outcome) for one, outcome in report.objects],
         "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
@@ -56,8 +57,15 @@ def _manifest_json(one: BrokenManifest, error: JsBackupError | None) -> JsonObje
 
 
 def _print(output: Output, report: RepairReport) -> None:
+    if report.sound:
+        which = (
+            "object that is recorded as damaged is sound"
+            if report.sound == 1
+            else "objects that are recorded as damaged are sound"
+        )
+        output.line(f"{report.sound:,} {which}" + ("" if report.dry_run or report.not_recorded else "; recorded"))
     if not (report.objects or report.manifests or report.beyond):
-        output.line("nothing is known to be missing or damaged")
+        output.line(f"nothing {'else ' if report.sound else ''}is known to be missing or damaged")
         return
     for manifest, error in report.manifests:
         could = "could be put back" if report.dry_run else "put back"

@@ -27,6 +27,7 @@ from jsbackup.times import parse_time
 
 __all__ = ["Growth", "Report", "growth_of_line", "recovery_point_seconds", "status_json", "tell_status"]
 
+_MOST_DRILLED = 5  # streams of a drill in a line
 _DAY_SECONDS = 86_400
 _GROWTH_DAYS = (1, 7, 30)
 
@@ -283,4 +284,10 @@ def _drill_text(report: Report) -> str:
         return "never"
     came = "restored and proved" if newest.ok else "FAILED"
     took = format_seconds(newest.seconds)
-    return f"{span(report.age_seconds(newest.ended))} ago, backup {newest.backup} {came} in {took}"
+    said = f"{span(report.age_seconds(newest.ended))} ago, backup {newest.backup} {came} in {took}"
+    counts = f"{format_count(newest.restored, 'stream')}, {format_count(newest.messages, 'message')}"
+    if newest.everything:
+        return f"{said} ({counts})"
+    names = ", ".join(one.name for one in newest.streams[:_MOST_DRILLED])
+    names += ", …" if newest.restored > _MOST_DRILLED else ""
+    return f"{said}, only in part: {names or 'no stream'} ({counts})"

@@ -16,7 +16,15 @@ from jsbackup.errors import UsageError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.origin import Origin
 
-__all__ = ["AccountChoice", "AccountsChosen", "choose_accounts", "streams_of", "twin_names"]
+__all__ = [
+    "AccountChoice",
+    "AccountsChosen",
+    "choose_accounts",
+    "excluded_nothing",
+    "refuse_missing",
+    "streams_of",
+    "twin_names",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ def choose_accounts(
         cluster=seen.cluster,
         domains=seen.domains,
         gone=seen.gone,
-        notes=(*sources.notes, *_missed(choice.exclude, seen.survey.accounts)),
+        notes=(*sources.notes, *excluded_nothing(choice.exclude, seen.survey.accounts)),
     )
 
 
@@ -164,11 +172,14 @@ def refuse_missing(globs: Sequence[Glob], accounts: Sequence[FoundAccount]) -> N
             raise UsageError(f"no account with JetStream is named {glob.pattern}", hint=hint)
 
 
-def _missed(globs: Sequence[Glob], accounts: Sequence[FoundAccount]) -> list[str]:
+def excluded_nothing(globs: Sequence[Glob], accounts: Sequence[FoundAccount], of: str = "") -> list[str]:
+    """Return a sentence for each pattern of --exclude-account that matches none of the accounts, which are those `of`
+    something.
+    """
     known = sorted({name for one in accounts for name in one.names})
     missed = [glob for glob in globs if not any(map(glob.matches, known))]
     nearby = {glob: nearest(glob.pattern, known) for glob in missed}
     return [
-        f"--exclude-account {glob.pattern} matches no account{f' ({near})' if near else ''}"
+        f"--exclude-account {glob.pattern} matches no account{of}{f' ({near})' if near else ''}"
         for glob, near in nearby.items()
     ]

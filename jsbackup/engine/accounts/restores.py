@@ -40,11 +40,14 @@ _PREVIEW = "jsbackup plan --all-accounts"
 
 @dataclass(frozen=True, slots=True)
 class AccountPart:
-    """What is to be restored of an account: its chosen backup, and the target, or an error if either is missing."""
+    """What is to be restored of an account: its chosen backup, and the target, or an error if either is missing; and
+    with which options.
+    """
 
     stored: StoredAccount
     choice: Choice | JsBackupError
     target: AccountTarget | JsBackupError
+    options: RestoreOptions
 
     @property
     def error(self) -> JsBackupError | None:
@@ -94,9 +97,7 @@ class AllRestores:
         return combined([*codes, *([0] if done else [])])
 
 
-def preview_accounts(
-    parts: Sequence[AccountPart], repository: Repository, options: RestoreOptions, complete: Complete
-) -> list[AccountPlan]:
+def preview_accounts(parts: Sequence[AccountPart], repository: Repository, complete: Complete) -> list[AccountPlan]:
     """Return the plan of each account. Conflicts of those that share a target are among the refusals."""
 
     async def look(part: AccountPart) -> tuple[Preview, JetStreamPlace]:
@@ -105,7 +106,8 @@ def preview_accounts(
         async with connect_jetstream(connection) as js:
             await check_account(js, _known(part.target))
             place = await jetstream_place(js)
-        preview = await preview_restore(connection, repository, part.choice.manifest, options, now_ns=time.time_ns)
+        manifest = part.choice.manifest
+        preview = await preview_restore(connection, repository, manifest, part.options, now_ns=time.time_ns)
         return replace(preview, plan=with_elsewhere(preview.plan, part.choice)), place
 
     looked = [(part, _attempt(part, partial(_completed, complete, look))) for part in parts]
@@ -127,7 +129,6 @@ def preview_accounts(
 def restore_accounts(
     parts: Sequence[AccountPart],
     repository: Repository,
-    options: RestoreOptions,
     settings: RestoreSettings,
     *,
     complete: Complete,
@@ -142,7 +143,7 @@ def restore_accounts(
         connection = part.target.login.connection
         async with connect_jetstream(connection) as js:
             await check_account(js, _known(part.target))
-            run = RestoreRun(connection, options, settings)
+            run = RestoreRun(connection, part.options, settings)
             return await prepare_restore(run, repository, js, part.choice.manifest), await jetstream_place(js)
 
     tried = [(part, _attempt(part, partial(_completed, complete, prepare))) for part in parts]
@@ -150,7 +151,7 @@ def restore_accounts(
     blocked = {id(part): one for part, one in ready if isinstance(one, JsBackupError)}
     if blocked:
         return AllRestores(tuple(AccountRestore(part, error=blocked.get(id(part))) for part in parts), refused=True)
-    restore = partial(_restored, repository=repository, options=options, settings=settings)
+    restore = partial(_restored, repository=repository, settings=settings)
     return AllRestores(
         tuple(
             restore(part, one[0], complete=complete, show_progress=show_progress)
@@ -165,7 +166,6 @@ def _restored(
     prepared: Prepared,
     *,
     repository: Repository,
-    options: RestoreOptions,
     settings: RestoreSettings,
     complete: Complete,
     show_progress: Callable[[StoredAccount], AbstractContextManager[Progress]],
@@ -174,7 +174,7 @@ def _restored(
     assert isinstance(target, AccountTarget) and isinstance(choice, Choice)
 
     async def work(progress: Progress) -> RestoreReport:
-        run = RestoreRun(target.login.connection, options, settings, progress)
+        run = RestoreRun(target.login.connection, part.options, settings, progress)
         async with connect_jetstream(run.connection) as js, advisories(js.link):
             await check_account(js, _known(target))
             await refuse_if_stale(run, repository, js, prepared)

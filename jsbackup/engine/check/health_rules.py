@@ -131,7 +131,8 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.DAMAGED,
             "",
             f"{_objects(status.damaged)} known to be damaged",
-            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names, and run it again.",
+            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If they have been put right "
+            "otherwise, 'jsbackup verify' reads them again and records it.",
         )
     for backup in status.ahead:
         yield Breach(

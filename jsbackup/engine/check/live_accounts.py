@@ -6,22 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
+from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
 from jsbackup.engine.accounts.found import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.readable import format_count
 
 __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveAccounts:
-    """The streams of each account. `problems` are sentences about servers that may have more accounts."""
+    """The streams of each account. `problems` are sentences about servers that may have more accounts, `notes` about
+    options.
+    """
 
     accounts: tuple[LiveStreams, ...]
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @with_own_threads
@@ -39,7 +43,7 @@ async def list_live_accounts(
             streams = await view.streams(account)
             names = sorted(streams.keys() - useless_copies(streams))
             found.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
-    return LiveAccounts(tuple(found), survey.problems)
+    return LiveAccounts(tuple(found), survey.problems, tuple(excluded_nothing(choice.exclude, survey.accounts)))
 
 
 def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Iterator[Breach]:
@@ -60,7 +64,7 @@ def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Itera
             yield Breach(
                 BreachRule.ACCOUNT_NOT_BACKED_UP,
                 str(one.origin),
-                f"{one.origin.words} has {len(names)} streams, and no backup",
+                f"{one.origin.words} has {format_count(len(names), 'stream')}, and no backup",
                 "Give credentials for it to 'jsbackup backup --all-accounts', or leave it out with --exclude-account "
                 "here and there.",
             )

@@ -294,7 +294,7 @@ class Passage:
         """Raise PlanRefused if a mask matched nothing, or no message is left, before the stream counts as complete."""
         action, tally = self._action, self._tally
         found = list(self._about_masks())
-        if not action.filters_may_miss and tally.kept.messages:
+        if not action.filters_may_miss and (tally.kept.messages or not action.may_be_empty):
             found += against_missed(self.source.reshape.filters, tally.matched)
         # A stream that was planned as an empty one may have got messages since, which its cut leaves out.
         planned = action.entry.captured.messages or tally.cut.messages

@@ -26,7 +26,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import Cut, Edge
-from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+from jsbackup.transforms.filters.key_marker import KeyOperation, has_expired, operation_of
 from jsbackup.transforms.subjects import check_pattern
 
 __all__ = [
@@ -47,13 +47,21 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class KeyRevision:
-    """A revision of a key; `value` is empty unless it was put."""
+    """A revision of a key; `value` is empty unless it was put. `expired`: it is a purge that says that the key has
+    expired.
+    """
 
     key: str
     revision: int
     timestamp_ns: int
     operation: KeyOperation
     value: bytes
+    expired: bool = False
+
+    @property
+    def words(self) -> str:
+        """What happened to the key, for people."""
+        return "expired" if self.expired else self.operation.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,11 @@ class KeyValueBucket(StoredBucket):
         before = next((one for one in chain(older, found) if one.operation is KeyOperation.PUT), None)
         raise JsBackupError(
             f"key {key} of bucket {self.name} had no value{_at(at)} in backup {self.manifest.id}: "
-            f"revision {last.revision} of {format_time(last.timestamp_ns)} is a {last.operation}",
+            + (
+                f"it has expired, as revision {last.revision} of {format_time(last.timestamp_ns)} says"
+                if last.expired
+                else f"revision {last.revision} of {format_time(last.timestamp_ns)} is a {last.operation}"
+            ),
             hint=f"Its value before was revision {before.revision}: add '--at {before.revision}'."
             if before
             else elsewhere_hint(self, key),
@@ -246,7 +258,8 @@ def check_bucket_key(key: str) -> str:
 def _revision(message: LookedUp) -> KeyRevision:
     operation = operation_of(message.headers)
     value = message.data if operation is KeyOperation.PUT else b""
-    return KeyRevision(key_of(message.subject), message.sequence, message.timestamp_ns, operation, value)
+    expired = has_expired(message.headers)
+    return KeyRevision(key_of(message.subject), message.sequence, message.timestamp_ns, operation, value, expired)
 
 
 def _state(one: KeyRevision) -> KeyState:

@@ -7,6 +7,7 @@ either no backup or a whole one. `write_backup` is for programs; commands hold t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.exchange.server_store.lost_config import make_up
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.session.connect import is_remote
@@ -53,8 +56,8 @@ class TableStream:
     """A stream to be made from a DataFrame with the columns sequence, timestamp_ns, subject, data, and headers if any.
 
     Sequences start at 1 or later and are unique, in any order. `config` is the stream's configuration as a server has
-    it, which a restore uses; the default is a file stream with its own name as its subject. `bytes` is the size of the
-    table, for progress.
+    it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
+    bucket or an object store what clients need of one. `bytes` is the size of the table, for progress.
     """
 
     frame: DataFrame
@@ -158,7 +161,7 @@ class _Sink:
         stream = StreamBackup(
             name=name,
             incarnation=incarnation,
-            config=_config_of(name, table.config),
+            config=_config_of(name, table.config or self._bucket_config(name, frame)),
             created=ZERO_TIME,
             state=StreamState(
                 messages=total.messages,
@@ -174,6 +177,14 @@ class _Sink:
         )
         reused, stored_bytes = sum(part.reused for part in parts), sum(part.stored_bytes for part in parts)
         return StoredStream(stream, reused, stored_bytes, (ended_ns - begun_ns) / 1e9)
+
+    def _bucket_config(self, name: str, frame: DataFrame) -> JsonObject:
+        """Return the configuration of a bucket or an object store that keeps all of these messages; {} for others."""
+        if not name.startswith((BUCKET_STREAM, OBJECT_STREAM)):
+            return {}
+        with spark_errors(f"reading stream {name}"):
+            most = frame.groupBy("subject").count().agg(F.max("count")).first()
+        return make_up(name, Counter({b"": most[0] or 1 if most else 1}))[0]
 
     def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredSegments]:
         ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")

@@ -8,7 +8,7 @@ together: one that is for some of them is none for the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jsbackup.config import MAY_MISS
 from jsbackup.planning.model import Action, RestoreOptions
@@ -16,7 +16,7 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.transforms.filters.filters import Filters
 
-__all__ = ["about_missed", "against_missed"]
+__all__ = ["about_missed", "against_missed", "with_cause"]
 
 
 def about_missed(
@@ -27,15 +27,26 @@ def about_missed(
         return
     known = [kept.get(action.entry.name) for action in actions if action.reshape.filters and action.had]
     counts = [one.matched for one in known if one is not None and one.matched is not None]
-    # If nothing is kept at all, that is said.
-    if len(counts) == len(known) and any(action.entry.captured.messages for action in actions):
+    # If nothing is kept at all, and nothing may be kept, it is what was asked for.
+    may_miss = options.allow_empty and not _keeps_any(actions)
+    if len(counts) == len(known) and not may_miss:
         yield from against_missed(options.reshape.filters, sum(counts, Counter()))
 
 
 def against_missed(filters: Filters, matched: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield refusals for conditions without any message in these counts."""
+    """Yield refusals for conditions without any message in these counts, if there were messages to judge."""
     for option, rule in filters.by_content:
-        if not matched.get(f"{option} {rule}"):
+        if matched.get(option) and not matched.get(f"{option} {rule}"):
             what = "leave nothing out" if option.startswith("--exclude") else "keep nothing"
             reason = f"{option} {rule}: no message that the other options leave meets it, so it would {what}"
             yield Finding("", Rule.FILTER_MISSED, reason, f"Correct it, or leave it out. {MAY_MISS}")
+
+
+def with_cause(refusals: Iterable[Finding], missed: Sequence[Finding], actions: Sequence[Action]) -> list[Finding]:
+    """Return all refusals; without those that nothing is kept, if a condition that no message meets is the cause."""
+    caused = not _keeps_any(actions) and any(not one.reason.startswith("--exclude") for one in missed)
+    return [*(one for one in refusals if not (caused and one.rule is Rule.KEEPS_NOTHING)), *missed]
+
+
+def _keeps_any(actions: Sequence[Action]) -> bool:
+    return any(action.entry.captured.messages for action in actions)

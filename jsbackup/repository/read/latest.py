@@ -274,7 +274,7 @@ def _about_gone(
         if earlier is None or not gone:
             continue
         known.update(gone)
-        shown = ", ".join(gone[:_MOST_NAMED]) + (", …" if len(gone) > _MOST_NAMED else "")
+        shown = _some(gone)
         what = f"stream {shown} is not in {last.id}; the newest backup that has it is"
         if len(gone) > 1:
             what = f"streams {shown} are not in {last.id}; the newest backup that has them is"
@@ -311,13 +311,34 @@ def _why_not(offers: Offers, newest: BackupSummary, chosen: Offer, *, is_meant: 
     if not newest.streams and chosen.summary.streams:
         return "it has no stream although earlier ones have: check the server that it was made of"
     if newest.result is not Result.COMPLETE and is_meant:
-        offer = offers.offer(newest)
-        lacking = sorted(offer.lacking) if offer is not None else []
-        shown = ", ".join(lacking[:_MOST_NAMED]) + (", …" if len(lacking) > _MOST_NAMED else "")
-        return f"it is partial, and lacks {shown or 'something'}"
+        return _why_partial(offers, newest)
     if group_of(newest, Grouping.SELECTION) == group_of(chosen.summary, Grouping.SELECTION):
-        return "it lacks some of the named streams"
+        offer, named = offers.offer(newest), offers.wanted.streams
+        missed = [glob.pattern for glob in named if offer is not None and not offer.has(glob)]
+        return f"it has no stream {_some(missed)}" if missed else "it lacks some of the named streams"
     asked = newest.selection
     words = f"streams {' '.join(asked.streams)}" if asked.streams else "all streams"
     words += f" except {' '.join(asked.exclude)}" if asked.exclude else ""
     return f"it is of {words}{'' if asked.consumers else ', without consumers'}"
+
+
+def _why_partial(offers: Offers, newest: BackupSummary) -> str:
+    """Say what a partial backup does not have, and what it has only in part: of named streams, if it is one of them."""
+    offer = offers.offer(newest)
+    if offer is None:
+        return "it is partial"
+    lacking = {one.name: one.reason for one in offer.manifest.skipped}
+    named = {name for name in offer.lacking if offers.wanted.streams and is_asked(offers.wanted, name)}
+    missing = sorted(name for name in lacking if not named or name in named)
+    doubtful = sorted(name for name in offer.doubtful if not named or name in named)
+    said = "it is partial"
+    if missing:
+        said += f", and lacks {_some(missing)}" + (f": {lacking[missing[0]]}" if len(missing) == 1 else "")
+    elif doubtful:
+        more = len(doubtful) - 1
+        said += f": stream {doubtful[0]}: {offer.doubtful[doubtful[0]]}" + (f" (and {more} more)" if more else "")
+    return said
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")

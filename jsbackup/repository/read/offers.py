@@ -48,7 +48,9 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Offer:
-    """A backup that can be chosen. `whole` are the streams that it has completely, `lacking` those that it misses."""
+    """A backup that can be chosen. `whole` are the streams that it has completely, `lacking` all others: those that it
+    does not have, and `doubtful` ones, which it has, each with its first warning.
+    """
 
     summary: BackupSummary
     manifest: Manifest
@@ -61,8 +63,14 @@ class Offer:
     def lacking(self) -> frozenset[str]:
         if self.manifest.result is Result.COMPLETE:
             return frozenset()
-        warned = (one.name for one in self.manifest.streams if any(text != one.emptied for text in one.warnings))
-        return frozenset([*(one.name for one in self.manifest.skipped), *warned])
+        return frozenset([*(one.name for one in self.manifest.skipped), *self.doubtful])
+
+    @cached_property
+    def doubtful(self) -> Mapping[str, str]:
+        if self.manifest.result is Result.COMPLETE:
+            return {}
+        warnings = ((one.name, text) for one in self.manifest.streams for text in one.warnings if text != one.emptied)
+        return dict(reversed(list(warnings)))
 
     @cached_property
     def whole(self) -> frozenset[str]:
@@ -70,6 +78,9 @@ class Offer:
 
     def selects(self, name: str) -> bool:
         return self.summary.selection.selects(name)
+
+    def has(self, glob: Glob) -> bool:
+        return any(glob.matches(stream.name) for stream in self.manifest.streams)
 
 
 def is_asked(wanted: Wanted, name: str) -> bool:
@@ -137,7 +148,7 @@ class Offers:
         if newest > best.id:
             text = f"The newest that can be read and is meant is {best.id}: name it by its id."
             raise self._error_of(newest).with_more_hint(text)
-        if self.wanted.all_needed and not all(_has(best, glob) for glob in self.wanted.streams):
+        if self.wanted.all_needed and not all(best.has(glob) for glob in self.wanted.streams):
             raise self._missing(best)
         return best
 
@@ -194,7 +205,7 @@ class Offers:
         offers = [offer for one in newest if (offer := self.offer(one)) is not None]
         yield from offers
         for glob in globs:
-            if not any(_has(offer, glob) for offer in offers):
+            if not any(offer.has(glob) for offer in offers):
                 older = self._newest_with(line, glob)
                 if older is not None:
                     yield older
@@ -223,14 +234,14 @@ class Offers:
 
     def _at(self, backups: Sequence[BackupSummary], index: int, glob: Glob) -> Offer | None:
         offer = self.offer(backups[index])
-        return offer if offer is not None and _has(offer, glob) else None
+        return offer if offer is not None and offer.has(glob) else None
 
     # --- which one is chosen ---
 
     def _rank(self, offer: Offer) -> _Rank:
         globs = self.wanted.streams
         return _Rank(
-            named=sum(_has(offer, glob) for glob in globs),
+            named=sum(offer.has(glob) for glob in globs),
             whole=sum(any(map(glob.matches, offer.whole)) for glob in globs),
             covered=sum(offer.selects(name) for name in self._asked),
             consumers=offer.summary.selection.consumers,
@@ -241,7 +252,7 @@ class Offers:
         """Return the error for when no single backup has all named streams, saying which has what."""
         where: Mapping[str, Offer | None] = {
             glob.pattern: max(
-                (offer for line in self.lines for offer in self._of(line) if _has(offer, glob)),
+                (offer for line in self.lines for offer in self._of(line) if offer.has(glob)),
                 key=lambda one: one.id,
                 default=None,
             )
@@ -282,7 +293,3 @@ class _Rank:
     @property
     def is_useful(self) -> bool:
         return bool(self.named or self.covered)
-
-
-def _has(offer: Offer, glob: Glob) -> bool:
-    return any(glob.matches(stream.name) for stream in offer.manifest.streams)

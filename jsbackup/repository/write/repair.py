@@ -11,9 +11,9 @@ backups use them, but this backup stays damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jsbackup.errors import IntegrityError, ObjectExists, ObjectLocked, ObjectNotFound, UnsupportedError, UsageError
@@ -46,10 +46,13 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is wrong with backups: objects, and problems that no object can repair (key and problem)."""
+    """What is wrong with backups: objects, and problems that no object can repair (key and problem). `sound` are the
+    ids (`refs.py`) of objects that are recorded as damaged and are not, each with a backup that names it.
+    """
 
     objects: tuple[Broken, ...]
     beyond: tuple[tuple[str, str], ...]
+    sound: Mapping[bytes, str] = field(default_factory=dict)
 
 
 class RepairOutcome(StrEnum):
@@ -67,8 +70,10 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
         StoreError: the store cannot be listed.
     """
     verifier = Verifier(repository.objects, Level.OBJECTS, progress=progress)
+    recorded = read_damaged(repository.documents)
     if not check:
-        verifier.limit_to(read_damaged(repository.documents))
+        verifier.limit_to(recorded)
+    sound: dict[bytes, str] = {}
     found: dict[tuple[str, str], Broken] = {}
     beyond: dict[tuple[str, str], None] = {}
     for backup in backups:
@@ -99,7 +104,9 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
             before = found.get((ref.key, ref.sha256))
             named_by = (*(before.backups if before else ()), backup)
             found[ref.key, ref.sha256] = Broken(ref, stream, problem.problem, named_by)
-    return Found(tuple(found.values()), tuple(beyond))
+        for name in recorded.keys() & verifier.sound:
+            sound.setdefault(name, backup)
+    return Found(tuple(found.values()), tuple(beyond), sound)
 
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:

@@ -32,7 +32,7 @@ AskServer = Callable[[Sequence[Broken]], Sequence[RepairOutcome | JsBackupError]
 @dataclass(frozen=True, slots=True)
 class RepairReport:
     """What became of what was broken: objects, manifests (with None for those that were repaired), and what is beyond
-    repair (key and problem).
+    repair (key and problem). `sound` counts objects that were recorded as damaged and are not.
     """
 
     objects: tuple[tuple[Broken, RepairOutcome | JsBackupError], ...]
@@ -40,6 +40,7 @@ class RepairReport:
     beyond: tuple[tuple[str, str], ...]
     dry_run: bool = False
     not_recorded: JsBackupError | None = None  # why the repair could not be recorded
+    sound: int = 0
 
     @property
     def mended(self) -> int:
@@ -98,13 +99,14 @@ class RepairRun:
         else:
             found = self._mend_manifests(found, gaps, self.other)
         outcomes = self._mend(found.objects)
-        not_recorded = None if self.dry_run else self._remember(found.objects, outcomes)
+        not_recorded = None if self.dry_run else self._remember(found, outcomes)
         return RepairReport(
             tuple(zip(found.objects, outcomes, strict=True)),
             tuple(self._manifests),
             found.beyond,
             self.dry_run,
             not_recorded,
+            len(found.sound),
         )
 
     def _find(self, backups: Sequence[str]) -> Found:
@@ -154,16 +156,21 @@ class RepairRun:
             return IntegrityError(f"{self.other.location} has no copy of this object")
         return RepairOutcome.MENDED if self.dry_run else put_in_place(self.repository.store, broken.ref, data)
 
-    def _remember(
-        self, broken: Sequence[Broken], outcomes: Sequence[RepairOutcome | JsBackupError]
-    ) -> JsBackupError | None:
-        """Read repaired objects again, and record the result; return why that was not possible."""
-        mended = [one for one, outcome in zip(broken, outcomes, strict=True) if outcome is RepairOutcome.MENDED]
-        if not mended:
+    def _remember(self, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError]) -> JsBackupError | None:
+        """Read repaired objects again, and those that are sound after all, and record the result; return why that was
+        not possible.
+        """
+        mended = {
+            id_of(one.ref): one.backups[-1]
+            for one, outcome in zip(found.objects, outcomes, strict=True)
+            if outcome is RepairOutcome.MENDED
+        }
+        named_by = {**found.sound, **mended}
+        if not named_by:
             return None
         verifier = Verifier(self.repository.objects, Level.OBJECTS, progress=self.progress)
-        verifier.limit_to({id_of(one.ref) for one in mended})
-        for backup in {one.backups[-1] for one in mended}:
+        verifier.limit_to(named_by)
+        for backup in set(named_by.values()):
             for _ in verifier.check(self.repository.manifest(backup, in_part=True)):
                 pass
         try:

@@ -93,7 +93,7 @@ class Filters:
         """Return for each row of a batch, which has at least `columns`, whether it is kept; None if all are.
 
         `matched` is updated: for each condition of `by_content`, as typed, how many messages met it, of those that the
-        kinds before let through.
+        kinds before let through; and by the option alone, how many these were.
         """
         counts: Counter[str] = Counter() if matched is None else matched
         kept = _and(None, batch.column("subject"), self._subjects) if self.subject or self.exclude_subject else None
@@ -142,6 +142,9 @@ class _Judge:
     matched: Counter[str]
 
     def __call__(self, column: pa.Array) -> pa.BooleanArray:
+        for option, rules in ((self.name, self.keeping), (f"exclude_{self.name}", self.excluding)):
+            if rules:
+                self.matched[option_of(option)] += len(column)
         wanted = [self._met(option_of(self.name), rule, column) for rule in self.keeping]
         unwanted = [self._met(option_of(f"exclude_{self.name}"), rule, column) for rule in self.excluding]
         left = [pc.invert(reduce(pc.or_, unwanted))] if unwanted else []

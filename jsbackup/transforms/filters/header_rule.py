@@ -8,9 +8,10 @@ same option keeps the same messages:
   that occurs several times, one value has to be.
 - The block ends at its first empty line.
 
-Two things differ. A block with a malformed line ends their command; here its other lines are read. An inline status
-(`NATS/1.0 503`) is none of the headers here, and the header `Status` there. In both, a name cannot have colons or
-blanks; here neither an equals sign, which is a slip for the colon.
+What differs from the nats CLI 0.5.1: a block with a malformed line ends their command; here its other lines are read.
+An inline status (`NATS/1.0 503`) is none of the headers here, and the header `Status` there. Blanks after the colon of
+the option do not count here; there they belong to the value, which no header then has. `--exclude-header` takes no
+value there. In both, a name cannot have colons or blanks; here neither an equals sign, which is a slip for the colon.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from jsbackup import compute as pc
 
-__all__ = ["KeyOperation", "marker_rows", "operation_of"]
+__all__ = ["KeyOperation", "has_expired", "marker_rows", "operation_of"]
 
 _OPERATION, _REASON = b"KV-Operation", b"Nats-Marker-Reason"
+_EXPIRED = b"MaxAge"
 
 
 class KeyOperation(StrEnum):
@@ -27,19 +28,29 @@ class KeyOperation(StrEnum):
 
 def operation_of(block: bytes | None) -> KeyOperation:
     """Return what the message with this header block did."""
-    if not block:
-        return KeyOperation.PUT
+    said = _said(block)
+    if operation := said.get(_OPERATION):
+        return {b"DEL": KeyOperation.DELETE, b"PURGE": KeyOperation.PURGE}.get(operation, KeyOperation.PUT)
+    reasons = {b"Remove": KeyOperation.DELETE, _EXPIRED: KeyOperation.PURGE, b"Purge": KeyOperation.PURGE}
+    return reasons.get(said.get(_REASON, b""), KeyOperation.PUT)
+
+
+def has_expired(block: bytes | None) -> bool:
+    """Return whether the message with this header block says that the key has expired: a purge, by its age or TTL."""
+    said = _said(block)
+    return not said.get(_OPERATION) and said.get(_REASON) == _EXPIRED
+
+
+def _said(block: bytes | None) -> dict[bytes, bytes]:
+    """Return the first value of each of the two headers."""
     said: dict[bytes, bytes] = {}
-    for line in block.split(b"\n")[1:]:
+    for line in (block or b"").split(b"\n")[1:]:
         name, colon, value = line.removesuffix(b"\r").partition(b":")
         if colon and name in (_OPERATION, _REASON):
             said.setdefault(name, value.lstrip(b" \t"))
         elif not line.removesuffix(b"\r"):
             break
-    if operation := said.get(_OPERATION):
-        return {b"DEL": KeyOperation.DELETE, b"PURGE": KeyOperation.PURGE}.get(operation, KeyOperation.PUT)
-    reasons = {b"Remove": KeyOperation.DELETE, b"MaxAge": KeyOperation.PURGE, b"Purge": KeyOperation.PURGE}
-    return reasons.get(said.get(_REASON, b""), KeyOperation.PUT)
+    return said
 
 
 def marker_rows(column: pa.Array) -> pa.BooleanArray:

@@ -81,6 +81,7 @@ def test_an_import_prints_what_a_backup_prints(tmp_path: Path, account: Path, js
         "bytes": first["bytes"],
         "first_seq": MESSAGES[0].sequence,
         "last_seq": MESSAGES[-1].sequence,
+        "stream_last_seq": MESSAGES[-1].sequence,
         "digest": first["digest"],
         "segments": 1,
         "segments_reused": 0,

@@ -176,7 +176,7 @@ def test_json_log_lines_are_json_every_one(shop: Shop, tmp_path: Path) -> None:
         "",
         "error",
         10,
-        "Make one with `jsbackup init`.",
+        "Check the location. 'jsbackup init' makes a repository there.",
     )
 
 

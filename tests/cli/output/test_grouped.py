@@ -44,7 +44,7 @@ def test_a_few_have_a_line_each_in_their_order(capsys: pytest.CaptureFixture[str
 def test_many_have_one_line_and_one_hint(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _told(capsys, *_refused(2000), Said("refused", "S7", "is too large"))
     assert lines == [
-        "refused: 2,000 streams (S0, S1, S2, S3 and 1,996 more): is there",
+        "refused: each of 2,000 streams (S0, S1, S2, S3 and 1,996 more): is there",
         "hint: Take another.",
         "refused: S7: is too large",
     ]
@@ -54,7 +54,7 @@ def test_a_reason_is_the_same_with_the_name_of_another_stream(capsys: pytest.Cap
     names = ["a", "b.c", "b", "b-c", "x\x1b[31m", "S(1"]
     said = [Said("failed", name, f"may not publish to $JS.{name}", f"See '{name}'.") for name in names]
     assert _told(capsys, *said) == [
-        "failed: 6 streams (a, b.c, b, b-c and 2 more): may not publish to $JS.<stream>",
+        "failed: each of 6 streams (a, b.c, b, b-c and 2 more): may not publish to $JS.<stream>",
         "hint: See '<stream>'.",
     ]
     other = [Said("failed", name, f"may not read {name}-x") for name in names]
@@ -69,7 +69,9 @@ def test_what_is_lost_of_many_is_added_up(capsys: pytest.CaptureFixture[str]) ->
     problems = [Problem(ProblemKind.MISSING, f"S{n}", f"k/{n}", f"k/{n} has {n} bytes", 1, 2, 2) for n in range(5)]
     said = [Said("  ", problem.stream, problem.problem, lost=problem) for problem in problems]
     assert _told(capsys, *said[:1]) == ["  S0: k/0 has 0 bytes (lost: 2 messages, sequences 1 to 2)"]
-    assert _told(capsys, *said) == ["  5 streams (S0, S1, S2, S3 and 1 more): … has … bytes (lost: 10 messages)"]
+    assert _told(capsys, *said) == [
+        "  each of 5 streams (S0, S1, S2, S3 and 1 more): … has … bytes (lost: 10 messages)"
+    ]
 
 
 def _overlaps(count: int, name: str = "S{}") -> list[Said]:
@@ -121,7 +123,7 @@ def test_a_reason_is_named_once_by_every_command(
     blind = ("-s", server.url, "--user", "blind", "--password", "p", "-r", half)
     done = typed("backup", *blind)
     reason = f"nats://127.0.0.1:{server.port} does not allow publishing to $JS.API.STREAM.SNAPSHOT.<stream>"
-    failed = f"failed: 29 streams ({MOST.replace('26', '25')}): {reason}"
+    failed = f"failed: each of 29 streams ({MOST.replace('26', '25')}): {reason}"
     assert done.code == 3 and failed in done.out.splitlines()
     assert done.err.count("warning: stream S-") == 4 and "warning: more streams have the same problem; -v" in done.err
     assert typed("backup", *blind, "--log-format", "json").err.count('"warning"') == 29
@@ -133,7 +135,7 @@ def test_a_reason_is_named_once_by_every_command(
     again = ("latest", "-s", server.url, "-r", repo)
     planned = typed("plan", *again)
     assert planned.code == 16 and planned.out.count("exists at the target") == 1 == planned.out.count("hint: ")
-    assert f"refused: 30 streams ({MOST}): exists at the target" in planned.out.splitlines()
+    assert f"refused: each of 30 streams ({MOST}): exists at the target" in planned.out.splitlines()
     assert "for 1 reason" in planned.out.splitlines()[-1]
     assert len(typed("plan", *again, "--json").document["refusals"]) == 30
     beside = ("--rename-prefix", "x_")
@@ -146,16 +148,16 @@ def test_a_reason_is_named_once_by_every_command(
     message = f"error: nothing was restored: 30 streams ({MOST}): for example stream S-000: {example}"
     assert restored.code == 16 and restored.err.splitlines()[-2] == message and len(restored.err.splitlines()) <= 5
     skipping = typed("restore", *again, "--if-exists", "skip")
-    assert f"skipped: 30 streams ({MOST}): exists at the target" in skipping.out.splitlines()
+    assert f"skipped: each of 30 streams ({MOST}): exists at the target" in skipping.out.splitlines()
 
     for segment in repo.glob("segments/*/*"):
         segment.unlink()
     verified = typed("verify", "-r", repo)
     assert verified.code == 14
-    assert f"  30 streams ({MOST}): object … is missing (lost: 30 messages)" in verified.out.splitlines()
+    assert f"  each of 30 streams ({MOST}): object … is missing (lost: 30 messages)" in verified.out.splitlines()
     left = typed("restore", "latest", "-s", nats_server(NEWEST).url, "-r", repo, "--partial")
     assert left.code == 3
-    assert f"lost: 30 streams ({MOST}): object … is missing (lost: 30 messages)" in left.out.splitlines()
+    assert f"lost: each of 30 streams ({MOST}): object … is missing (lost: 30 messages)" in left.out.splitlines()
 
 
 def test_what_is_logged_again_and_again_is_news_after_a_while() -> None:

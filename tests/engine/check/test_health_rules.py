@@ -371,6 +371,9 @@ def test_what_of_all_accounts_is_not_backed_up(world: World) -> None:
     [breach] = find_account_breaches(status, LiveAccounts(accounts))
     assert (breach.rule, breach.about) == ("account-not-backed-up", "C1/NEW")
     assert "NEW (new one) has 2 streams, and no backup" in breach.reason
+    single = (LiveStreams(Origin("C1", "HR", ""), ("A",)),)
+    [breach] = find_account_breaches(status, LiveAccounts(single))
+    assert "HR has 1 stream, and no backup" in breach.reason
     found = list(find_account_breaches(status, LiveAccounts((LiveStreams(Origin("C1", "A", ""), ("ORDERS", "X")),))))
     assert [one.rule for one in found] == ["streams-not-backed-up"]
     found = list(find_account_breaches(status, LiveAccounts((), ("1 of 2 servers answered",))))

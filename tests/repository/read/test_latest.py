@@ -212,7 +212,7 @@ def test_partial_ones_and_configurations_are_taken_where_there_is_nothing_else(s
     later = some.add(4, "A", lacking=("B",))
     choice = choose_latest(some, Wanted())
     assert choice.manifest.id == whole
-    assert choice.notes == (f"{later} is newer but not used: it is partial, and lacks B",)
+    assert choice.notes == (f"{later} is newer but not used: it is partial, and lacks B: no answer",)
     assert some.latest("A") == later and some.latest("B") == some.latest("A", "B") == whole
 
 

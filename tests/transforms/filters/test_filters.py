@@ -64,6 +64,8 @@ def test_each_condition_counts_what_meets_it_among_those_that_come_to_it() -> No
         "--header x": 2,
         "--header y": 1,
         "--header z": 0,
+        "--header": 4,
+        "--payload-match": 3,
         "--payload-match 2": 1,
         "--payload-match 1": 3,
         "--payload-match 3": 0,

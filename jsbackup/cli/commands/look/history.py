@@ -235,7 +235,7 @@ def _rows(found: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[
     """Yield the rows of a table. A value that was shown before is named by its sequence."""
     seen: dict[tuple[str, str, str], int] = {}
     for one in found:
-        shown = _operation(one) if of_keys else "put"
+        shown = _words(one) if of_keys else "put"
         value = value_preview(one.start) if shown == "put" else shown
         first = seen.setdefault((one.origin, one.stream, one.digest), one.sequence) if shown == "put" else one.sequence
         yield (
@@ -255,6 +255,12 @@ def _operation(one: FoundMessage) -> str:
     from jsbackup.transforms.filters.key_marker import operation_of
 
     return operation_of(one.headers)
+
+
+def _words(one: FoundMessage) -> str:
+    from jsbackup.transforms.filters.key_marker import has_expired
+
+    return "expired" if has_expired(one.headers) else _operation(one)
 
 
 def _json(one: FoundMessage) -> JsonObject:

@@ -209,9 +209,7 @@ def history(
         _refuse_none(found, key, rows)
         output.result({**_about(found, edge), "key": key, "revisions": rows}, lambda: None)
         return
-    lines = [
-        (str(one.revision), format_time(one.timestamp_ns), one.operation, *_value_columns(one)) for one in revisions
-    ]
+    lines = [(str(one.revision), format_time(one.timestamp_ns), one.words, *_value_columns(one)) for one in revisions]
     _refuse_none(found, key, lines)
     output.result({}, lambda: output.table([">REVISION", "TIME", "OPERATION", ">BYTES", "VALUE"], lines))
 
@@ -251,6 +249,7 @@ def _json(one: KeyRevision) -> JsonObject:
         "revision": one.revision,
         "time": format_time(one.timestamp_ns),
         "operation": one.operation,
+        **({"expired": True} if one.expired else {}),
         **value,
     }
 

@@ -90,14 +90,15 @@ def put_back(
 ) -> int:
     """Put messages, keys or a file of BACKUP back into STREAM, which is in use, as new messages.
 
-    STREAM may be the name of a bucket or an object store. `latest` is found as by 'jsbackup restore'.
+    STREAM may be the name of a bucket or an object store. `latest` is found as by 'jsbackup restore'; with --at, the
+    backups around the moment are asked if it does not know the value any more.
 
     Messages and values that STREAM still has are not written again, nor those that were put back before. Nothing is
     written if anything newer would be replaced. A key or file is only written if no other client has written it since
     the plan was made. Messages have the payloads, headers and message ids that they had, and a header Jsbackup-Origin.
     They are read back and compared.
     """
-    from jsbackup.putting_back.chosen import possible_streams
+    from jsbackup.putting_back.chosen import FirstFound, possible_streams
     from jsbackup.putting_back.model import PutBackOptions
     from jsbackup.putting_back.publishing import WritingRun
     from jsbackup.putting_back.run import PutBackRun, run_put_back
@@ -127,11 +128,14 @@ def put_back(
         reading(shared, repository, "put-back", lock_timeout),
         make_progress("put-back", wanted=shared.progress) as progress,
     ):
-        names = possible_streams(options)
-        streams = [Glob(_literally(names[0]))] if backup == LATEST else []
-        wanted = WantedBackup(backup, choosing, tuple(streams), silent=shared.output.as_json)
-        finder = make_finder(shared, repository, wanted).early()
-        run = PutBackRun(connection, options, dry_run, progress=WritingRun(progress))
+        silent = shared.output.as_json
+        if backup == LATEST:
+            globs = [Glob(_literally(name)) for name in possible_streams(options)]
+            wanted = [WantedBackup(backup, choosing, (glob,), silent=silent) for glob in globs]
+        else:
+            wanted = [WantedBackup(backup, choosing, silent=silent)]
+        finder = FirstFound(tuple(make_finder(shared, repository, one).early() for one in wanted))
+        run = PutBackRun(connection, options, dry_run, backup == LATEST, progress=WritingRun(progress))
         try:
             report = run_async(run_put_back(run, repository, finder))
         except Interrupted as error:

@@ -8,6 +8,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count, format_seconds
 from jsbackup.errors import TargetConflict
 from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _about_duplicates(report: PutBackReport) -> str:
 
 def _summary(report: PutBackReport, document: JsonObject, *, dry_run: bool) -> str:
     plan = report.plan
-    what = "file" if plan.file is not None else "key" if plan.options.keys else "message"
+    what = "file" if plan.file is not None else "key" if plan.entry.name.startswith(BUCKET_STREAM) else "message"
     others = {
         "there already": document["there"],
         "left out": document["left_out"],

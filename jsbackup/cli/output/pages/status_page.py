@@ -220,7 +220,12 @@ def _drills(report: Report) -> Iterable[Markup]:
     rows = [
         [
             cell(f"{one.begun[:19]}Z", "time"),
-            _outcome_cell("restored and proved", "failed", one.error or "", ok=one.ok),
+            _outcome_cell(
+                "restored and proved" if one.everything else "restored and proved, in part",
+                "failed" if one.everything else "failed, in part",
+                one.error or "",
+                ok=one.ok,
+            ),
             cell(one.backup, "time"),
             cell(span(recovery_point_seconds(one)), "time"),
             number_cell(str(one.restored)),

@@ -41,7 +41,7 @@ _CHANGING = [
     "history files --object draft",
     "object get latest files draft",
     "find ORDERS --grep 4711 --json",
-    "put-back latest settings --key theme --at {0} --to copy -s {url}",
+    "put-back latest settings --key theme --at {0} --to copy -s {url} --dry-run",
     "put-back {newest} settings --key theme --to copy -s {url} --dry-run --json",
 ]
 

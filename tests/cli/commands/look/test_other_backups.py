@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.cli.commands.look.changes import server_time
 from tests.cli.commands.look.conftest import Changing
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
+from tests.harness.api import connected
 from tests.harness.commands import command_line, environment
 
 Type = Callable[..., Typed]
@@ -69,14 +73,71 @@ def test_an_error_names_the_backup_that_last_had_it(changing: Changing, typed: T
     assert done.code == 1 and "see 'jsbackup object ls" in done.err.lower()
 
 
-def test_put_back_names_the_command_for_the_value(changing: Changing, typed: Type) -> None:
+def test_put_back_of_latest_asks_the_backups_around_the_moment(changing: Changing, typed: Type) -> None:
+    first, second, _ = changing.backups
     line = ["put-back", "latest", "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
+    done = typed(*line, "--key", "theme", "--at", changing.moments[0], "--dry-run", "--json")
+    assert done.code == 0 and done.document["backup"] == first, done
+    assert f"revision 1 of theme is in backup {first}" in done.document["notes"]
+    done = typed(*line, "--key", "theme", "--at", changing.moments[1], "--overwrite")
+    assert done.code == 0 and f"note: revision 4 of theme is in backup {second}\n" in done.out
+    assert _copied(changing) == "light"
+    done = typed(*line, "--key", "theme", "--at", changing.moments[0], "--overwrite")
+    assert done.code == 0 and _copied(changing) == "dark"
+    every = typed(*line, "--key", ">", "--at", changing.moments[0], "--dry-run", "--json")
+    assert every.code == 0 and every.document["backup"] == first
+    assert sorted(one["name"] for one in every.document["messages"]) == ["gone", "lang", "theme"]
+
+
+def test_put_back_of_latest_says_that_a_key_had_no_value(changing: Changing, typed: Type) -> None:
+    line = ["put-back", "latest", "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
+    done = typed(*line, "--key", "gone", "--at", changing.moments[1])
+    assert done.code == 1, done
+
+
+def test_put_back_of_latest_takes_the_value_of_the_backup_before(
+    changing: Changing, typed: Type, tmp_path: Path
+) -> None:
+    """The first backup that knows the moment only shows that the key was not written until then."""
+    repo = tmp_path / "repo"
+
+    async def put(value: bytes) -> str:
+        async with connected(changing.url) as nc:
+            bucket = await nc.jetstream().create_key_value(bucket="proved")
+            await bucket.put("key", value)
+            await bucket.put("other", b"")
+            return await server_time(changing.url)
+
+    back_up = ("backup", "KV_proved", "-s", changing.url, "-r", repo, "--json")
+    asyncio.run(put(b"first"))
+    first = typed(*back_up).document["backup"]
+    moment = asyncio.run(server_time(changing.url))
+    asyncio.run(put(b"second"))
+    second = typed(*back_up).document["backup"]
+    line = ["put-back", "latest", "proved", "--key", "key", "--at", moment, "-s", changing.url, "-r", repo]
+    done = typed(*line)
+    assert done.code == 16 and f"as backup {second} shows, it was not written until {moment[:19]}" in done.out, done
+    done = typed(*line, "--overwrite", "--json")
+    assert (done.code, done.document["backup"], done.document["written"]) == (0, first, 1)
+
+
+def _copied(changing: Changing) -> str:
+    async def read() -> str:
+        async with connected(changing.url) as nc:
+            value = (await (await nc.jetstream().key_value("copy")).get("theme")).value
+            return (value or b"").decode()
+
+    return asyncio.run(read())
+
+
+def test_put_back_of_a_named_backup_names_the_command_for_the_value(changing: Changing, typed: Type) -> None:
+    line = ["put-back", changing.backups[-1], "settings", "--to", "copy", "-s", changing.url, "-r", changing.repo]
     done = typed(*line, "--key", "theme", "--at", changing.moments[0])
     assert done.code == 3 and f"Backup {changing.backups[0]} has it" in done.err
     hinted = re.search(r"jsbackup (put-back .*)$", done.err, re.MULTILINE)
     assert hinted is not None
     again = typed(*shlex.split(hinted[1]), "-s", changing.url, "-r", changing.repo)
-    assert again.code == 0 and "wrote 1 key into KV_copy" in again.out
+    assert again.code == 0 and "into KV_copy" in again.out
     every = typed(*line, "--key", ">", "--at", changing.moments[0], "--dry-run")
     assert every.code == 3 and "cannot say of bucket settings" in every.err and "theme" in every.err
     assert "Write the others with --partial." in every.err
