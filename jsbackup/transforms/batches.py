@@ -90,6 +90,16 @@ class Subjects:
         numbers, texts = self._encoded
         return pa.array([wanted(text) for text in texts], pa.bool_()).take(numbers)
 
+    def translated(self, change: Callable[[str], str]) -> pa.Array:
+        """Return the column with each distinct subject changed."""
+        numbers, texts = self._encoded
+        changed = [change(text) for text in texts]
+        if pa.types.is_binary(self._column.type):
+            return pa.array([one.encode("utf-8", "surrogateescape") for one in changed], self._column.type).take(
+                numbers
+            )
+        return pa.array(changed, self._column.type).take(numbers)
+
     def __iter__(self) -> Iterator[str]:
         """Yield the subject of each row."""
         numbers, texts = self._encoded

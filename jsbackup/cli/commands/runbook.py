@@ -11,6 +11,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
+from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.runbook_report import tell_runbook, tell_runbook_plan
 from jsbackup.cli.profiles.runbook_file import RunbookEntry, naming_restore, read_runbook
@@ -46,6 +47,7 @@ def _check_masks(entries: Sequence[RunbookEntry], mask_secret: bytes) -> None:
     for entry in entries:
         with naming_restore(entry.number):
             entry.options.reshape.masks.check_secret(mask_secret)
+            refuse_obfuscation(entry.options.reshape, "a runbook")
 
 
 @contextmanager
