@@ -93,11 +93,9 @@ class Subjects:
     def translated(self, change: Callable[[str], str]) -> pa.Array:
         """Return the column with each distinct subject changed."""
         numbers, texts = self._encoded
-        changed = [change(text) for text in texts]
+        changed: list[Any] = [change(text) for text in texts]
         if pa.types.is_binary(self._column.type):
-            return pa.array([one.encode("utf-8", "surrogateescape") for one in changed], self._column.type).take(
-                numbers
-            )
+            changed = [one.encode("utf-8", "surrogateescape") for one in changed]
         return pa.array(changed, self._column.type).take(numbers)
 
     def __iter__(self) -> Iterator[str]:

@@ -19,8 +19,7 @@ __all__ = ["obfuscate_consumer_config", "obfuscate_stream_config"]
 _PLAIN_OF_STREAM = frozenset(("retention", "storage", "compression", "discard", "persist_mode", "consumer_limits"))
 _PLAIN_OF_CONSUMER = frozenset(
     ("deliver_policy", "ack_policy", "replay_policy", "priority_policy", "sample_freq", "opt_start_time", "backoff")
-    + ("pause_until",)
-)
+) | {"pause_until"}
 _PLAIN_OF_ORIGIN = frozenset(("opt_start_time",))
 
 _Change = Callable[[Any], Any]

@@ -55,9 +55,8 @@ def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
         found = [(name, block[start:stop]) for name, start, stop in fields(block)]
     except FormatError:
         return _EMPTY
-    lines = [
-        b"%b: %b\r\n" % (name, _value(name, value, names)) for name, value in sorted(found, key=lambda one: one[0])
-    ]
+    found.sort(key=lambda one: one[0])
+    lines = [b"%b: %b\r\n" % (name, _value(name, value, names)) for name, value in found]
     return b"".join([b"NATS/1.0\r\n", *lines, b"\r\n"])
 
 

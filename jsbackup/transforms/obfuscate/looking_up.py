@@ -25,8 +25,8 @@ class NameLookup:
         tokens = value.split(".")
         found = [self._clear_token(token) for token in tokens]
         if len(tokens) == 4 and tokens[0] == "$O" and tokens[2] == "M":
-            name = decoded_name(tokens[3])
-            found[3] = encoded_name(self._clear[name]) if name in self._clear else found[3]
+            name = self._clear.get(decoded_name(tokens[3]) or "")
+            found[3] = found[3] if name is None else encoded_name(name)
         if not any(one is not None for one in found):
             return None
         return ".".join(token if one is None else one for token, one in zip(tokens, found, strict=True))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from jsbackup import compute as pc
 from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import DATA, HEADERS, SUBJECT, MessageBatch, Subjects, with_column
 from jsbackup.transforms.obfuscate.configs import obfuscate_consumer_config, obfuscate_stream_config
@@ -63,22 +64,25 @@ class Obfuscation:
         return pa.array(blocks, column.type).take(encoded.indices)
 
     def _payloads(self, batch: MessageBatch, subjects: Subjects) -> pa.Array:
-        column = batch.column(DATA)
+        column, meta = batch.column(DATA), matcher(META_SUBJECTS)
         zeros = _zeros(column)
-        meta = matcher(META_SUBJECTS)
         described = subjects.rows(lambda subject: subject.startswith("$O.") and meta.fullmatch(subject) is not None)
-        if not self.counts and not described.true_count:
+        counting = self._counting(batch)
+        if not described.true_count and not counting.true_count:
             return zeros
         changed = zeros.to_pylist()
-        rows = range(batch.num_rows) if self.counts else (at for at, one in enumerate(described.to_pylist()) if one)
-        described_rows = described.to_pylist()
-        for at in rows:
-            payload = column[at].as_py()
-            if self.counts and _COUNTER.fullmatch(payload):
+        for at, (describes, counts) in enumerate(zip(described.to_pylist(), counting.to_pylist(), strict=True)):
+            if counts and _COUNTER.fullmatch(payload := column[at].as_py()):
                 changed[at] = payload
-            elif described_rows[at]:
-                changed[at] = obfuscate_object_info(payload, self.names) or changed[at]
+            elif describes:
+                changed[at] = obfuscate_object_info(column[at].as_py(), self.names) or changed[at]
         return pa.array(changed, column.type)
+
+    def _counting(self, batch: MessageBatch) -> pa.BooleanArray:
+        """Return for each row whether it may be the value of a counter; a mirror has such too."""
+        if self.counts:
+            return pa.array([True] * batch.num_rows, pa.bool_())
+        return pc.fill_null(pc.match_substring(batch.column(HEADERS), b"\r\nNats-Incr:"), False)
 
 
 def _zeros(column: pa.Array) -> pa.Array:
