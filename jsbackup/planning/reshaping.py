@@ -262,7 +262,8 @@ def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Fin
     if reshape.drops and (kept.had > action.entry.captured.messages or not kept.exact):
         yield from about_part(action.entry, reshape.cut)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
-    if action.name != name and name in target.streams and pushed:
+    # An obfuscated subject to deliver to is another one.
+    if action.name != name and name in target.streams and pushed and reshape.obfuscation is None:
         for consumer in pushed:
             reason = (
                 f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"

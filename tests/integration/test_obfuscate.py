@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
 from jsbackup.cli.main import run
@@ -21,7 +23,7 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from tests.harness.api import Refused, call, connected
 from tests.harness.natscli import jsm_validate, run_nats
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.trials.accounts import ask, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(400)]
@@ -49,7 +51,7 @@ CONTENT = b"SECRETPAY in a file " * 20_000
 STREAMS = ["ORDERS_X", "AGGREGATE_X", "KV_settings-bucket", "OBJ_artifacts-bucket", "TALLY_X"]
 
 
-async def _fill(url: str) -> None:
+async def _fill(url: str, *, counts: bool = True) -> None:
     async with connected(url) as nc:
         js = nc.jetstream()
         config = {
@@ -87,9 +89,10 @@ async def _fill(url: str) -> None:
         await bucket.delete("keyname3.deep")
         files = await js.create_object_store(bucket="artifacts-bucket")
         await files.put("report final.pdf", CONTENT)
-        counts = {"name": "TALLY_X", "subjects": ["tally.>"], "allow_msg_counter": True, "allow_direct": True}
-        await call(nc, "STREAM.CREATE.TALLY_X", counts)
-        for number in range(6):
+        counter = {"name": "TALLY_X", "subjects": ["tally.>"], "allow_msg_counter": True, "allow_direct": True}
+        if counts:
+            await call(nc, "STREAM.CREATE.TALLY_X", counter)
+        for number in range(6 if counts else 0):
             await js.publish(f"tally.westeros{number % 2}", b"", headers={"Nats-Incr": "+5"})
         for _ in range(200):
             if (await call(nc, "STREAM.INFO.AGGREGATE_X"))["state"]["messages"] == 29:
@@ -156,7 +159,7 @@ def _assert_nothing_clear(text: str) -> None:
     assert found == []
 
 
-async def _use(url: str, names: ObfuscatedNames) -> None:
+async def _use(url: str, names: ObfuscatedNames, *, counts: bool = True) -> None:
     """Uses what is there as clients do."""
     async with connected(url) as nc:
         js = nc.jetstream()
@@ -175,12 +178,8 @@ async def _use(url: str, names: ObfuscatedNames) -> None:
         assert [one.name for one in await files.list()] == [name]
         assert (await files.get(name)).data == b"0" * len(CONTENT)  # the client checks the digest
         await files.put("another", b"another")
-        subject = names.subject("tally.westeros0")
-        last = await call(nc, f"STREAM.MSG.GET.{names.stream('TALLY_X')}", {"last_by_subj": subject})
-        assert json.loads(base64.b64decode(last["message"]["data"])) == {"val": "15"}
-        await js.publish(subject, b"", headers={"Nats-Incr": "+5"})
-        last = await call(nc, f"STREAM.MSG.GET.{names.stream('TALLY_X')}", {"last_by_subj": subject})
-        assert json.loads(base64.b64decode(last["message"]["data"])) == {"val": "20"}
+        if counts:
+            await _count(nc, names)
         stream, consumer = names.stream("ORDERS_X"), names.token("SHIPPER")
         info = await call(nc, f"CONSUMER.INFO.{stream}.{consumer}")
         assert info["config"]["filter_subject"] == names.subject("orderings.customers.westeros1")
@@ -197,6 +196,15 @@ async def _use(url: str, names: ObfuscatedNames) -> None:
         assert (await call(nc, f"STREAM.INFO.{aggregate}"))["state"]["messages"] == 30
         got = await call(nc, f"STREAM.MSG.GET.{aggregate}", {"seq": 30})
         assert got["message"]["subject"] == names.subject("tallied.westeros0")
+
+
+async def _count(nc: Client, names: ObfuscatedNames) -> None:
+    subject = names.subject("tally.westeros0")
+    js = nc.jetstream()
+    for value in ("15", "20"):
+        last = await call(nc, f"STREAM.MSG.GET.{names.stream('TALLY_X')}", {"last_by_subj": subject})
+        assert json.loads(base64.b64decode(last["message"]["data"])) == {"val": value}
+        await js.publish(subject, b"", headers={"Nats-Incr": "+5"})
 
 
 def test_a_restore_hides_all_names_and_all_stays_usable(
@@ -271,6 +279,89 @@ def test_a_clone_is_obfuscated(typed: Type, source: NatsServer, tmp_path: Path) 
         assert code == 0, out + err
         _assert_nothing_clear(_everything(target.url))
         asyncio.run(_use(target.url, read_key_file(key)))
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], "2.12.8"])
+def test_older_servers_take_obfuscated_copies(typed: Type, tmp_path: Path, version: str) -> None:
+    key, stored = tmp_path / "k.keys.json", tmp_path / "repository"
+    with NatsServer(version) as source, NatsServer(version) as target:
+        asyncio.run(_fill(source.url, counts=False))
+        assert typed(f"backup -s {source.url} -r {stored} -q --no-progress")[0] == 0
+        code, out, err = typed(f"restore latest -s {target.url} -r {stored} --obfuscate --obfuscation-key {key} --json")
+        assert code == 0, out + err
+        _assert_nothing_clear(_everything(target.url))
+        asyncio.run(_use(target.url, read_key_file(key), counts=False))
+
+
+def test_other_changes_mean_clear_names_and_come_first(
+    typed: Type, repository: Path, source: NatsServer, tmp_path: Path
+) -> None:
+    key = tmp_path / "k.keys.json"
+    asked = "ORDERS_X --rename ORDERS_X=OTHER --map-subject orderings.>=>moved.> --subject orderings.*.westeros1"
+    with NatsServer(NEWEST) as target:
+        code, out, err = typed(
+            f"restore latest {asked} -s {target.url} -r {repository} --obfuscate --obfuscation-key {key} --json"
+        )
+        assert code == 0, out + err
+        names = read_key_file(key)
+        (message,) = [_at(target.url, names.stream("OTHER"), 2)]
+        assert message is not None and message["subject"] == names.subject("moved.customers.westeros1")
+        replacing = f"restore latest ORDERS_X --rename ORDERS_X=OTHER --if-exists replace -s {target.url}"
+        code, out, err = typed(f"{replacing} -r {repository} --obfuscate --obfuscation-key {key} --json")
+        assert code == 0, out + err
+        assert ask(target.url, f"STREAM.INFO.{names.stream('OTHER')}")["state"]["messages"] == 29
+        _assert_nothing_clear(_everything(target.url))
+
+
+def test_what_cannot_be_hidden_is_said(typed: Type, tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
+        for config in (
+            {"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]},
+            {"name": "LIMITED", "subjects": ["limited.>"], "max_bytes": 1_000_000},
+        ):
+            ask(server.url, f"STREAM.CREATE.{config['name']}", config)
+        asyncio.run(_publish(server.url, "limited.a"))
+        stored, key = tmp_path / "repository", tmp_path / "k.keys.json"
+        assert typed(f"backup -s {server.url} -r {stored} -q --no-progress")[0] == 0
+        asked = f"-s {server.url} -r {stored} --obfuscate --obfuscation-key {key}"
+        code, out, _ = typed(f"plan latest {asked} --json")
+        assert code == 15 and [one["rule"] for one in json.loads(out)["refusals"]] == ["obfuscate-mqtt"]
+        code, out, _ = typed(f"plan latest LIMITED {asked}")
+        assert code == 0 and "has max_bytes 1000000" in out and "obfuscated, except: sequences, times" in out
+        code, _, err = typed(f"restore latest {asked}")
+        assert code == 15 and not key.exists(), err
+        for more, why in (("-o plan.json", "a saved plan"), ("--all-accounts", "--all-accounts")):
+            code, _, err = typed(f"plan latest {asked} {more}")
+            assert (code, why in err) == (2, True), err
+        code, _, err = typed(f"serve latest -r {stored} --obfuscate --obfuscation-key {key}")
+        assert code == 2 and "jsbackup transform" in err
+
+
+async def _publish(url: str, subject: str) -> None:
+    async with connected(url) as nc:
+        await nc.jetstream().publish(subject, b"one")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "config"])
+def test_tables_and_configurations_are_obfuscated(typed: Type, repository: Path, tmp_path: Path, kind: str) -> None:
+    asked = f"export latest -r {repository} --format {kind} --obfuscate"
+    code, out, err = typed(f"{asked} --output {tmp_path / 'out'} --json")
+    assert code == 0, out + err
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    _assert_nothing_clear("\n".join(map(str, files)))
+    for path in files:
+        if kind == "parquet":
+            table = pq.read_table(path)
+            _assert_nothing_clear(f"{table.schema} {table.schema.metadata} {table.to_pylist()}")
+        else:
+            _assert_nothing_clear(path.read_text())
+    names = read_key_file(tmp_path / "out.keys.json")
+    assert names.stream("ORDERS_X") in {path.parent.name for path in files} | {path.stem for path in files}
+    assert "SHIPPER" in names.tokens
+    if kind != "config":
+        assert {"westeros1", "header-secret-7"} <= names.tokens
+    code, _, err = typed(f"{asked} --output {tmp_path / 'out'}")
+    assert code == 2 and "exists already" in err
 
 
 @pytest.mark.natscli
