@@ -95,7 +95,13 @@ def _add(path: Path, names: ObfuscatedNames) -> None:
     temporary: str | None = None
     try:
         if os.path.lexists(path):  # another command may have added some
-            names.learn(read_key_file(path).tokens)
+            there = read_key_file(path)
+            if there.secret != names.secret:
+                raise JsBackupError(
+                    f"the copy is made, but the key file {path} has been replaced by another one meanwhile",
+                    hint="Make the copy again: nothing leads back from its names.",
+                )
+            names.learn(there.tokens)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)  # of mode 0600
         with os.fdopen(handle, "wb") as file:
             file.write(encode_keys(names))
@@ -113,7 +119,10 @@ def _add(path: Path, names: ObfuscatedNames) -> None:
 
 
 def _refuse_in_repository(path: Path) -> None:
-    folder = Path(os.path.realpath(path)).parent
+    try:
+        folder = Path(os.path.realpath(path)).parent
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot make the key file {shown(str(path))}: {_reason(error)}") from None
     for one in (folder, *folder.parents):
         if any(os.path.lexists(one / name) for name in (DESCRIPTOR, UPGRADED)):
             raise UsageError(

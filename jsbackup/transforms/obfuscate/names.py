@@ -63,20 +63,21 @@ class ObfuscatedNames:
     Memory: each token and its hash, about 200 bytes.
     """
 
-    __slots__ = ("_hashes", "_secret")
+    __slots__ = ("_hashes", "_is_of_a_task", "_secret")
 
-    def __init__(self, secret: bytes, known: Iterable[str] = ()) -> None:
+    def __init__(self, secret: bytes, known: Iterable[str] = (), *, is_of_a_task: bool = False) -> None:
         assert len(secret) == SECRET_BYTES, "not a secret of 32 bytes"
         self._secret = secret
+        self._is_of_a_task = is_of_a_task
         self._hashes: dict[str, str] = {}
         self.learn(known)
 
     def __repr__(self) -> str:
         return f"ObfuscatedNames({len(self._hashes)} names)"  # never the secret
 
-    def __reduce__(self) -> tuple[type[ObfuscatedNames], tuple[bytes]]:
-        """Tasks of this machine get the secret, and report the tokens that they have hashed."""
-        return ObfuscatedNames, (self._secret,)
+    def __reduce__(self) -> tuple[object, tuple[bytes]]:
+        """A task of another process gets the secret, and reports the tokens that it has hashed (`since`)."""
+        return _of_a_task, (self._secret,)
 
     @property
     def secret(self) -> bytes:
@@ -98,8 +99,10 @@ class ObfuscatedNames:
         return len(self._hashes)
 
     def since(self, count: int) -> tuple[str, ...]:
-        """Return the tokens that were hashed after the first so many."""
-        return tuple(islice(list(self._hashes), count, None))
+        """Return the tokens that a task of another process has hashed after the first so many; none in this one, where
+        all are known.
+        """
+        return tuple(islice(self._hashes, count, None)) if self._is_of_a_task else ()
 
     def learn(self, tokens: Iterable[str]) -> None:
         """Hash tokens that were met elsewhere."""
@@ -150,3 +153,7 @@ class ObfuscatedNames:
             else:
                 out.append(self.token(token))
         return ".".join(out)
+
+
+def _of_a_task(secret: bytes) -> ObfuscatedNames:
+    return ObfuscatedNames(secret, is_of_a_task=True)
