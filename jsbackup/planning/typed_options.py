@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsbackup.config import environment, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
-from jsbackup.planning.obfuscation_file import names_of_file
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.mask import Masks
-from jsbackup.transforms.obfuscate.messages import Obfuscation
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_map import SubjectMaps
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.obfuscate.messages import Obfuscation
 
 __all__ = ["rename_options", "reshape_options", "restore_options"]
 
@@ -79,6 +80,10 @@ def _obfuscation(typed: Mapping[str, Any]) -> Obfuscation | None:
             "--obfuscate needs --obfuscation-key FILE",
             hint="The file is made if it does not exist, and leads back from the obfuscated names.",
         )
+    # Not imported for restores without it.
+    from jsbackup.planning.obfuscation_file import names_of_file
+    from jsbackup.transforms.obfuscate.messages import Obfuscation
+
     return Obfuscation(names_of_file(expand_path(key_file, environment())))
 
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -61,11 +62,13 @@ from jsbackup.transforms.follow import (
     subjects_of,
 )
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
-from jsbackup.transforms.obfuscate.messages import Obfuscation
 from jsbackup.transforms.rename import Renames, StreamKind, bucket_of
 from jsbackup.transforms.renumber import numbered, without_first_seq
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
 from jsbackup.transforms.subjects import matcher
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.obfuscate.messages import Obfuscation  # not imported for restores without it
 
 __all__ = ["Reshape", "ReshapeTally"]
 
