@@ -78,20 +78,20 @@ def plan_restore(
     staged = list(staged_copies(manifest, options))
     chosen = choose_streams(manifest, options, staged)
     restored, refusals = rename_streams(chosen, options, manifest.id)
-    names = {restored.reshape.renames.name(entry.name): entry for entry in restored.streams}
+    names = {restored.reshape.stream_name(entry.name): entry for entry in restored.streams}
     target = replace(target, leftovers=target.leftovers - grown_leftovers(names, target))
     actions: list[Action] = []
     skipped = [copy for copy in staged if copy.rule is Rule.STAGED_COPY]
     going: list[StreamBackup] = []
     for entry in restored.streams:
-        name = restored.reshape.renames.name(entry.name)
+        name = restored.reshape.stream_name(entry.name)
         if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn | target.silent):
             skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target, entry.name)))
         else:
             going.append(entry)
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
     for entry in going:
-        exists = _exists(restored.reshape.renames.name(entry.name), target)
+        exists = _exists(restored.reshape.stream_name(entry.name), target)
         unmet = against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
         refusals += unmet
         check_configs(entry)
@@ -194,7 +194,11 @@ def _plan_stream(
     if options.consumers is not Consumers.NONE:
         consumers = [
             _plan_consumer(
-                replace(one, config=_renumbered(reshaped.consumers[one.name], kept)),
+                replace(
+                    one,
+                    name=reshaped.messages.consumer_name(one.name),
+                    config=_renumbered(reshaped.consumers[one.name], kept),
+                ),
                 config,
                 wire,
                 target,

@@ -13,6 +13,7 @@ from jsbackup.config import MAY_MISS, nearest
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, Consumers, RestoreOptions, Target
+from jsbackup.planning.obfuscating import about_obfuscation, against_obfuscation
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, against_payload_masks
 from jsbackup.planning.selection.subset import KeptStream
@@ -99,12 +100,12 @@ def rename_streams(
 def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOptions) -> Reshaped:
     """Reshape one of the restored streams. Raises FormatError if its configuration is damaged."""
     names, whole = restored.names, restored.reshape
-    old, new = entry.name, whole.renames.name(entry.name)
+    old, new = entry.name, whole.stream_name(entry.name)
     consumers = {consumer.name: consumer.config for consumer in entry.consumers}
     if entry.archive_format is ArchiveFormat.OPAQUE:
         reshaped = Reshaped(new, entry.config, consumers, Reshape())
         return replace(reshaped, refusals=list(_against_opaque(old, whole, renamed=new != old)))
-    refusals = list(_against_newest(entry, whole))
+    refusals = [*_against_newest(entry, whole), *against_obfuscation(entry, whole)]
     config, messages = entry.config, Reshape()
     try:
         config = whole.stream_config(entry.config, names)
@@ -120,7 +121,7 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
             hint = error.hint or "Restore it with --consumers none, and create the consumer again."
             refusals.append(Finding(old, Rule.MAP_CONSUMER, reason, hint))
     refusals += against_payload_masks(old, entry.config, whole.masks.masks)
-    warnings = list(_about_maps(entry, whole, names))
+    warnings = [*_about_maps(entry, whole, names), *about_obfuscation(entry, whole)]
     refusals += [warning for warning in warnings if warning.rule.code]
     warnings = [warning for warning in warnings if not warning.rule.code]
     return Reshaped(new, config, consumers, _of_messages(messages, entry.config), refusals, warnings)
@@ -133,8 +134,8 @@ def _of_messages(reshape: Reshape, config: JsonObject) -> Reshape:
 
 
 def _against_opaque(name: str, reshape: Reshape, *, renamed: bool) -> Iterator[Finding]:
-    if renamed or reshape.drops or reshape.masks or reshape.maps:
-        reason = "is stored undecoded; it cannot be renamed, mapped, cut, filtered or masked"
+    if renamed or reshape.drops or reshape.masks or reshape.maps or reshape.obfuscation:
+        reason = "is stored undecoded; it cannot be renamed, mapped, cut, filtered, masked or obfuscated"
         yield Finding(name, Rule.OPAQUE_RESHAPED, reason, "Leave it out with --exclude, or use a newer jsbackup.")
 
 
@@ -261,7 +262,8 @@ def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Fin
     if reshape.drops and (kept.had > action.entry.captured.messages or not kept.exact):
         yield from about_part(action.entry, reshape.cut)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
-    if action.name != name and name in target.streams and pushed:
+    # An obfuscated subject to deliver to is another one.
+    if action.name != name and name in target.streams and pushed and reshape.obfuscation is None:
         for consumer in pushed:
             reason = (
                 f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"

@@ -84,6 +84,7 @@ class Rule(StrEnum):
     MASK_MISSED = "mask-missed", _REFUSED
     MASK_UNREADABLE = "mask-unreadable", _REFUSED
     MASK_STATE = "mask-state", _REFUSED
+    OBFUSCATE_MQTT = "obfuscate-mqtt", _REFUSED
     KEEPS_NOTHING = "keeps-nothing", _REFUSED
     # The backup.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
@@ -149,6 +150,8 @@ class Rule(StrEnum):
     UNMASKED = "unmasked", 0, True
     UNMASKABLE = "unmaskable", 0, True
     MASK_SPARED = "mask-spared", 0, True
+    OBFUSCATED = "obfuscated", 0, True
+    OBFUSCATED_GROWS = "obfuscated-grows", 0, True
     SAMPLED = "sampled"
     STAGED_BEFORE = "staged-before"
     STAGED_COPY = "staged-copy"

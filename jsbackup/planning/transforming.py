@@ -14,6 +14,7 @@ from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused
 from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import Consumers, RestoreOptions, RestorePlan
+from jsbackup.planning.obfuscating import obfuscated_entry
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.reshaping import Reshaped, about_markers, about_part, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
@@ -25,6 +26,7 @@ from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.planning.subjects import SubjectIndex, first_overlap
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.transforms.obfuscate.names import keyed_hash
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.renumber import renumbered_consumer
 from jsbackup.transforms.reshape import Reshape
@@ -64,6 +66,7 @@ class TransformOptions:
         words += ["--renumber"] if reshape.renumber else []
         words += [f"--mask {one}" for one in reshape.masks.masks]
         words += [f"--unmaskable {reshape.masks.unmaskable}"] if reshape.masks else []
+        words += ["--obfuscate"] if reshape.obfuscation else []
         return words + (["--consumers none"] if self.consumers is Consumers.NONE else [])
 
 
@@ -104,7 +107,10 @@ class PlannedStream:
         """
         if not self.renamed and not self.reads and not self.moves_consumers:
             return self.entry.incarnation
-        return layout.incarnation("transform", self.entry.incarnation, self.reshaped.name, self.entry.created)
+        before, obfuscation = self.entry.incarnation, self.reshaped.messages.obfuscation
+        if obfuscation is not None:  # it is a hash of names without a key
+            before = keyed_hash(obfuscation.names.secret, before.encode())
+        return layout.incarnation("transform", before, self.reshaped.name, self.entry.created)
 
 
 def plan_streams(
@@ -146,11 +152,16 @@ def transformed_entry(planned: PlannedStream, kept: KeptStream) -> StreamBackup:
     configs = planned.reshaped.consumers
     if kept.numbers is not None:
         configs = {name: renumbered_consumer(config, kept.numbers) for name, config in configs.items()}
+    obfuscation = planned.reshaped.messages.obfuscation
+    entry = kept.entry if obfuscation is None else obfuscated_entry(kept.entry, obfuscation.names)
     return replace(
-        kept.entry,
+        entry,
         name=planned.reshaped.name,
         config=planned.reshaped.config,
-        consumers=tuple(replace(one, config=configs[one.name]) for one in kept.entry.consumers),
+        consumers=tuple(
+            replace(one, name=planned.reshaped.messages.consumer_name(one.name), config=configs[one.name])
+            for one in entry.consumers
+        ),
     )
 
 

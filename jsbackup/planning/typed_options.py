@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsbackup.config import parse_glob
+from jsbackup.config import environment, parse_glob
+from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
@@ -17,6 +18,9 @@ from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_map import SubjectMaps
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.obfuscate.messages import Obfuscation
 
 __all__ = ["rename_options", "reshape_options", "restore_options"]
 
@@ -51,7 +55,7 @@ def rename_options(typed: Mapping[str, Any]) -> RenameOptions:
 
 
 def reshape_options(typed: Mapping[str, Any]) -> Reshape:
-    """Return how messages are reshaped. Raises UsageError."""
+    """Return how messages are reshaped. Raises UsageError; FormatError for a damaged key file of --obfuscate."""
     return Reshape(
         cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
         filters=Filters.parse(typed),
@@ -59,7 +63,28 @@ def reshape_options(typed: Mapping[str, Any]) -> Reshape:
         masks=Masks.parse(typed["mask"], typed["unmaskable"]),
         newest=NewestRule.of(typed["last_per_subject"], typed["kv_compact"]),
         renumber=typed["renumber"],
+        obfuscation=_obfuscation(typed),
     )
+
+
+def _obfuscation(typed: Mapping[str, Any]) -> Obfuscation | None:
+    key_file = typed.get("obfuscation_key")
+    if not typed.get("obfuscate"):
+        if key_file is not None:
+            raise UsageError("--obfuscation-key makes sense with --obfuscate only", hint="Add --obfuscate.")
+        return None
+    if typed["mask"]:
+        raise UsageError("--mask and --obfuscate exclude each other: nothing is left to mask", hint="Leave one out.")
+    if key_file is None:
+        raise UsageError(
+            "--obfuscate needs --obfuscation-key FILE",
+            hint="The file is made if it does not exist, and leads back from the obfuscated names.",
+        )
+    # Not imported for restores without it.
+    from jsbackup.planning.obfuscation_file import names_of_file
+    from jsbackup.transforms.obfuscate.messages import Obfuscation
+
+    return Obfuscation(names_of_file(expand_path(key_file, environment())))
 
 
 def _overrides(typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,14 @@ class Subjects:
         numbers, texts = self._encoded
         return pa.array([wanted(text) for text in texts], pa.bool_()).take(numbers)
 
+    def translated(self, change: Callable[[str], str]) -> pa.Array:
+        """Return the column with each distinct subject changed."""
+        numbers, texts = self._encoded
+        changed: list[Any] = [change(text) for text in texts]
+        if pa.types.is_binary(self._column.type):
+            changed = [one.encode("utf-8", "surrogateescape") for one in changed]
+        return pa.array(changed, self._column.type).take(numbers)
+
     def __iter__(self) -> Iterator[str]:
         """Yield the subject of each row."""
         numbers, texts = self._encoded

@@ -3,6 +3,7 @@
 Each message is kept or not (`cut`, then `filters`, then `newest`), then masked, and then its subject, its headers that
 name subjects and streams, and an object's metadata are mapped (`maps`, then those of renamed buckets). Filters and
 masks therefore see the subjects in the backup. Times stay, and so do sequences unless `renumber` counts from 1.
+`obfuscation` comes after all that: it hides what the other changes have made.
 
 What `newest` keeps is only known after a pass over all messages (`filters/newest.py`): `chosen` has the result, and is
 never part of the JSON either.
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -64,6 +66,9 @@ from jsbackup.transforms.rename import Renames, StreamKind, bucket_of
 from jsbackup.transforms.renumber import numbered, without_first_seq
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
 from jsbackup.transforms.subjects import matcher
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.obfuscate.messages import Obfuscation  # not imported for restores without it
 
 __all__ = ["Reshape", "ReshapeTally"]
 
@@ -113,10 +118,12 @@ class Reshape:
     newest: NewestRule | None = None
     renumber: bool = False
     chosen: RisingSequences | None = None  # what `newest` keeps, once it is known
+    obfuscation: Obfuscation | None = None  # has a secret, and is never part of the JSON
 
     def __bool__(self) -> bool:
         """Return whether anything is to be changed."""
-        return bool(self.drops or self.masks or self._moves or self.marks or self.unwanted or self.renumber)
+        changes = self.masks or self._moves or self.marks or self.unwanted or self.renumber or self.obfuscation
+        return bool(self.drops or changes)
 
     @property
     def drops(self) -> bool:
@@ -143,7 +150,7 @@ class Reshape:
         """Whether a kept message may change. Renames are not considered here: their effect depends on the streams'
         names.
         """
-        return bool(self.maps or self.masks or self.marks or self.renumber)
+        return bool(self.maps or self.masks or self.marks or self.renumber or self.obfuscation)
 
     @property
     def _moves(self) -> bool:
@@ -154,9 +161,10 @@ class Reshape:
 
         Raises PlanRefused and FormatError as `stream_config` does.
         """
+        own = self if self.obfuscation is None else replace(self, obfuscation=self.obfuscation.of_stream(config))
         if not self._moves:
-            return self
-        return replace(self, marks=source_marks(config, self.stream_config(config, restored), list(restored)))
+            return own
+        return replace(own, marks=source_marks(config, self._clear_config(config, restored), list(restored)))
 
     def of_copy(self, config: JsonObject, mends: Mapping[SourceKey, Mend]) -> Reshape:
         """Return the value for a stream with sources, whose marks are corrected; `config` is its present one.
@@ -172,11 +180,24 @@ class Reshape:
             PlanRefused: it cannot be adapted to the maps.
             FormatError: a field that names streams or subjects is damaged.
         """
+        config = self._clear_config(config, restored)
+        return config if self.obfuscation is None else self.obfuscation.stream_config(config)
+
+    def _clear_config(self, config: JsonObject, restored: Collection[str]) -> JsonObject:
         for maps in (self.maps, self.renames.subjects):
             if maps:
                 config = map_stream_config(config, maps, restored)
         config = self.renames.config(config) if self.renames else config
         return without_first_seq(config) if self.renumber else config
+
+    def stream_name(self, old: str) -> str:
+        """Return the new name of a stream."""
+        name = self.renames.name(old)
+        return name if self.obfuscation is None else self.obfuscation.names.stream(name)
+
+    def consumer_name(self, old: str) -> str:
+        """Return the new name of a consumer."""
+        return old if self.obfuscation is None else self.obfuscation.names.token(old)
 
     def consumer_config(self, config: JsonObject, stream: JsonObject, restored: Collection[str]) -> JsonObject:
         """Return the config of a consumer of the stream whose config (before this) is `stream`.
@@ -188,10 +209,10 @@ class Reshape:
             stream = map_stream_config(stream, self.maps, restored)
         if self.renames.subjects:
             config = map_consumer_config(config, self.renames.subjects, subjects_of(stream))
-        return config
+        return config if self.obfuscation is None else self.obfuscation.consumer_config(config)
 
     def move(self, subject: str) -> str:
-        """Return the new subject of messages with this one."""
+        """Return the new subject of messages with this one, before it is obfuscated."""
         return self.renames.subjects.map(self.maps.map(subject))
 
     def apply(
@@ -227,6 +248,8 @@ class Reshape:
                 within = mask_batch(self.masks, within, stream, secret, count=tally.masked)
             if self._moves or self.marks:
                 within = self._moved(within, Subjects(within))
+            if self.obfuscation is not None:
+                within = self.obfuscation.apply(within)
             tally.kept = tally.kept.plus(within)
             yield numbered(within, tally.numbered) if self.renumber else within
 

@@ -184,7 +184,7 @@ def test_a_full_disk_under_the_output_is_no_success(shop: Shop) -> None:
     assert done.stderr == "error: cannot write the output: no space left on device\n"
 
 
-def test_the_console_script_and_the_module_are_the_same(shop: Shop) -> None:
-    done = in_shell("list", "-r", "/nonexistent")
+def test_the_console_script_and_the_module_are_the_same(shop: Shop, tmp_path: Path) -> None:
+    done = in_shell("list", "-r", str(tmp_path / "none"))
     assert (done.code, done.out) == (10, "")
-    assert done.err.startswith("error: no repository at /nonexistent\nhint: ")
+    assert done.err.startswith(f"error: no repository at {tmp_path}/none\nhint: ")

@@ -603,7 +603,7 @@ ROWS = [
         Rule.OPAQUE_RESHAPED,
         "2.15.1",
         "FILE --rename FILE=OTHER",
-        "it cannot be renamed, mapped, cut, filtered or masked",
+        "it cannot be renamed, mapped, cut, filtered, masked or obfuscated",
         "Leave it out with --exclude",
         repo="opaque",
     ),

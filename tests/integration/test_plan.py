@@ -175,6 +175,7 @@ ELSEWHERE = {
     Rule.UNMASKED: "tests/trials/test_missed.py",
     **dict.fromkeys((Rule.MASK_STATE, Rule.MASK_SPARED), "test_payload_masks.py beside this"),
     **dict.fromkeys((Rule.NEWEST_OF_OBJECTS, Rule.RENUMBERS_ORIGIN, Rule.KEYS_RETURN), "test_filters.py beside this"),
+    **dict.fromkeys((Rule.OBFUSCATED, Rule.OBFUSCATED_GROWS, Rule.OBFUSCATE_MQTT), "test_obfuscate.py beside this"),
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",

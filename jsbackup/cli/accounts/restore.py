@@ -13,6 +13,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
+from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment
@@ -100,6 +101,7 @@ def _opened(
         raise _one_backup(asked.backup)
     asked = replace(asked, backup=LATEST)
     options = asked.options()
+    refuse_obfuscation(options.reshape, "--all-accounts")
     connection = accounts.connection(shared)
     sources = accounts.sources(shared)
     repository = open_repository(shared)

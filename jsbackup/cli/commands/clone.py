@@ -16,7 +16,7 @@ import click
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import GIVEN, Shared, jobs_option, write_options
 from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
-from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.reshaping import keeping_obfuscated, mask_key_options
 from jsbackup.cli.options.restore_options import Asked, live_planning_options, window_option
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
@@ -110,7 +110,10 @@ def clone(
     source, target = connection_of(shared), target_connection_of(to)
     if dry_run:
         return _preview(shared, source, target, options)
-    with make_progress("clone", wanted=shared.progress) as progress:
+    with (
+        keeping_obfuscated(asked.obfuscation_key, options.reshape),
+        make_progress("clone", wanted=shared.progress) as progress,
+    ):
         report = run_async(run_clone(RestoreRun(target, options, settings, progress), source))
     return tell_restored(shared, report, "cloned")
 

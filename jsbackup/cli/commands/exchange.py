@@ -19,7 +19,14 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
-from jsbackup.cli.options.reshaping import about_messages, mask_key_names, reshaping_options, transform_options
+from jsbackup.cli.options.reshaping import (
+    about_messages,
+    keeping_obfuscated,
+    mask_key_names,
+    refuse_obfuscation,
+    reshaping_options,
+    transform_options,
+)
 from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
@@ -43,6 +50,7 @@ __all__ = ["COMMANDS"]
 
 # Messages are private; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
+_KEY_SUFFIX = ".keys.json"  # of the key file beside an obfuscated copy, as with the nats CLI
 
 
 @click.command("import", cls=Command)
@@ -292,28 +300,39 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
-    if kind in CONFIG_FORMATS and (given := about_messages(typed)):
+    if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
+        typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
+        if os.path.lexists(typed["obfuscation_key"]):
+            raise UsageError(
+                f"the key file {typed['obfuscation_key']} exists already",
+                hint="Name it with --obfuscation-key to use it again, or name another one.",
+            )
+    if kind in CONFIG_FORMATS and (given := about_messages({**typed, "obfuscate": False})):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
     options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
+    keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape)
     if kind in WRITTEN_FORMATS:
-        tables, lost, choice = write_tables(
-            shared,
-            WantedBackup(backup, choosing, patterns),
-            options,
-            kind=kind,
-            output=directory,
-            mask_key=mask_key,
-            where=where,
-            lock_timeout=lock_timeout,
-        )
+        if where.is_elsewhere:
+            refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
+        with keeping:
+            tables, lost, choice = write_tables(
+                shared,
+                WantedBackup(backup, choosing, patterns),
+                options,
+                kind=kind,
+                output=directory,
+                mask_key=mask_key,
+                where=where,
+                lock_timeout=lock_timeout,
+            )
         return _tell(
             shared, tables.files, tables.bytes, tables.streams, broken=lost, directory=directory, choice=choice
         )
     if where.given or where.use is not SparkUse.AUTO:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
-    with reading(shared, repository, "export", lock_timeout):
+    with reading(shared, repository, "export", lock_timeout), keeping:
         manifest = find_backup(shared, repository, WantedBackup(backup, choosing, patterns))
         chosen = _choose(manifest, patterns)
         broken: BrokenLists = {} if kind in CONFIG_FORMATS else broken_lists(chosen)

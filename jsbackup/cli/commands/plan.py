@@ -14,7 +14,7 @@ from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
@@ -87,6 +87,8 @@ def tell_what_would_be(
     shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str, *, output_file: Path | None = None
 ) -> int:
     """Plan the requested restore, print and save the plan; return the exit code."""
+    if output_file is not None:
+        refuse_obfuscation(asked.options().reshape, "a saved plan, which has no secret")
     finder, preview, options = preview_asked(shared, asked, mask_secret, lock_timeout)
     manifest, saved = finder.found, None
     if output_file is not None and not preview.plan.refusals:

@@ -11,7 +11,7 @@ from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.reshaping import keeping_obfuscated, mask_key_options, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
@@ -150,6 +150,7 @@ def restore(
     options = asked.options() if saved is None else saved.options
     options.reshape.masks.check_secret(mask_secret)
     if where.given:
+        refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
         return spread_restore(shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout)
@@ -157,6 +158,7 @@ def restore(
     repository = open_repository(shared)
     with (
         reading(shared, repository, "restore", lock_timeout),
+        keeping_obfuscated(asked.obfuscation_key, options.reshape),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
         finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
@@ -189,7 +191,7 @@ def _may_ask(shared: Shared, asked: Asked) -> bool:
     """Return whether a missing backup is asked for. With --origin or --tag, `latest` was meant."""
     from jsbackup.cli.guided.questions import can_ask
 
-    return not asked.origins and not asked.tags and can_ask(shared.output)
+    return not asked.origins and not asked.tags and not asked.obfuscate and can_ask(shared.output)
 
 
 COMMANDS = {"restore": restore}

@@ -11,6 +11,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
+from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.runbook_report import tell_runbook, tell_runbook_plan
 from jsbackup.cli.profiles.runbook_file import RunbookEntry, naming_restore, read_runbook
@@ -27,6 +28,7 @@ def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: s
     entries = read_runbook(path, shared)
     if mask_secret:  # otherwise the key is only needed when the plan is carried out
         _check_masks(entries, mask_secret)
+    _refuse_obfuscation(entries)
     with _opened(entries, "plan", lock_timeout) as (finders, parts):
         previews = preview_together(parts, run_async)
     return tell_runbook_plan(shared.output, path, list(zip(entries, finders, strict=True)), previews)
@@ -36,6 +38,7 @@ def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings, lock_
     """Carry all restores out and print the results; return the exit code. Raises an error that blocks one of them."""
     entries = read_runbook(path, shared)
     _check_masks(entries, settings.mask_secret)
+    _refuse_obfuscation(entries)
     show_progress = partial(make_progress, "restore", wanted=shared.progress)
     with _opened(entries, "restore", lock_timeout) as (finders, parts):
         report = restore_together(parts, settings, run_async, show_progress)
@@ -46,6 +49,12 @@ def _check_masks(entries: Sequence[RunbookEntry], mask_secret: bytes) -> None:
     for entry in entries:
         with naming_restore(entry.number):
             entry.options.reshape.masks.check_secret(mask_secret)
+
+
+def _refuse_obfuscation(entries: Sequence[RunbookEntry]) -> None:
+    for entry in entries:
+        with naming_restore(entry.number):
+            refuse_obfuscation(entry.options.reshape, "a runbook")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import run_async
-from jsbackup.cli.options.reshaping import mask_key_options, reshaping_options
+from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation, reshaping_options
 from jsbackup.cli.options.throwaway import (
     nats_server_option,
     open_to_decrypt,
@@ -106,6 +106,7 @@ def serve(
         allow_empty=typed["allow_empty"],
     )
     options.reshape.masks.check_secret(mask_secret)
+    refuse_obfuscation(options.reshape, "jsbackup serve")
     wanted = wanted_for_server(shared, backup, parse_choosing(backup, origins, tags), options)
     server = program_to_start(program)
     repository = open_to_decrypt(shared)

@@ -509,6 +509,20 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "made", 11: _OTHERS_AT_WORK, 13: _NO_SPARK, 15: _NOT_SO, 16: _COLLIDE},
         ("restore", "clone"),
     ),
+    "lookup": CommandHelp(
+        {
+            "jsbackup lookup support.keys.json dql1khjdbl9p6msl": "the name that was obfuscated",
+            "jsbackup lookup support.keys.json --obfuscate orders.eu.17": "what a clear subject became",
+        },
+        {14},
+        {
+            0: "found",
+            2: "usage; the key file cannot be read",
+            3: "the file has nothing of some values; these are printed as they are",
+            14: "the key file is damaged, or another file",
+        },
+        ("transform", "export"),
+    ),
     "compact": CommandHelp(
         {"jsbackup compact latest -r ./repo": "join the short segments of the newest backup"},
         _WRITES,
@@ -602,6 +616,7 @@ MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("key add", "key list", "key remove", "key replace-writer"), "security"),
     **dict.fromkeys(("schedule", "config check"), "profiles"),
     "clone": "recipes",
+    "lookup": "obfuscate",
     "follow": "follow",
     "diff": "diff",
     "browse": "browse",

@@ -5,6 +5,7 @@ needed: `--help` and completion load this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.options.typed_times import understand_time
 from jsbackup.config import environment, mask_secret, parse_glob
 from jsbackup.config.secrets import expand_path
+from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
     from jsbackup.planning.transforming import TransformOptions
+    from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
     "CONDITIONS",
@@ -24,8 +27,10 @@ __all__ = [
     "RESHAPING",
     "UNMASKABLE",
     "about_messages",
+    "keeping_obfuscated",
     "mask_key_names",
     "mask_key_options",
+    "refuse_obfuscation",
     "reshaping_options",
     "transform_options",
 ]
@@ -143,6 +148,18 @@ RESHAPING = (
         help="Allow a mask that finds nothing to mask in the messages that it selects.",
     ),
     click.option(
+        "--obfuscate",
+        is_flag=True,
+        help="Replace names, subjects and values of headers by keyed hashes, and payloads by zeros of the same size; "
+        "buckets, object stores and counters stay usable.",
+    ),
+    click.option(
+        "--obfuscation-key",
+        metavar="FILE",
+        help="Key file for --obfuscate, made if it does not exist; it leads back from the hashes ('jsbackup lookup'), "
+        "and makes later copies agree. Keep it private.",
+    ),
+    click.option(
         "--pattern-may-miss",
         is_flag=True,
         help="Allow an --exclude, --map-subject, filter (such as --subject) or subjects of --set that match nothing.",
@@ -210,6 +227,7 @@ _OF_MESSAGES = (
     "kv_compact",
     "renumber",
     "mask",
+    "obfuscate",
 )
 
 
@@ -235,11 +253,32 @@ def about_messages(typed: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in _OF_MESSAGES if typed[name] not in (None, (), False)]
 
 
+def keeping_obfuscated(key_file: str | None, reshape: Reshape) -> AbstractContextManager[None]:
+    """Make the key file of --obfuscate while a copy is made, and add the names to it (`obfuscation_file.py`); nothing
+    without --obfuscate.
+    """
+    if reshape.obfuscation is None or key_file is None:
+        return nullcontext()
+    from jsbackup.planning.obfuscation_file import keeping_names
+
+    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names)
+
+
+def refuse_obfuscation(reshape: Reshape, what: str) -> None:
+    """Raise UsageError if --obfuscate was given, which cannot be combined with that."""
+    if reshape.obfuscation is not None:
+        raise UsageError(
+            f"--obfuscate is not possible with {what}",
+            hint="Make an obfuscated backup with 'jsbackup transform', and use that.",
+        )
+
+
 _NAMES = (
     "rename",
     "rename_prefix",
     "map_subject",
     *_OF_MESSAGES,
+    "obfuscation_key",
     "unmaskable",
     "mask_may_miss",
     "pattern_may_miss",

@@ -144,6 +144,8 @@ class Asked:
     kv_compact: bool
     renumber: bool
     mask: tuple[str, ...]
+    obfuscate: bool
+    obfuscation_key: str | None
     unmaskable: str
     mask_may_miss: bool
     pattern_may_miss: bool

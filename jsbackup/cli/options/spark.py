@@ -60,6 +60,11 @@ class Where:
     def given(self) -> bool:
         return self.master is not None or self.remote is not None or bool(self.conf)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether other machines may do the work."""
+        return self.remote is not None or (self.master is not None and not self.master.startswith("local"))
+
 
 def _spark_options(says: str) -> Callable[[F], F]:
     def options(command: F) -> F:

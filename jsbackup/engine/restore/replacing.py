@@ -185,6 +185,8 @@ async def _of_subjects(
                 patterns = maps.select(patterns, subjects_of(entry.config))
     except PlanRefused:
         patterns = unknown
+    if action.reshape.obfuscation is not None:
+        patterns = [action.reshape.obfuscation.names.subject(pattern) for pattern in patterns]
     found: dict[str, int] = {}
     for pattern in patterns:
         found |= await js.subjects(action.name, pattern)

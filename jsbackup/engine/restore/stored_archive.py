@@ -36,7 +36,7 @@ _AHEAD_BYTES = 4 << 20  # one batch, as read from segments
 def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
     """Return the planned consumers with their complete state. Raises as `pending_acks.load_consumer`."""
     whole = []
-    backups = {consumer.name: consumer for consumer in action.entry.consumers}
+    backups = {action.reshape.consumer_name(consumer.name): consumer for consumer in action.entry.consumers}
     for planned in action.consumers:
         if planned.pending is not None:
             loaded = load_consumer(objects, backups[planned.consumer.name])

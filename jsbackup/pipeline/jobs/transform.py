@@ -26,6 +26,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readabl
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
 from jsbackup.planning.transforming import TransformOptions, refuse_results
 from jsbackup.progress import Progress
 from jsbackup.repository.keep import leases
@@ -87,7 +88,7 @@ def transform_backup(
         RepositoryLocked: the lease was lost.
         KeyUnavailable, StoreError: something cannot be read or stored.
     """
-    key = mask_key or MaskKey()
+    key, obfuscation = mask_key or MaskKey(), plan.options.reshape.obfuscation
     if plan.options.reshape.masks.needs_secret:
         plan.options.reshape.masks.check_secret(key.secret())
         key = key.marked(run.random(16))
@@ -98,7 +99,7 @@ def transform_backup(
         clock_ns=time.time_ns,
         random=run.random,
         tags=tags or {},
-        selection=Selection(tuple(glob.pattern for glob in plan.options.streams)),
+        selection=Selection(() if obfuscation else tuple(glob.pattern for glob in plan.options.streams)),
     )
     made = transform_streams(run, plan, mask_key=key)
     results = [(one, result.kept) for one, result in zip(plan.streams, made, strict=True)]
@@ -117,6 +118,8 @@ def transform_backup(
 def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
     before = plan.manifest
     skipped = tuple(one for one in before.skipped if is_chosen(one.name, plan.options.streams, ()))
+    if (obfuscation := plan.options.reshape.obfuscation) is not None:
+        skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
     manifest = new.manifest([one.stored for one in made])
     incomplete = skipped or any(one.entry.warnings for one in made)
     return replace(manifest, result=before.result if incomplete else Result.COMPLETE, skipped=skipped)
@@ -125,4 +128,7 @@ def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Mani
 def _source(plan: TransformPlan) -> Source:
     before, options = plan.manifest, plan.options
     done = {"backup": before.id, "options": options.words, "cut": options.reshape.cut.to_json()}
+    if options.reshape.obfuscation is not None:  # without the values of options, which name streams and subjects
+        done["options"] = list(dict.fromkeys(word.partition(" ")[0] for word in options.words))
+        return obfuscated_source(before.source, done)
     return replace(before.source, extra={**before.source.extra, "transformed": done})

@@ -121,6 +121,7 @@ class _Written:
     bytes: int
     bounds: FileBounds | None
     tally: ReshapeTally
+    hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +148,14 @@ class _WriteFiles:
             with objects.room.share() as share:
                 share.hold(file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes)
                 others = (batch for ref in rest for batch in SegmentReader(objects).prove(ref))
-                tally = ReshapeTally()
+                tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
+                known = 0 if obfuscation is None else obfuscation.names.count
                 changed = file.run.changed(chain(batches, others), secret, tally)
                 rows, data, bounds = encode(changed, file.stream, self.backup)
                 if rows:
                     put_again(store, file.key, data)
-                written.append(_Written(rows, memoryview(data).nbytes if rows else 0, bounds, tally))
+                hashed = () if obfuscation is None else obfuscation.names.since(known)
+                written.append(_Written(rows, memoryview(data).nbytes if rows else 0, bounds, tally, hashed))
                 del data
             give_back()
         return written
@@ -191,6 +194,9 @@ def export_tables(
         weights.append(sum(file.raw_bytes for file in part))
     parts = runner.run("the export", tasks, weights=weights, progress=progress)
     written = [one for part in parts for one in part]
+    if options is not None and options.reshape.obfuscation is not None:
+        for one in written:
+            options.reshape.obfuscation.names.learn(one.hashed)
     kept = [(one, _kept(one, files, written)) for one in streams]
     refuse_results(backup.manifest.id, options or TransformOptions(), kept, "exported")
     if kind is TableFormat.DELTA:

@@ -110,7 +110,7 @@ class SegmentRun:
 class ReshapedRun:
     """The result of a run: of `to_know` it has `found`, of `to_rank` the `ranks`.
 
-    `matched` and `markers` are those of `ReshapeTally`.
+    `matched` and `markers` are those of `ReshapeTally`. `hashed` are tokens that were obfuscated for the first time.
     """
 
     stored: StoredSegments = field(default_factory=StoredSegments)
@@ -120,6 +120,7 @@ class ReshapedRun:
     matched: Counter[str] = field(default_factory=Counter)
     markers: int = 0
     ranks: Mapping[int, int] = field(default_factory=dict)
+    hashed: frozenset[str] = frozenset()
 
     def followed_by(self, later: ReshapedRun) -> ReshapedRun:
         """Return both results together; the later one's messages come after these."""
@@ -138,6 +139,7 @@ class ReshapedRun:
             self.matched + later.matched,
             self.markers + later.markers,
             {**self.ranks, **{sequence: before + rank for sequence, rank in later.ranks.items()}},
+            self.hashed | later.hashed,
         )
 
     def merged_to(self, joined: StoredSegments) -> ReshapedRun:
@@ -175,7 +177,8 @@ def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_by
     reader, wanted, tally = SegmentReader(objects), set(piece.to_know), ReshapeTally()
     stored = StoredSegments()
     found: set[int] = set()
-    renumber = piece.reshape.renumber
+    renumber, obfuscation = piece.reshape.renumber, piece.reshape.obfuscation
+    known = 0 if obfuscation is None else obfuscation.names.count
     for group in piece.groups:
         batches: Iterator[MessageBatch] = (batch for ref in group for batch in reader.prove(ref))
         with closing(SegmentWriter(objects, piece.folder, segment_bytes=segment_bytes)) as writer:
@@ -195,6 +198,7 @@ def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_by
         tally.matched,
         tally.markers,
         {sequence: tally.numbered.rank(sequence) for sequence in piece.to_rank},
+        frozenset() if obfuscation is None else frozenset(obfuscation.names.since(known)),
     )
 
 

@@ -177,13 +177,13 @@ def test_to_complete_asks_writes_and_runs_nothing(path: str, shop: Shop, tmp_pat
 
 
 @pytest.mark.nats
-def test_fish_loads_the_script_and_completes(path: str, shop: Shop) -> None:
+def test_fish_loads_the_script_and_completes(path: str, shop: Shop, tmp_path: Path) -> None:
     if shutil.which("fish") is None:
         missing("fish is not installed")
     program = "jsbackup completion fish | source; complete -C "
-    assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup ba'")[0] == "backup"
+    assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup ba'", HOME=str(tmp_path))[0] == "backup"
     restore = f"jsbackup restore latest -r {shop.repo} "
-    assert _shell(path, "fish", "-N", "-c", f"{program} '{restore}'") == ["ORDERS", WIDE]
+    assert _shell(path, "fish", "-N", "-c", f"{program} '{restore}'", HOME=str(tmp_path)) == ["ORDERS", WIDE]
     assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup backup -s {shop.url} OR'") == ["ORDERS"]
 
 

@@ -12,7 +12,8 @@ from jsbackup.stores.base import ObjectInfo
 @given(st.lists(st.tuples(st.text(max_size=8), st.integers(0, 2**40), st.floats(0, 2e9)), unique_by=lambda one: one[0]))
 def test_what_is_listed_is_found_and_nothing_else(objects: list[tuple[str, int, float]]) -> None:
     listing = FolderListing(ObjectInfo(*one) for one in objects)
+    keys = {key for key, _, _ in objects}
     for key, size, modified_seconds in objects:
         assert listing.find(key) == (size, modified_seconds)
-        assert listing.find(f"{key}/") is None or f"{key}/" in dict((one[0], one) for one in objects)
+        assert (listing.find(f"{key}/") is not None) == (f"{key}/" in keys)
     assert FolderListing(()).find("x") is None

@@ -16,7 +16,13 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import SparkChoice, check_spark_options, choose_spark, job_runner
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options, transform_options
+from jsbackup.cli.options.reshaping import (
+    keeping_obfuscated,
+    mask_key_names,
+    refuse_obfuscation,
+    reshaping_options,
+    transform_options,
+)
 from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, place_given, settings_of
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
@@ -94,11 +100,14 @@ def transform(
     options = transform_options(typed, streams, consumers)
     key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())
+    if where.is_elsewhere:
+        refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
     place = place_given(shared)
     repository = place.open()
     repository.documents.ensure_writable()
     with (
         writing(shared, repository, "transform", lock_timeout) as lease,
+        keeping_obfuscated(typed["obfuscation_key"], options.reshape),
         make_progress("transform", wanted=shared.progress) as progress,
     ):
         wanted = WantedBackup(backup, choosing, options.streams, silent=shared.output.as_json)

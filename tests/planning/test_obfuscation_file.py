@@ -1,0 +1,112 @@
+"""The key file: private, made once, never overwritten, complete afterwards."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from jsbackup.errors import FormatError, JsBackupError, NatsError, PlanRefused, UsageError
+from jsbackup.planning.obfuscation_file import keeping_names, names_of_file, read_key_file
+from jsbackup.transforms.obfuscate.names import ObfuscatedNames
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "k.keys.json"
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_is_there_before_the_copy_and_complete_after_it(path: Path) -> None:
+    names = names_of_file(path)
+    assert not path.exists()
+    with keeping_names(path, names):
+        assert read_key_file(path).secret == names.secret and _mode(path) == 0o600
+        names.token("ORDERS")
+    assert read_key_file(path).tokens == {"ORDERS"} and _mode(path) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_it_is_used_again_and_only_gets_more(path: Path) -> None:
+    with keeping_names(path, first := names_of_file(path)):
+        one = first.token("ORDERS")
+    path.chmod(0o644)
+    with keeping_names(path, second := names_of_file(path)):
+        assert second.token("ORDERS") == one
+        second.token("eu")
+    assert read_key_file(path).tokens == {"ORDERS", "eu"} and _mode(path) == 0o600
+
+
+def test_names_of_another_command_stay(path: Path) -> None:
+    with keeping_names(path, one := names_of_file(path)):
+        other = read_key_file(path)
+        with keeping_names(path, other):
+            other.token("theirs")
+        one.token("ours")
+    assert read_key_file(path).tokens == {"theirs", "ours"}
+
+
+@pytest.mark.parametrize("refused", [UsageError("no"), PlanRefused("no")])
+def test_what_is_refused_leaves_no_new_file_and_an_old_one_as_it_is(path: Path, refused: JsBackupError) -> None:
+    with pytest.raises(type(refused)), keeping_names(path, names_of_file(path)):
+        raise refused
+    assert not path.exists()
+    with keeping_names(path, names_of_file(path)):
+        pass
+    before = path.read_bytes()
+    with pytest.raises(type(refused)), keeping_names(path, names_of_file(path)):
+        raise refused
+    assert path.read_bytes() == before
+
+
+def test_what_fails_midway_leaves_the_names(path: Path) -> None:
+    for error in (NatsError("gone"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), keeping_names(path, names := names_of_file(path)):
+            names.token(repr(error))
+            raise error
+        assert repr(error) in read_key_file(path).tokens
+
+
+def test_other_files_are_not_touched(path: Path) -> None:
+    path.write_text("notes")
+    with pytest.raises(FormatError, match=r"k\.keys\.json"):
+        names_of_file(path)
+    with pytest.raises(FormatError), keeping_names(path, ObfuscatedNames(bytes(32))):
+        pytest.fail("not reached")
+    assert path.read_text() == "notes"
+    path.unlink()
+    with keeping_names(path, names_of_file(path)):
+        pass
+    with pytest.raises(UsageError, match="by another command"), keeping_names(path, ObfuscatedNames(bytes(32))):
+        pytest.fail("not reached")
+    link = path.parent / "link"
+    link.symlink_to(path)
+    with pytest.raises(UsageError, match="symbolic link"), keeping_names(link, names_of_file(link)):
+        pytest.fail("not reached")
+
+
+def test_a_file_that_was_replaced_meanwhile_is_not_overwritten(path: Path) -> None:
+    other = ObfuscatedNames(bytes(32))
+    with pytest.raises(JsBackupError, match="replaced by another one"), keeping_names(path, names_of_file(path)):
+        path.unlink()
+        with keeping_names(path, other):
+            pass
+    assert read_key_file(path).secret == other.secret
+
+
+def test_places_that_cannot_be_written_are_refused_first(path: Path) -> None:
+    for wrong, why in ((path.parent / "none" / "k", "no such file"), (Path("x\0y"), "not a usable name")):
+        with pytest.raises(UsageError, match=why), keeping_names(wrong, ObfuscatedNames(bytes(32))):
+            pytest.fail("not reached")
+    with pytest.raises(UsageError, match="is a directory"):
+        names_of_file(path.parent)
+    (path.parent / "jsbackup.json").write_text("{}")
+    deep = path.parent / "deep"
+    deep.mkdir()
+    for inside in (path, deep / "k"):
+        with pytest.raises(UsageError, match="in the repository"), keeping_names(inside, ObfuscatedNames(bytes(32))):
+            pytest.fail("not reached")
