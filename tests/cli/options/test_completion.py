@@ -184,7 +184,9 @@ def test_fish_loads_the_script_and_completes(path: str, shop: Shop, tmp_path: Pa
     assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup ba'", HOME=str(tmp_path))[0] == "backup"
     restore = f"jsbackup restore latest -r {shop.repo} "
     assert _shell(path, "fish", "-N", "-c", f"{program} '{restore}'", HOME=str(tmp_path)) == ["ORDERS", WIDE]
-    assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup backup -s {shop.url} OR'") == ["ORDERS"]
+    assert _shell(path, "fish", "-N", "-c", f"{program} 'jsbackup backup -s {shop.url} OR'", HOME=str(tmp_path)) == [
+        "ORDERS"
+    ]
 
 
 @pytest.mark.nats
