@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 
-from jsbackup.exchange.declared.fields import Place, is_set, write_fields
+from jsbackup.exchange.declared.fields import Place, Rounded, is_set, write_fields
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 
@@ -61,7 +61,7 @@ def as_bucket(kind: BucketKind, config: JsonObject, fields: Collection[Place]) -
         history = config.get("max_msgs_per_subject")
         if not isinstance(history, int) or not 1 <= history <= _MOST_HISTORY:
             return None
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     kept = {key: value for key, value in plain.items() if key not in implied}
     # Said even where it is the default: files are for people.
     kept |= {key: config[key] for key in ("storage", "num_replicas") if is_set(config.get(key))}

@@ -1,7 +1,7 @@
 """Tables of fields: where a field of a JetStream config stands in another tool's file, and in which form.
 
-A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit. A field
-that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
+A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit, or was
+rounded. A field that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
 
 What a tool assumes for a missing field can differ from what the server does: `absent` is the tool's default, `unset`
 what must be written for a field that the config does not set.
@@ -18,7 +18,7 @@ from jsbackup.errors import FormatError, UsageError
 from jsbackup.exchange.declared.go_duration import format_go_duration, parse_go_duration
 from jsbackup.exchange.folder import printable_name
 from jsbackup.model import JsonObject
-from jsbackup.times import ZERO_TIME, parse_time
+from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 __all__ = [
     "BOOL",
@@ -37,6 +37,7 @@ __all__ = [
     "Form",
     "Nested",
     "Place",
+    "Rounded",
     "is_set",
     "listed",
     "one_of",
@@ -45,11 +46,24 @@ __all__ = [
 ]
 
 _SECOND_NS = 10**9
+# More are more nanoseconds than tools and servers can hold.
+_MOST_SECONDS = ((1 << 63) - 1) // _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A `value` for the file that means a little more than the config does: `exact` became `rounded`."""
+
+    value: Any
+    exact: str
+    rounded: str
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`write` returns a value for the file, `read` one from there; both raise `ValueError` with what is wrong."""
+    """`write` returns a value for the file, or one that is `Rounded`, `read` one from there; both raise `ValueError`
+    with what is wrong.
+    """
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -114,16 +128,33 @@ def _time(value: Any) -> str:
     return str(value)
 
 
-def _time_of_a_second(value: Any) -> str:
-    if parse_time(_time(value)) % _SECOND_NS:
-        raise ValueError("it has parts of a second, which the provider cannot read back")
-    return str(value)
+def _time_of_a_second(value: Any) -> str | Rounded:
+    """Round down: from an earlier start, nothing is missing."""
+    ns = parse_time(_time(value))
+    if not ns % _SECOND_NS:
+        return str(value)
+    rounded = format_time(ns // _SECOND_NS * _SECOND_NS)
+    return Rounded(rounded, str(value), rounded)
 
 
-def _whole_seconds(value: Any) -> int:
-    if _integer(value) % _SECOND_NS:
-        raise ValueError(f"{format_go_duration(value)} is not whole seconds")
-    return int(value) // _SECOND_NS
+def _whole_seconds(value: Any) -> int | Rounded:
+    """Round up: zero would mean no limit, or the default."""
+    ns = _integer(value)
+    if not ns % _SECOND_NS:
+        return ns // _SECOND_NS
+    if ns < 0:
+        raise ValueError(f"{format_go_duration(ns)} is negative")
+    seconds = min(-(-ns // _SECOND_NS), _MOST_SECONDS)
+    return Rounded(seconds, format_go_duration(ns), format_go_duration(seconds * _SECOND_NS))
+
+
+def _all_whole_seconds(value: Any) -> list[Any] | Rounded:
+    found = [_whole_seconds(one) for one in _list(value)]
+    rounded = [one for one in found if isinstance(one, Rounded)]
+    values = [one.value if isinstance(one, Rounded) else one for one in found]
+    if not rounded:
+        return values
+    return Rounded(values, ", ".join(one.exact for one in rounded), ", ".join(one.rounded for one in rounded))
 
 
 def _percent(value: Any) -> int:
@@ -173,7 +204,7 @@ GO_DURATION = Form(
 NANOSECONDS = INTEGER
 SECOND = Form(_time_of_a_second, _time)
 SECONDS = Form(_whole_seconds, _from_seconds)
-SECONDS_LIST = listed(SECONDS)
+SECONDS_LIST = Form(_all_whole_seconds, listed(SECONDS).read)
 PERCENT = Form(_percent, _from_percent)
 
 
@@ -182,8 +213,12 @@ def is_set(value: Any) -> bool:
     return bool(value) and value != ZERO_TIME
 
 
-def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, str], path: str = "") -> JsonObject:
-    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or ""."""
+def write_fields(
+    config: JsonObject, fields: Collection[Place], lost: dict[str, str | Rounded], path: str = ""
+) -> JsonObject:
+    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or "",
+    and of those that were rounded.
+    """
     rest = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     written: JsonObject = {}
     for field in fields:
@@ -194,6 +229,9 @@ def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, 
         except ValueError as error:
             lost[where] = str(error)
             found = None
+        if isinstance(found, Rounded):
+            lost[where] = found
+            found = found.value
         if found is None:
             found = field.unset
         if found is not None:
@@ -202,11 +240,11 @@ def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, 
     return written
 
 
-def _write(value: Any, form: Form | Nested, lost: dict[str, str], where: str) -> Any:
+def _write(value: Any, form: Form | Nested, lost: dict[str, str | Rounded], where: str) -> Any:
     if isinstance(form, Form):
         return form.write(value)
     if form.many:
-        return [write_fields(_object(one), form.fields, lost, f"{where}.") for one in _list(value)]
+        return [write_fields(_object(one), form.fields, lost, f"{where}[{at}].") for at, one in enumerate(_list(value))]
     if not any(_left(_object(value), "")):
         return None
     return write_fields(value, form.fields, lost, f"{where}.")

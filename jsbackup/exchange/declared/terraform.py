@@ -24,7 +24,7 @@ from jsbackup.exchange.declared.declared import (
     is_durable,
     stream_notes,
 )
-from jsbackup.exchange.declared.fields import Place, is_set, read_fields, write_fields
+from jsbackup.exchange.declared.fields import Place, Rounded, is_set, read_fields, write_fields
 from jsbackup.exchange.declared.labels import unique_labels
 from jsbackup.exchange.declared.templates import from_template, to_template
 from jsbackup.exchange.declared.terraform_fields import CONSUMER, KEY_VALUE, META_ARGUMENTS, OBJECT_STORE, STREAM
@@ -112,9 +112,9 @@ def _resource(config: JsonObject) -> tuple[str, JsonObject, list[str]]:
     return _STREAM, write_fields(kept, STREAM, lost), stream_notes(_TOOL, lost)
 
 
-def _without_effect(config: JsonObject) -> dict[str, str]:
+def _without_effect(config: JsonObject) -> dict[str, str | Rounded]:
     """Return the fields that the provider has, but ignores without another one."""
-    lost = {}
+    lost: dict[str, str | Rounded] = {}
     placement = config.get("placement")
     if isinstance(placement, dict) and placement.get("tags") and not placement.get("cluster"):
         lost["placement.tags"] = "it ignores them without a cluster"
@@ -127,13 +127,16 @@ def _consumer(name: str, config: JsonObject, notes: list[str]) -> JsonObject | N
     if not is_durable(name, config):
         notes.append(f"consumer {name} is left out: it is not durable, and {_TOOL} makes no others")
         return None
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     kept = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
     policy = str(kept.pop("deliver_policy", None) or "all")
     starts = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
     value = kept.pop(starts[policy], None) if policy in starts else True
     found = write_fields({**kept, "deliver": {policy: value}}, CONSUMER, lost)
-    for field, what in (("ack_policy", kept.get("ack_policy")), (f"deliver.{policy}", policy)):
+    start = f"deliver.{policy}"
+    if isinstance(lost.get(start), Rounded):
+        lost[starts[policy]] = lost.pop(start)
+    for field, what in (("ack_policy", kept.get("ack_policy")), (start, policy)):
         if field in lost or (what == policy and not is_set(value)):  # without it the consumer would be another one
             shown = printable_name(str(what))
             reason = f"{shown}: {lost[field]}" if lost.get(field) else shown

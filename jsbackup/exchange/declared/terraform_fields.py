@@ -2,7 +2,7 @@
 
 Read from github.com/nats-io/terraform-provider-jetstream, `jetstream/resource_*.go` and `util.go`. Durations are whole
 seconds. The provider reads times back without parts of a second, and would then replace the resource at each apply,
-with all it holds; so a time that has them does not fit. Defaults of the provider differ from the server's:
+with all it holds; so a time that has them is rounded. Defaults of the provider differ from the server's:
 `allow_direct`, `max_ack_pending`, `duplicate_window`.
 """
 
