@@ -25,7 +25,7 @@ from jsbackup.exchange.declared.declared import (
     stream_notes,
 )
 from jsbackup.exchange.declared.fields import Place, Rounded, is_set, read_fields, write_fields
-from jsbackup.exchange.declared.labels import unique_labels
+from jsbackup.exchange.declared.labels import unique_files, unique_labels
 from jsbackup.exchange.declared.templates import from_template, to_template
 from jsbackup.exchange.declared.terraform_fields import CONSUMER, KEY_VALUE, META_ARGUMENTS, OBJECT_STORE, STREAM
 from jsbackup.exchange.folder import Folder, printable_name
@@ -59,6 +59,7 @@ def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> l
     """Write a file for each stream, and one that names the provider. Raises the errors of `NewFolder`."""
     new.write(f"provider{TERRAFORM_SUFFIX}", _encode(_PROVIDER))
     labels = unique_labels([stream.name for stream in streams], _label, _MOST_LABEL)
+    files = unique_files(labels.values(), _MOST_LABEL)
     consumer_labels = unique_labels(
         [f"{stream.name}\n{name}" for stream in streams for name in stream.consumers],
         lambda key: "--".join(map(_label, key.split("\n"))),
@@ -77,7 +78,7 @@ def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> l
             if kind != _STREAM:  # the id of a bucket is not that of its stream
                 of = {"stream_id": f"{_ID}{stream.name}", "depends_on": [f"{kind}.{label}"]}
             resources.setdefault(_CONSUMER, {})[consumer_labels[f"{stream.name}\n{name}"]] = of | to_template(found)
-        new.write(f"{_FILES[kind]}-{label}{TERRAFORM_SUFFIX}", _encode({"resource": resources}))
+        new.write(f"{_FILES[kind]}-{files[label]}{TERRAFORM_SUFFIX}", _encode({"resource": resources}))
         written.append(DeclaredStream(stream.name, kind, tuple(notes)))
     return written
 
