@@ -171,7 +171,7 @@ def _name(config: JsonObject) -> str:
 def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     """Return the config in a file, whose name is under one of `keys`."""
     where = folder.path_of(file)
-    config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
+    config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
     given = {key: config[key] for key in keys if config.get(key)}
     if not given:
         raise UsageError(f"{where} has no name")

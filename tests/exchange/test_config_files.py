@@ -163,6 +163,7 @@ def test_what_else_lies_around_in_a_working_copy_is_passed_over(tmp_path: Path) 
         ("streams/B.json", b'{"name":"B","x":NaN}', r"streams/B.json is not JSON"),
         ("streams/B.json", b'{"name":"B","x":' + b"9" * 5000 + b"}", r"streams/B.json is not JSON"),
         ("streams/B.json", b'{"name":"B","x":"\\ud800"}', r"streams/B.json is not JSON: it has half a surrogate pair"),
+        ("streams/B.json", b'{"name":"B","max_age":1,"max_age":2}', r'streams/B.json has the name "max_age" twice'),
         ("streams/B.json", {}, r"streams/B.json has no name"),
         ("streams/B.json", {"name": 5}, r"streams/B.json has a name that NATS does not allow"),
         ("streams/B.json", {"name": "../B"}, r"streams/B.json has a name that NATS does not allow"),

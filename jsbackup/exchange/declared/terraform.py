@@ -168,7 +168,7 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> Declarations:
     resources: list[tuple[str, str, str, Any]] = []
     for file in files:
         where = root.path_of(file)
-        document = read_object(root.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
+        document = read_object(root.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
         resources += _resources(document, where)
     names: dict[str, Any] = {}
     for _, kind, label, body in resources:

@@ -400,6 +400,10 @@ def consumer_with(**body: Any) -> Any:
     ("document", "message"),
     [
         ("{", "a.tf.json is not JSON"),
+        (
+            '{"resource":{"jetstream_stream":{"s":{"name":"A"},"s":{"name":"B"}}}}',
+            'a.tf.json has the name "s" twice in one object',
+        ),
         ({"resource": 1}, "a.tf.json: resource is not an object"),
         ({"resource": {"jetstream_stream": {"s": 1}}}, "a.tf.json: jetstream_stream.s is not an object"),
         (stream_with(name=""), "a.tf.json: jetstream_stream.s has no name"),
