@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.repository.names import encode_name, encode_name_with_digest
@@ -116,6 +117,8 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
     entries = root.entries()
     with root.folder(STREAMS_FOLDER) as folder:
         streams = {name: _config(folder, name, "name") for name in _files(folder)}
+    for file, config in streams.items():
+        refuse_values(f"{STREAMS_FOLDER}/{file}", config)
     _refuse_two(((config["name"], file) for file, config in streams.items()), STREAMS_FOLDER, "stream")
     consumers: dict[str, dict[str, JsonObject]] = {}
     if CONSUMERS_FOLDER in entries:

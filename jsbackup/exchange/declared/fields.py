@@ -17,15 +17,23 @@ from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.exchange.declared.go_duration import format_go_duration, parse_go_duration
 from jsbackup.exchange.folder import printable_name
+from jsbackup.exchange.refused_values import checked_age, checked_pattern
 from jsbackup.model import JsonObject
 from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 __all__ = [
+    "AGE",
+    "AGE_NANOSECONDS",
+    "AGE_SECONDS",
     "BOOL",
     "GO_DURATION",
+    "HISTORY",
     "INTEGER",
+    "MOST_HISTORY",
     "NANOSECONDS",
     "NOT",
+    "PATTERN",
+    "PATTERNS",
     "PERCENT",
     "SECOND",
     "SECONDS",
@@ -44,6 +52,9 @@ __all__ = [
     "read_fields",
     "write_fields",
 ]
+
+MOST_HISTORY = 64
+"""The versions that a key-value bucket keeps of each key, at most."""
 
 _SECOND_NS = 10**9
 # More are more nanoseconds than tools and servers can hold.
@@ -170,8 +181,19 @@ def _from_percent(value: Any) -> str:
     return f"{value}%" if value else ""
 
 
+def _history(value: Any) -> int:
+    """Clients take none for one (nats.go `jetstream/kv.go`)."""
+    if not 0 <= _integer(value) <= MOST_HISTORY:
+        raise ValueError(f"not one of 1 to {MOST_HISTORY}")
+    return int(value) or 1
+
+
 def _from_seconds(value: Any) -> int:
     return _integer(_integer(value) * _SECOND_NS)
+
+
+def _not_negative(form: Form) -> Form:
+    return Form(form.write, lambda value: checked_age(form.read(value)))
 
 
 def listed(form: Form) -> Form:
@@ -202,9 +224,13 @@ GO_DURATION = Form(
     lambda value: format_go_duration(_integer(value)), lambda value: parse_go_duration(_text(value)) if value else 0
 )
 NANOSECONDS = INTEGER
+HISTORY = Form(_integer, _history)
+PATTERN = Form(_text, lambda value: checked_pattern(_text(value)))
+PATTERNS = listed(PATTERN)
 SECOND = Form(_time_of_a_second, _time)
 SECONDS = Form(_whole_seconds, _from_seconds)
 SECONDS_LIST = Form(_all_whole_seconds, listed(SECONDS).read)
+AGE, AGE_NANOSECONDS, AGE_SECONDS = (_not_negative(form) for form in (GO_DURATION, NANOSECONDS, SECONDS))
 PERCENT = Form(_percent, _from_percent)
 
 
