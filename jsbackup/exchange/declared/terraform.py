@@ -245,7 +245,7 @@ def _delivering(config: JsonObject, place: str) -> JsonObject:
     given = config.pop("deliver", {})
     if len(given) != 1:
         raise UsageError(
-            f"{place} has {'several fields' if given else 'no field'} that say where it starts",
+            f"{place} has {'several fields that say' if given else 'no field that says'} where it starts",
             hint="Give one of deliver_all, deliver_last, deliver_new, deliver_last_per_subject, stream_sequence, "
             "start_time.",
         )

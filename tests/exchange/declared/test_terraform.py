@@ -415,8 +415,11 @@ def consumer_with(**body: Any) -> Any:
             stream_with(mirror=[{"name": "a"}, {"name": "b"}]),
             "a.tf.json: jetstream_stream.s: mirror: there may be only",
         ),
-        (consumer_with(), "a.tf.json: jetstream_consumer.c has no field that say"),
-        (consumer_with(deliver_all=True, deliver_new=True), "a.tf.json: jetstream_consumer.c has several fields"),
+        (consumer_with(), "a.tf.json: jetstream_consumer.c has no field that says where it starts"),
+        (
+            consumer_with(deliver_all=True, deliver_new=True),
+            "a.tf.json: jetstream_consumer.c has several fields that say",
+        ),
         (consumer_with(deliver_all=True), "a.tf.json: jetstream_consumer.c has no stream_id"),
         (consumer_with(deliver_all=True, stream_id="A"), "a.tf.json: jetstream_consumer.c: stream_id does not begin"),
         (
