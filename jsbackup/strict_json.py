@@ -2,16 +2,19 @@
 
 What RFC 8259 allows is read, in UTF-8, with numbers that can be written again: no `NaN`, no `Infinity`, no `1e999`.
 Size and depth are limited. Half a surrogate pair in an escape is refused, because it cannot be encoded again.
-If an object has a name twice, the last value counts, as for Go and so for every server.
+If an object has a name twice, the last value counts, as for Go and so for every server; with `unique_names`, for what
+people write, it is an error.
 
 Every problem becomes one error that says where, never a traceback or a `RecursionError`. The error does not quote the
-text, which may contain passwords, and has no cause, because a `JSONDecodeError` contains the whole text.
+text, which may contain passwords, only a name that is there twice; and it has no cause, because a `JSONDecodeError`
+contains the whole text.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -41,8 +44,21 @@ def _finite(digits: str) -> float:
     return value
 
 
+class _NameTwice(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _NameTwice(json.dumps(twice[:40]))
+    return value
+
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_UNIQUE_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def read_json(
@@ -52,13 +68,14 @@ def read_json(
     max_bytes: int = MAX_JSON_BYTES,
     max_depth: int = MAX_DEPTH,
     kind: type[FormatError | UsageError] = FormatError,
+    unique_names: bool = False,
 ) -> Any:
     """Return the value in `data`. Raises `kind` if it is not valid; `what` begins its message."""
     if len(data) > max_bytes:
         raise kind(f"{what} has more than {max_bytes} bytes")
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
-        value = _DECODER.decode(text)
+        value = (_UNIQUE_DECODER if unique_names else _DECODER).decode(text)
         if isinstance(data, str) or _SURROGATE.search(text):  # only escapes can contain half a surrogate pair
             _encode(value)
         if text.count("{") + text.count("[") <= max_depth or not _is_deeper(value, max_depth):
@@ -71,6 +88,8 @@ def read_json(
     except json.JSONDecodeError as error:
         expected = f"{error.msg[:1].lower()}{error.msg[1:]}".removesuffix(" at")
         problem = f"{expected} in line {error.lineno}, column {error.colno}"
+    except _NameTwice as error:
+        raise kind(f"{what} has the name {error} twice in one object") from None
     except _NotANumber as error:
         problem = str(error)
     except ValueError:  # more digits than Python converts to a number
@@ -87,9 +106,10 @@ def read_object(
     max_bytes: int = MAX_JSON_BYTES,
     max_depth: int = MAX_DEPTH,
     kind: type[FormatError | UsageError] = FormatError,
+    unique_names: bool = False,
 ) -> JsonObject:
     """As `read_json`, for an object."""
-    value = read_json(data, what, max_bytes=max_bytes, max_depth=max_depth, kind=kind)
+    value = read_json(data, what, max_bytes=max_bytes, max_depth=max_depth, kind=kind, unique_names=unique_names)
     if not isinstance(value, dict):
         raise kind(f"{what} is not a JSON object")
     return value

@@ -94,6 +94,21 @@ def test_of_a_name_that_is_there_twice_the_last_counts() -> None:
     assert read_json(b'{"a":1,"a":2}', "it") == {"a": 2}
 
 
+@pytest.mark.parametrize("data", [b'{"a":1,"a":2}', b'[{"x":{"a":{},"b":1,"a":{}}}]'])
+def test_names_that_are_there_twice_are_refused_where_people_write(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r'^it has the name "a" twice in one object$') as caught:
+        read_json(data, "it", kind=UsageError, unique_names=True)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    assert read_json(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}', "it", unique_names=True)
+
+
+def test_a_name_that_is_there_twice_is_shown_short_and_printable() -> None:
+    name = '"\\ud800\\n' + "x" * 1000 + '":1'
+    with pytest.raises(FormatError) as caught:
+        read_json(f"{{{name},{name}}}", "it", unique_names=True)
+    assert caught.value.message.isprintable() and caught.value.message.isascii() and len(caught.value.message) < 120
+
+
 def test_depth_is_bounded_and_width_is_not() -> None:
     deep = b'{"a":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
     assert read_object(deep, "it")

@@ -5,7 +5,8 @@
 
 Each is just the config object of JetStream's API: no state, and no metadata under `_nats.`, which servers write
 themselves. Keys are sorted, with an indent of two spaces and a final newline, so that equal configs are equal files and
-a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`).
+a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`). Names that differ
+only in case get a part of their digest, because file systems of macOS and Windows would take one file for both.
 
 The file's name must match the config's `name`: otherwise a copied file with the old name in it would silently replace
 another stream. Hidden files, and anything else in DIR, are skipped; in the folders of configs every other file must be
@@ -14,15 +15,17 @@ a config. Mistakes in these files are usage errors: people write them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.repository.names import encode_name
+from jsbackup.repository.names import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [
@@ -78,17 +81,30 @@ def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None
     """Write the files. Raises `FormatError`, and the errors of `NewFolder`."""
     new.folder(STREAMS_FOLDER)
     with_consumers = False
-    for stream in streams:
-        new.write(f"{STREAMS_FOLDER}/{encode_name(stream.name)}{_SUFFIX}", encode_config(stream.config))
+    found = list(streams)
+    files = _file_names(stream.name for stream in found)
+    for stream in found:
+        new.write(f"{STREAMS_FOLDER}/{files[stream.name]}{_SUFFIX}", encode_config(stream.config))
         if not stream.consumers:
             continue
         if not with_consumers:
             new.folder(CONSUMERS_FOLDER)
             with_consumers = True
-        folder = f"{CONSUMERS_FOLDER}/{encode_name(stream.name)}"
+        folder = f"{CONSUMERS_FOLDER}/{files[stream.name]}"
         new.folder(folder)
+        consumer_files = _file_names(stream.consumers)
         for name, config in stream.consumers.items():
-            new.write(f"{folder}/{encode_name(name)}{_SUFFIX}", encode_config({**config, "name": name}))
+            new.write(f"{folder}/{consumer_files[name]}{_SUFFIX}", encode_config({**config, "name": name}))
+
+
+def _file_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of files, without suffix, which differ also where case is ignored."""
+    plain = {name: encode_name(name) for name in names}
+    alike = Counter(encoded.lower() for encoded in plain.values())
+    return {
+        name: encoded if alike[encoded.lower()] == 1 else encode_name_with_digest(name)
+        for name, encoded in plain.items()
+    }
 
 
 def read_config_files(root: Folder) -> list[StreamConfigs]:
@@ -101,6 +117,9 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
     entries = root.entries()
     with root.folder(STREAMS_FOLDER) as folder:
         streams = {name: _config(folder, name, "name") for name in _files(folder)}
+    for file, config in streams.items():
+        refuse_values(f"{STREAMS_FOLDER}/{file}", config)
+    _refuse_two(((config["name"], file) for file, config in streams.items()), STREAMS_FOLDER, "stream")
     consumers: dict[str, dict[str, JsonObject]] = {}
     if CONSUMERS_FOLDER in entries:
         with root.folder(CONSUMERS_FOLDER) as folder:
@@ -110,8 +129,9 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
                         raise UsageError(
                             f"{files.where} has consumers of no stream: {STREAMS_FOLDER}/{name}.json is missing"
                         )
-                    found = [_config(files, file, "name", "durable_name") for file in _files(files)]
-                    consumers[name] = {_name(config): config for config in found}
+                    found = {file: _config(files, file, "name", "durable_name") for file in _files(files)}
+                    _refuse_two(((_name(one), file) for file, one in found.items()), files.where, "consumer")
+                    consumers[name] = {_name(config): config for config in found.values()}
     return sorted(
         (
             StreamConfigs(config, dict(sorted(consumers.get(name.removesuffix(_SUFFIX), {}).items())))
@@ -135,6 +155,17 @@ def _files(folder: Folder) -> list[str]:
     return list(files)
 
 
+def _refuse_two(found: Iterable[tuple[str, str]], where: str, what: str) -> None:
+    """Raise `UsageError` if a name is in two files: one with its digest, and one without."""
+    files: dict[str, str] = {}
+    for name, file in found:
+        if name in files:
+            raise UsageError(
+                f"{where}: there are two configurations of {what} {printable_name(name)}: {files[name]} and {file}"
+            )
+        files[name] = file
+
+
 def _name(config: JsonObject) -> str:
     name: str = config.get("name") or config["durable_name"]
     return name
@@ -143,7 +174,7 @@ def _name(config: JsonObject) -> str:
 def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     """Return the config in a file, whose name is under one of `keys`."""
     where = folder.path_of(file)
-    config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
+    config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
     given = {key: config[key] for key in keys if config.get(key)}
     if not given:
         raise UsageError(f"{where} has no name")
@@ -152,7 +183,7 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     name = next(iter(given.values()))
     if not isinstance(name, str) or not asset_name_is_sound(name):
         raise UsageError(f"{where} has a name that NATS does not allow")
-    if file != f"{encode_name(name)}{_SUFFIX}":
+    if file.removesuffix(_SUFFIX) not in (encode_name(name), encode_name_with_digest(name)):
         raise UsageError(
             f"{where} is the config of {printable_name(name)}",
             hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",

@@ -31,7 +31,7 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
         raise UsageError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
     if len(data) > MAX_CONFIG_BYTES:
         raise UsageError(f"{shown} is too large for a configuration")
-    document = read_object(data, shown, kind=UsageError)
+    document = read_object(data, shown, kind=UsageError, unique_names=True)
     streams = document.get("streams")
     if isinstance(streams, list):
         configs = [one.get("config") if isinstance(one, dict) else None for one in streams]

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from jsbackup.errors import FormatError
 
-__all__ = ["decode_name", "encode_name"]
+__all__ = ["decode_name", "encode_name", "encode_name_with_digest"]
 
 _MAX_ENCODED = 200
 _MAX_CUT = 160
@@ -51,6 +51,15 @@ def encode_name(name: str) -> str:
     encoded = [_encode_character(character) for character in name]
     if sum(map(len, encoded)) <= _MAX_ENCODED:
         return "".join(encoded)
+    return _with_digest(name, encoded)
+
+
+def encode_name_with_digest(name: str) -> str:
+    """Encode a name as if it were too long to be spelled out: also where case is ignored, no two are the same."""
+    return _with_digest(name, [_encode_character(character) for character in name])
+
+
+def _with_digest(name: str, encoded: list[str]) -> str:
     count = bisect_right(list(accumulate(map(len, encoded))), _MAX_CUT)
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{''.join(encoded[:count])}.{digest}"

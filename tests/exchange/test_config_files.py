@@ -101,6 +101,38 @@ def test_names_become_file_names_as_in_the_repository(tmp_path: Path) -> None:
     assert [one.name for one in read(tmp_path / "out")] == ["N" * 255, "größe"]
 
 
+def test_no_two_files_differ_in_case_only(tmp_path: Path) -> None:
+    consumers = {name: {"name": name} for name in ("c", "C", "d")}
+    streams = [StreamConfigs({"name": name}, consumers) for name in ("UPPER", "other", "upper", "N" * 255, "n" * 255)]
+    files = write(tmp_path / "out", *streams)
+    assert len({name.lower() for name in files}) == len(files) == 5 + 15
+    assert {"streams/other.json", "consumers/other/d.json"} < files.keys()
+    assert sum(name.startswith(("streams/UPPER.", "streams/upper.")) for name in files) == 2
+    assert read(tmp_path / "out") == sorted(streams, key=lambda one: one.name)
+
+
+def test_a_file_name_with_a_digest_is_one_of_the_same_config(tmp_path: Path) -> None:
+    config = {"name": "A"}
+    files = write(tmp_path / "out", StreamConfigs(config, {}), StreamConfigs({"name": "a"}, {}))
+    (digest,) = [name for name in files if name.startswith("streams/A.")]
+    put(tmp_path / "one", digest, config)
+    assert [one.name for one in read(tmp_path / "one")] == ["A"]
+    put(tmp_path / "one", "streams/A.json", config)
+    with pytest.raises(
+        UsageError, match=r"there are two configurations of stream A: A\.[0-9a-f]{16}\.json and A\.json"
+    ):
+        read(tmp_path / "one")
+    stem = digest.removeprefix("streams/A.")
+    put(tmp_path / "two", "streams/S.json", {"name": "S"})
+    for file in ("A.json", f"A.{stem}"):
+        put(tmp_path / "two", f"consumers/S/{file}", config)
+    with pytest.raises(UsageError, match=r"consumers/S: there are two configurations of consumer A"):
+        read(tmp_path / "two")
+    put(tmp_path / "three", digest.replace("A.", "B."), config)
+    with pytest.raises(UsageError, match="is the config of A"):
+        read(tmp_path / "three")
+
+
 def test_a_consumer_has_its_name_in_its_file_whatever_its_config_says(tmp_path: Path) -> None:
     files = write(tmp_path / "out", StreamConfigs({"name": "A"}, {"c": {"durable_name": "c"}}))
     assert json.loads(files["consumers/A/c.json"]) == {"durable_name": "c", "name": "c"}
@@ -131,6 +163,7 @@ def test_what_else_lies_around_in_a_working_copy_is_passed_over(tmp_path: Path) 
         ("streams/B.json", b'{"name":"B","x":NaN}', r"streams/B.json is not JSON"),
         ("streams/B.json", b'{"name":"B","x":' + b"9" * 5000 + b"}", r"streams/B.json is not JSON"),
         ("streams/B.json", b'{"name":"B","x":"\\ud800"}', r"streams/B.json is not JSON: it has half a surrogate pair"),
+        ("streams/B.json", b'{"name":"B","max_age":1,"max_age":2}', r'streams/B.json has the name "max_age" twice'),
         ("streams/B.json", {}, r"streams/B.json has no name"),
         ("streams/B.json", {"name": 5}, r"streams/B.json has a name that NATS does not allow"),
         ("streams/B.json", {"name": "../B"}, r"streams/B.json has a name that NATS does not allow"),

@@ -303,7 +303,7 @@ def test_declarations_go_out_and_are_applied(tmp_path: Path, kind: str, version:
         "nack": {ephemeral.format("NACK"), "NACK has no place for republish.headers_only"},
         "terraform": {
             ephemeral.format("Terraform"),
-            "consumer expired: Terraform has no place for ack_wait: 100ms is not whole seconds",
+            "consumer expired: Terraform takes whole seconds only: ack_wait 100ms is written as 1s",
         },
     }
     assert notes == known[kind]

@@ -57,3 +57,9 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_printed_configs(tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="cannot be read: is a directory"):
         read_printed_configs(tmp_path)
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"config":{"name":"A","max_age":1,"max_age":2}}')
+    with pytest.raises(UsageError, match=r'a\.json has the name "max_age" twice in one object'):
+        read_printed_configs(tmp_path / "a.json")

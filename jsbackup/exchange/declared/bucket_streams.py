@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 
-from jsbackup.exchange.declared.fields import Place, is_set, write_fields
+from jsbackup.exchange.declared.fields import MOST_HISTORY, Place, Rounded, is_set, write_fields
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 
@@ -18,7 +18,6 @@ __all__ = ["BucketKind", "as_bucket", "plain_stream", "stream_of_bucket"]
 
 _BUCKET_NAME = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _WINDOW_NS = 120 * 10**9
-_MOST_HISTORY = 64
 # What a server sets where a config has nothing, and what it takes for the same.
 _DEFAULTS: JsonObject = {
     "retention": "limits",
@@ -59,9 +58,9 @@ def as_bucket(kind: BucketKind, config: JsonObject, fields: Collection[Place]) -
         return None
     if kind is BucketKind.KEY_VALUE:
         history = config.get("max_msgs_per_subject")
-        if not isinstance(history, int) or not 1 <= history <= _MOST_HISTORY:
+        if not isinstance(history, int) or not 1 <= history <= MOST_HISTORY:
             return None
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     kept = {key: value for key, value in plain.items() if key not in implied}
     # Said even where it is the default: files are for people.
     kept |= {key: config[key] for key in ("storage", "num_replicas") if is_set(config.get(key))}

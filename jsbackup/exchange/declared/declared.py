@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
+from jsbackup.exchange.declared.fields import Rounded
 from jsbackup.exchange.folder import printable_name
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
@@ -17,18 +18,23 @@ __all__ = ["Declarations", "DeclaredStream", "consumer_notes", "is_durable", "st
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStream:
-    """A stream that was written as a resource of this `kind`. `notes` name what it lacks."""
+    """A stream that was written as a resource of this `kind`. `notes` name what it lacks, or has rounded."""
 
     name: str
     kind: str
     notes: tuple[str, ...] = ()
 
 
-def stream_notes(tool: str, lost: Mapping[str, str]) -> list[str]:
-    return [f"{tool} has no place for {field}{f': {reason}' if reason else ''}" for field, reason in lost.items()]
+def stream_notes(tool: str, lost: Mapping[str, str | Rounded]) -> list[str]:
+    return [
+        f"{tool} takes whole seconds only: {field} {reason.exact} is written as {reason.rounded}"
+        if isinstance(reason, Rounded)
+        else f"{tool} has no place for {field}{f': {reason}' if reason else ''}"
+        for field, reason in lost.items()
+    ]
 
 
-def consumer_notes(tool: str, name: str, lost: Mapping[str, str]) -> list[str]:
+def consumer_notes(tool: str, name: str, lost: Mapping[str, str | Rounded]) -> list[str]:
     return [f"consumer {name}: {note}" for note in stream_notes(tool, lost)]
 
 

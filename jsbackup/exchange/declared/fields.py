@@ -1,7 +1,7 @@
 """Tables of fields: where a field of a JetStream config stands in another tool's file, and in which form.
 
-A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit. A field
-that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
+A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit, or was
+rounded. A field that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
 
 What a tool assumes for a missing field can differ from what the server does: `absent` is the tool's default, `unset`
 what must be written for a field that the config does not set.
@@ -17,15 +17,23 @@ from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.exchange.declared.go_duration import format_go_duration, parse_go_duration
 from jsbackup.exchange.folder import printable_name
+from jsbackup.exchange.refused_values import checked_age, checked_pattern
 from jsbackup.model import JsonObject
-from jsbackup.times import ZERO_TIME, parse_time
+from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 __all__ = [
+    "AGE",
+    "AGE_NANOSECONDS",
+    "AGE_SECONDS",
     "BOOL",
     "GO_DURATION",
+    "HISTORY",
     "INTEGER",
+    "MOST_HISTORY",
     "NANOSECONDS",
     "NOT",
+    "PATTERN",
+    "PATTERNS",
     "PERCENT",
     "SECOND",
     "SECONDS",
@@ -37,6 +45,7 @@ __all__ = [
     "Form",
     "Nested",
     "Place",
+    "Rounded",
     "is_set",
     "listed",
     "one_of",
@@ -44,12 +53,28 @@ __all__ = [
     "write_fields",
 ]
 
+MOST_HISTORY = 64
+"""The versions that a key-value bucket keeps of each key, at most."""
+
 _SECOND_NS = 10**9
+# More are more nanoseconds than tools and servers can hold.
+_MOST_SECONDS = ((1 << 63) - 1) // _SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A `value` for the file that means a little more than the config does: `exact` became `rounded`."""
+
+    value: Any
+    exact: str
+    rounded: str
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`write` returns a value for the file, `read` one from there; both raise `ValueError` with what is wrong."""
+    """`write` returns a value for the file, or one that is `Rounded`, `read` one from there; both raise `ValueError`
+    with what is wrong.
+    """
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -114,16 +139,33 @@ def _time(value: Any) -> str:
     return str(value)
 
 
-def _time_of_a_second(value: Any) -> str:
-    if parse_time(_time(value)) % _SECOND_NS:
-        raise ValueError("it has parts of a second, which the provider cannot read back")
-    return str(value)
+def _time_of_a_second(value: Any) -> str | Rounded:
+    """Round down: from an earlier start, nothing is missing."""
+    ns = parse_time(_time(value))
+    if not ns % _SECOND_NS:
+        return str(value)
+    rounded = format_time(ns // _SECOND_NS * _SECOND_NS)
+    return Rounded(rounded, str(value), rounded)
 
 
-def _whole_seconds(value: Any) -> int:
-    if _integer(value) % _SECOND_NS:
-        raise ValueError(f"{format_go_duration(value)} is not whole seconds")
-    return int(value) // _SECOND_NS
+def _whole_seconds(value: Any) -> int | Rounded:
+    """Round up: zero would mean no limit, or the default."""
+    ns = _integer(value)
+    if not ns % _SECOND_NS:
+        return ns // _SECOND_NS
+    if ns < 0:
+        raise ValueError(f"{format_go_duration(ns)} is negative")
+    seconds = min(-(-ns // _SECOND_NS), _MOST_SECONDS)
+    return Rounded(seconds, format_go_duration(ns), format_go_duration(seconds * _SECOND_NS))
+
+
+def _all_whole_seconds(value: Any) -> list[Any] | Rounded:
+    found = [_whole_seconds(one) for one in _list(value)]
+    rounded = [one for one in found if isinstance(one, Rounded)]
+    values = [one.value if isinstance(one, Rounded) else one for one in found]
+    if not rounded:
+        return values
+    return Rounded(values, ", ".join(one.exact for one in rounded), ", ".join(one.rounded for one in rounded))
 
 
 def _percent(value: Any) -> int:
@@ -139,8 +181,19 @@ def _from_percent(value: Any) -> str:
     return f"{value}%" if value else ""
 
 
+def _history(value: Any) -> int:
+    """Clients take none for one (nats.go `jetstream/kv.go`)."""
+    if not 0 <= _integer(value) <= MOST_HISTORY:
+        raise ValueError(f"not one of 1 to {MOST_HISTORY}")
+    return int(value) or 1
+
+
 def _from_seconds(value: Any) -> int:
     return _integer(_integer(value) * _SECOND_NS)
+
+
+def _not_negative(form: Form) -> Form:
+    return Form(form.write, lambda value: checked_age(form.read(value)))
 
 
 def listed(form: Form) -> Form:
@@ -171,9 +224,13 @@ GO_DURATION = Form(
     lambda value: format_go_duration(_integer(value)), lambda value: parse_go_duration(_text(value)) if value else 0
 )
 NANOSECONDS = INTEGER
+HISTORY = Form(_integer, _history)
+PATTERN = Form(_text, lambda value: checked_pattern(_text(value)))
+PATTERNS = listed(PATTERN)
 SECOND = Form(_time_of_a_second, _time)
 SECONDS = Form(_whole_seconds, _from_seconds)
-SECONDS_LIST = listed(SECONDS)
+SECONDS_LIST = Form(_all_whole_seconds, listed(SECONDS).read)
+AGE, AGE_NANOSECONDS, AGE_SECONDS = (_not_negative(form) for form in (GO_DURATION, NANOSECONDS, SECONDS))
 PERCENT = Form(_percent, _from_percent)
 
 
@@ -182,8 +239,12 @@ def is_set(value: Any) -> bool:
     return bool(value) and value != ZERO_TIME
 
 
-def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, str], path: str = "") -> JsonObject:
-    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or ""."""
+def write_fields(
+    config: JsonObject, fields: Collection[Place], lost: dict[str, str | Rounded], path: str = ""
+) -> JsonObject:
+    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or "",
+    and of those that were rounded.
+    """
     rest = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     written: JsonObject = {}
     for field in fields:
@@ -194,6 +255,9 @@ def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, 
         except ValueError as error:
             lost[where] = str(error)
             found = None
+        if isinstance(found, Rounded):
+            lost[where] = found
+            found = found.value
         if found is None:
             found = field.unset
         if found is not None:
@@ -202,11 +266,11 @@ def write_fields(config: JsonObject, fields: Collection[Place], lost: dict[str, 
     return written
 
 
-def _write(value: Any, form: Form | Nested, lost: dict[str, str], where: str) -> Any:
+def _write(value: Any, form: Form | Nested, lost: dict[str, str | Rounded], where: str) -> Any:
     if isinstance(form, Form):
         return form.write(value)
     if form.many:
-        return [write_fields(_object(one), form.fields, lost, f"{where}.") for one in _list(value)]
+        return [write_fields(_object(one), form.fields, lost, f"{where}[{at}].") for at, one in enumerate(_list(value))]
     if not any(_left(_object(value), "")):
         return None
     return write_fields(value, form.fields, lost, f"{where}.")

@@ -24,7 +24,7 @@ from jsbackup.exchange.declared.declared import (
     is_durable,
     stream_notes,
 )
-from jsbackup.exchange.declared.fields import Place, read_fields, write_fields
+from jsbackup.exchange.declared.fields import Place, Rounded, read_fields, write_fields
 from jsbackup.exchange.declared.labels import unique_labels
 from jsbackup.exchange.declared.nack_fields import CONNECTION_FIELDS, CONSUMER, KEY_VALUE, OBJECT_STORE, STREAM
 from jsbackup.exchange.folder import Folder, printable_name
@@ -97,7 +97,7 @@ def _resource(config: JsonObject) -> tuple[str, str, JsonObject, list[str]]:
     for kind, (bucket_kind, fields) in _BUCKETS.items():
         if found := as_bucket(bucket_kind, config, fields):
             return kind, found[0], {"bucket": found[0], **found[1]}, []
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     spec = write_fields(config, STREAM, lost)
     return "Stream", str(config["name"]), spec, stream_notes(_TOOL, lost)
 
@@ -106,7 +106,7 @@ def _consumer(stream: str, name: str, config: JsonObject, notes: list[str]) -> J
     if not is_durable(name, config):
         notes.append(f"consumer {name} is left out: it is not durable, and {_TOOL} makes no others")
         return None
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     plain = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
     spec = write_fields(plain, CONSUMER, lost)
     for field in ("ack_policy", "deliver_policy", "opt_start_seq", "opt_start_time"):

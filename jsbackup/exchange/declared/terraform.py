@@ -24,8 +24,8 @@ from jsbackup.exchange.declared.declared import (
     is_durable,
     stream_notes,
 )
-from jsbackup.exchange.declared.fields import Place, is_set, read_fields, write_fields
-from jsbackup.exchange.declared.labels import unique_labels
+from jsbackup.exchange.declared.fields import Place, Rounded, is_set, read_fields, write_fields
+from jsbackup.exchange.declared.labels import unique_files, unique_labels
 from jsbackup.exchange.declared.templates import from_template, to_template
 from jsbackup.exchange.declared.terraform_fields import CONSUMER, KEY_VALUE, META_ARGUMENTS, OBJECT_STORE, STREAM
 from jsbackup.exchange.folder import Folder, printable_name
@@ -59,6 +59,7 @@ def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> l
     """Write a file for each stream, and one that names the provider. Raises the errors of `NewFolder`."""
     new.write(f"provider{TERRAFORM_SUFFIX}", _encode(_PROVIDER))
     labels = unique_labels([stream.name for stream in streams], _label, _MOST_LABEL)
+    files = unique_files(labels.values(), _MOST_LABEL)
     consumer_labels = unique_labels(
         [f"{stream.name}\n{name}" for stream in streams for name in stream.consumers],
         lambda key: "--".join(map(_label, key.split("\n"))),
@@ -77,7 +78,7 @@ def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> l
             if kind != _STREAM:  # the id of a bucket is not that of its stream
                 of = {"stream_id": f"{_ID}{stream.name}", "depends_on": [f"{kind}.{label}"]}
             resources.setdefault(_CONSUMER, {})[consumer_labels[f"{stream.name}\n{name}"]] = of | to_template(found)
-        new.write(f"{_FILES[kind]}-{label}{TERRAFORM_SUFFIX}", _encode({"resource": resources}))
+        new.write(f"{_FILES[kind]}-{files[label]}{TERRAFORM_SUFFIX}", _encode({"resource": resources}))
         written.append(DeclaredStream(stream.name, kind, tuple(notes)))
     return written
 
@@ -112,9 +113,9 @@ def _resource(config: JsonObject) -> tuple[str, JsonObject, list[str]]:
     return _STREAM, write_fields(kept, STREAM, lost), stream_notes(_TOOL, lost)
 
 
-def _without_effect(config: JsonObject) -> dict[str, str]:
+def _without_effect(config: JsonObject) -> dict[str, str | Rounded]:
     """Return the fields that the provider has, but ignores without another one."""
-    lost = {}
+    lost: dict[str, str | Rounded] = {}
     placement = config.get("placement")
     if isinstance(placement, dict) and placement.get("tags") and not placement.get("cluster"):
         lost["placement.tags"] = "it ignores them without a cluster"
@@ -127,13 +128,16 @@ def _consumer(name: str, config: JsonObject, notes: list[str]) -> JsonObject | N
     if not is_durable(name, config):
         notes.append(f"consumer {name} is left out: it is not durable, and {_TOOL} makes no others")
         return None
-    lost: dict[str, str] = {}
+    lost: dict[str, str | Rounded] = {}
     kept = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
     policy = str(kept.pop("deliver_policy", None) or "all")
     starts = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
     value = kept.pop(starts[policy], None) if policy in starts else True
     found = write_fields({**kept, "deliver": {policy: value}}, CONSUMER, lost)
-    for field, what in (("ack_policy", kept.get("ack_policy")), (f"deliver.{policy}", policy)):
+    start = f"deliver.{policy}"
+    if isinstance(lost.get(start), Rounded):
+        lost[starts[policy]] = lost.pop(start)
+    for field, what in (("ack_policy", kept.get("ack_policy")), (start, policy)):
         if field in lost or (what == policy and not is_set(value)):  # without it the consumer would be another one
             shown = printable_name(str(what))
             reason = f"{shown}: {lost[field]}" if lost.get(field) else shown
@@ -164,7 +168,7 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> Declarations:
     resources: list[tuple[str, str, str, Any]] = []
     for file in files:
         where = root.path_of(file)
-        document = read_object(root.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
+        document = read_object(root.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
         resources += _resources(document, where)
     names: dict[str, Any] = {}
     for _, kind, label, body in resources:
@@ -241,7 +245,7 @@ def _delivering(config: JsonObject, place: str) -> JsonObject:
     given = config.pop("deliver", {})
     if len(given) != 1:
         raise UsageError(
-            f"{place} has {'several fields' if given else 'no field'} that say where it starts",
+            f"{place} has {'several fields that say' if given else 'no field that says'} where it starts",
             hint="Give one of deliver_all, deliver_last, deliver_new, deliver_last_per_subject, stream_sequence, "
             "start_time.",
         )

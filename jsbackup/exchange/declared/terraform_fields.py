@@ -2,16 +2,20 @@
 
 Read from github.com/nats-io/terraform-provider-jetstream, `jetstream/resource_*.go` and `util.go`. Durations are whole
 seconds. The provider reads times back without parts of a second, and would then replace the resource at each apply,
-with all it holds; so a time that has them does not fit. Defaults of the provider differ from the server's:
+with all it holds; so a time that has them is rounded. Defaults of the provider differ from the server's:
 `allow_direct`, `max_ack_pending`, `duplicate_window`.
 """
 
 from __future__ import annotations
 
 from jsbackup.exchange.declared.fields import (
+    AGE_SECONDS,
     BOOL,
+    HISTORY,
     INTEGER,
     NOT,
+    PATTERN,
+    PATTERNS,
     PERCENT,
     SECOND,
     SECONDS,
@@ -35,7 +39,7 @@ _SOURCE = (
     Place("name", "name", TEXT),
     Place("opt_start_seq", "start_seq", INTEGER),
     Place("opt_start_time", "start_time", SECOND),
-    Place("filter_subject", "filter_subject", TEXT),
+    Place("filter_subject", "filter_subject", PATTERN),
     Place("subject_transforms", "subject_transform", Nested(_TRANSFORM, many=True, block=True)),
     Place(
         "external",
@@ -61,14 +65,14 @@ STREAM = (
     Place("name", "name", TEXT),
     Place("description", "description", TEXT),
     Place("metadata", "metadata", TEXT_MAP),
-    Place("subjects", "subjects", TEXTS),
+    Place("subjects", "subjects", PATTERNS),
     Place("discard", "discard", one_of(old="old", new="new"), "old"),
     Place("discard_new_per_subject", "discard_new_per_subject", BOOL),
     Place("max_msgs", "max_msgs", INTEGER, -1),
     Place("max_msgs_per_subject", "max_msgs_per_subject", INTEGER, -1),
     Place("max_bytes", "max_bytes", INTEGER, -1),
-    Place("max_age", "max_age", SECONDS),
-    Place("duplicate_window", "duplicate_window", SECONDS, 120, unset=0),
+    Place("max_age", "max_age", AGE_SECONDS),
+    Place("duplicate_window", "duplicate_window", AGE_SECONDS, 120, unset=0),
     Place("max_msg_size", "max_msg_size", INTEGER, -1),
     Place("storage", "storage", _STORAGE, "file"),
     Place("no_ack", "ack", NOT, True),
@@ -92,7 +96,7 @@ STREAM = (
     Place("consumer_limits.max_ack_pending", "max_ack_pending", INTEGER),
     Place("consumer_limits.inactive_threshold", "inactive_threshold", SECONDS),
     Place("allow_msg_ttl", "allow_msg_ttl", BOOL),
-    Place("subject_delete_marker_ttl", "subject_delete_marker_ttl", SECONDS),
+    Place("subject_delete_marker_ttl", "subject_delete_marker_ttl", AGE_SECONDS),
     Place("allow_msg_counter", "allow_msg_counter", BOOL),
     Place("allow_atomic", "allow_atomic", BOOL),
     Place("allow_msg_schedules", "allow_msg_schedules", BOOL),
@@ -147,19 +151,19 @@ CONSUMER = (
 KEY_VALUE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),
-    Place("max_msgs_per_subject", "history", INTEGER, 5),
-    Place("max_age", "ttl", SECONDS),
+    Place("max_msgs_per_subject", "history", HISTORY, 5),
+    Place("max_age", "ttl", AGE_SECONDS),
     Place("max_msg_size", "max_value_size", INTEGER, -1),
     Place("max_bytes", "max_bucket_size", INTEGER, -1),
     *_PLACEMENT,
     Place("num_replicas", "replicas", INTEGER, 1),
-    Place("subject_delete_marker_ttl", "limit_marker_ttl", SECONDS),
+    Place("subject_delete_marker_ttl", "limit_marker_ttl", AGE_SECONDS),
 )
 
 OBJECT_STORE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),
-    Place("max_age", "ttl", SECONDS),
+    Place("max_age", "ttl", AGE_SECONDS),
     Place("max_bytes", "max_bucket_size", INTEGER, -1),
     *_PLACEMENT,
     Place("num_replicas", "replicas", INTEGER, 1),

@@ -231,27 +231,73 @@ def test_what_has_no_place_is_named(tmp_path: Path) -> None:
         "odd": {"durable_name": "odd", "ack_policy": "maybe"},
     }
     (written,), resources = write(tmp_path / "out", StreamConfigs(config, consumers))
-    parts = "it has parts of a second, which the provider cannot read back"
     assert set(written.notes) == {
         "Terraform has no place for first_seq: too large a number",
-        "Terraform has no place for max_age: 1.5s is not whole seconds",
         "Terraform has no place for mirror_direct: it ignores it without a mirror",
         "Terraform has no place for new_in_2_99.deep",
         "Terraform has no place for placement.tags: it ignores them without a cluster",
         "Terraform has no place for sealed",
-        "Terraform has no place for sources.new",
-        f"Terraform has no place for sources.opt_start_time: {parts}",
+        "Terraform has no place for sources[1].new",
+        "Terraform takes whole seconds only: max_age 1.5s is written as 2s",
+        "Terraform takes whole seconds only: sources[0].opt_start_time 2026-01-02T03:04:05.5Z is written as "
+        "2026-01-02T03:04:05Z",
         "consumer brief is left out: it is not durable, and Terraform makes no others",
-        "consumer c: Terraform has no place for backoff: 100ms is not whole seconds",
         "consumer c: Terraform has no place for new_in_2_99",
         "consumer c: Terraform has no place for opt_start_seq",
         "consumer c: Terraform has no place for pause_until",
         "consumer c: Terraform has no place for sourcing",
+        "consumer c: Terraform takes whole seconds only: backoff 100ms is written as 1s",
         "consumer odd is left out: Terraform has no ack_policy maybe: maybe is not one of its choices",
         "consumer p is left out: Terraform has no deliver_policy by_magic",
-        f"consumer t is left out: Terraform has no deliver_policy by_start_time: {parts}",
+        "consumer t: Terraform takes whole seconds only: opt_start_time 2026-01-02T03:04:05.000000001Z is written as "
+        "2026-01-02T03:04:05Z",
     }
-    assert resources["jetstream_consumer"].keys() == {"A--c"}
+    assert resources["jetstream_consumer"].keys() == {"A--c", "A--t"}
+
+
+def test_parts_of_a_second_never_widen_what_is_written(tmp_path: Path) -> None:
+    """A limit that is left out would be none, and a source without its start would copy all."""
+    config = {
+        "name": "A",
+        "max_age": 36 * 3600 * SECOND + SECOND // 2,
+        "duplicate_window": 1,
+        "sources": [
+            {"name": "B", "opt_start_time": "2026-01-02T03:04:05.9+01:00"},
+            {"name": "C", "opt_start_time": "2026-01-02T03:04:05.000Z"},
+            {"name": "D", "opt_start_time": "2026-01-02T03:04:06.1Z"},
+        ],
+        "consumer_limits": {"inactive_threshold": (1 << 63) - 1},
+    }
+    c = {"ack_policy": "all", "ack_wait": 250 * 10**6, "backoff": [250 * 10**6, SECOND, 1500 * 10**6]}
+    (written,), resources = write(tmp_path / "out", StreamConfigs(config, {"c": {"durable_name": "c", **c}}))
+    body = resources["jetstream_stream"]["A"]
+    assert (body["max_age"], body["duplicate_window"]) == (36 * 3600 + 1, 1)
+    assert [source["start_time"] for source in body["source"]] == [
+        "2026-01-02T02:04:05Z",
+        "2026-01-02T03:04:05.000Z",
+        "2026-01-02T03:04:06Z",
+    ]
+    assert body["inactive_threshold"] == 9223372036  # one more is more than the provider can multiply
+    consumer = resources["jetstream_consumer"]["A--c"]
+    assert (consumer["ack_wait"], consumer["backoff"]) == (1, [1, 1, 2])
+    start = "Terraform takes whole seconds only"
+    assert set(written.notes) == {
+        f"{start}: max_age 36h0.5s is written as 36h1s",
+        f"{start}: duplicate_window 1ns is written as 1s",
+        f"{start}: consumer_limits.inactive_threshold 2562047h47m16.854775807s is written as 2562047h47m16s",
+        f"{start}: sources[0].opt_start_time 2026-01-02T03:04:05.9+01:00 is written as 2026-01-02T02:04:05Z",
+        f"{start}: sources[2].opt_start_time 2026-01-02T03:04:06.1Z is written as 2026-01-02T03:04:06Z",
+        f"consumer c: {start}: ack_wait 250ms is written as 1s",
+        f"consumer c: {start}: backoff 250ms, 1.5s is written as 1s, 2s",
+    }
+
+
+def test_a_bucket_with_parts_of_a_second_keeps_its_age(tmp_path: Path) -> None:
+    config = BUCKET | {"max_age": 1500 * 10**6, "duplicate_window": 1500 * 10**6}
+    (written,), resources = write(tmp_path / "out", StreamConfigs(config, {}))
+    (body,) = resources[written.kind].values()
+    assert (body["max_age"], body["duplicate_window"]) == (2, 2)
+    assert "Terraform takes whole seconds only: max_age 1.5s is written as 2s" in written.notes
 
 
 @settings(max_examples=40, deadline=None)
@@ -354,6 +400,10 @@ def consumer_with(**body: Any) -> Any:
     ("document", "message"),
     [
         ("{", "a.tf.json is not JSON"),
+        (
+            '{"resource":{"jetstream_stream":{"s":{"name":"A"},"s":{"name":"B"}}}}',
+            'a.tf.json has the name "s" twice in one object',
+        ),
         ({"resource": 1}, "a.tf.json: resource is not an object"),
         ({"resource": {"jetstream_stream": {"s": 1}}}, "a.tf.json: jetstream_stream.s is not an object"),
         (stream_with(name=""), "a.tf.json: jetstream_stream.s has no name"),
@@ -365,8 +415,11 @@ def consumer_with(**body: Any) -> Any:
             stream_with(mirror=[{"name": "a"}, {"name": "b"}]),
             "a.tf.json: jetstream_stream.s: mirror: there may be only",
         ),
-        (consumer_with(), "a.tf.json: jetstream_consumer.c has no field that say"),
-        (consumer_with(deliver_all=True, deliver_new=True), "a.tf.json: jetstream_consumer.c has several fields"),
+        (consumer_with(), "a.tf.json: jetstream_consumer.c has no field that says where it starts"),
+        (
+            consumer_with(deliver_all=True, deliver_new=True),
+            "a.tf.json: jetstream_consumer.c has several fields that say",
+        ),
         (consumer_with(deliver_all=True), "a.tf.json: jetstream_consumer.c has no stream_id"),
         (consumer_with(deliver_all=True, stream_id="A"), "a.tf.json: jetstream_consumer.c: stream_id does not begin"),
         (
