@@ -40,7 +40,7 @@ class RestoreTarget:
     """A server for plans: how people call it, the options of a command line that lead to it, and the connection."""
 
     name: str
-    options: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
     connect: Callable[[], Connection]
 
 

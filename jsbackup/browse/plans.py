@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,8 +17,9 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository.manifest import Manifest
+from jsbackup.shell import command_line
 
-__all__ = ["PlanPages", "quoted"]
+__all__ = ["PlanPages"]
 
 _CHOICES = 200
 _STREAMS = 1000
@@ -45,10 +44,11 @@ class PlanPages:
         if manifest is not None and query.flag("go"):
             try:
                 target = self._target(asked["target"])
-                how, words = _asked(asked)
-                options = restore_options(typed_arguments("plan", how))
-                command = _command(library, manifest, target, words)
-                preview = self._preview(manifest, target, options)
+                how, options = _asked(asked)
+                preview = self._preview(manifest, target, restore_options(typed_arguments("plan", how)))
+                # Not before: what cannot be planned is not to be run either.
+                options += [*target.options, ("-r", library.place)]
+                command = command_line("restore", manifest.id, options=options, names=how.get("streams", ()))
             except JsBackupError as error:
                 problem = error
         plan = None if preview is None else preview.plan
@@ -88,18 +88,19 @@ class PlanPages:
         return found
 
 
-def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[str]]:
-    """Return what is asked for, as arguments and as words of a command line."""
+def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[tuple[str, str]]]:
+    """Return what is asked for, as arguments and as options of a command line; streams are arguments alone."""
     how: RestoreArguments = {}
-    words = streams = asked["streams"].split()
+    options = []
+    streams = asked["streams"].split()
     if streams:
         how["streams"] = streams
     if asked["until"]:
         how["until"] = asked["until"]
-        words = [*words, "--until", asked["until"]]
+        options.append(("--until", asked["until"]))
     if asked["prefix"]:
         how["rename_prefix"] = asked["prefix"]
-        words = [*words, "--rename-prefix", asked["prefix"]]
+        options.append(("--rename-prefix", asked["prefix"]))
     if asked["if_exists"] == "skip":
         how["if_exists"] = "skip"
     elif asked["if_exists"] == "replace":
@@ -107,21 +108,5 @@ def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[str]]:
     elif asked["if_exists"] not in ("", "fail"):
         raise UsageError(f"not one of {', '.join(_IF_EXISTS)}: {asked['if_exists']}")
     if "if_exists" in how:
-        words = [*words, "--if-exists", how["if_exists"]]
-    return how, words
-
-
-def _command(library: Library, manifest: Manifest, target: RestoreTarget, words: Sequence[str]) -> str:
-    return " ".join(map(quoted, ["jsbackup", "restore", manifest.id, *words, *target.options, "-r", library.place]))
-
-
-def quoted(word: str) -> str:
-    """Return a word for a shell, on one line and visible: bash and zsh read what is not as `$'…'`."""
-    if word.isprintable():
-        return shlex.quote(word)
-    signs = {"'": "\\'", "\\": "\\\\"}
-    parts = (
-        signs.get(c) or (c if c.isprintable() else "".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape")))
-        for c in word
-    )
-    return f"$'{''.join(parts)}'"
+        options.append(("--if-exists", how["if_exists"]))
+    return how, options

@@ -26,7 +26,7 @@ def same_line(typed: Sequence[str], options: Iterable[tuple[str, str]], words: S
             hidden = True
             if not equals:
                 next(rest, None)
-        elif name not in _LEFT_OUT:
+        elif name not in _LEFT_OUT and word != "--":
             kept.append(word)
     for option, value in options:
         # A value that begins with a dash would be taken for an option.

@@ -122,13 +122,15 @@ def _targets(shared: Shared) -> list[RestoreTarget]:
         connection_of(shared)  # a wrong name is an error now
         context, server = given
         name = str(context or hide_logins(str(server)))
-        options = ("--context", str(context)) if context else ("-s", hide_logins(str(server)))
+        options = (("--context", str(context)) if context else ("-s", hide_logins(str(server))),)
         found.append(RestoreTarget(name, options, partial(connection_of, shared)))
     names: list[str] = []
     with suppress(JsBackupError):  # there is no home directory
         names = context_names(environment())
     known = {one.name for one in found}
-    found += [RestoreTarget(name, ("--context", name), partial(_connect, name)) for name in names if name not in known]
+    found += [
+        RestoreTarget(name, (("--context", name),), partial(_connect, name)) for name in names if name not in known
+    ]
     return found
 
 
