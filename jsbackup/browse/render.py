@@ -21,6 +21,7 @@ from jsbackup.html.page_parts import with_labels
 from jsbackup.html.tiles import tile_row
 from jsbackup.model import JsonObject
 from jsbackup.readable import clip, format_count, format_seconds, format_time, printable
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time as exact_time
 
 __all__ = ["Renderer"]
@@ -89,6 +90,7 @@ class Renderer:
             "spark": spark,
             "tiles": tile_row,
             "preview": payload_preview,
+            "quoted_command": quoted_command,
             **shared,
         }
 
