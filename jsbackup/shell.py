@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
-__all__ = ["command_line", "quoted_command", "shell_word"]
+__all__ = ["command_line", "quoted_command", "shell_word", "without_logins"]
+
+_LOGIN = re.compile(r"(?<=://)[^/@\s]*@|(?<=,)[^/@,\s:]*:[^/@,\s]*@")
 
 
 def command_line(command: str, *words: str, options: Iterable[tuple[str, str]] = (), names: Iterable[str] = ()) -> str:
     """Return `jsbackup COMMAND WORDS OPTIONS -- NAMES` for a shell. Words from the first on that begins with a dash
-    are put after `--` too, so that none is taken for an option.
+    are put after `--` too, so that none is taken for an option. The value of a flag is "".
     """
     dash = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     after = [*words[dash:], *names]
     parts = ["jsbackup", *command.split(), *words[:dash]]
     for option, value in options:
         # A value that begins with a dash would be taken for an option.
-        parts += [f"{option}={value}"] if value.startswith("-") else [option, value]
+        parts += [f"{option}={value}"] if value.startswith("-") else [option, value] if value else [option]
     return " ".join(map(shell_word, [*parts, *(["--", *after] if after else [])]))
 
 
@@ -28,6 +31,11 @@ def quoted_command(command: str, *words: str, options: Iterable[tuple[str, str]]
     """
     line = command_line(command, *words, options=options)
     return f"'{line}'" if line == line.replace("'", "").replace("\\", "") else line
+
+
+def without_logins(text: str) -> str:
+    """Return server URLs without user, password and token, so that they can be used with others."""
+    return _LOGIN.sub("", text)
 
 
 def shell_word(word: str) -> str:

@@ -1,8 +1,8 @@
 """Who may see the pages, and what browsers may do with them.
 
 token     a random one in the URL that is printed. It is exchanged for a cookie with the id of a session, so that it
-          does not stay in the address. Other sites cannot send the cookie, and scripts cannot read it; but browsers send it
-          to all ports of this host, so that it is not the token, opens no address, and ends with this process.
+          does not stay in the address. Other sites cannot send the cookie, and scripts cannot read it; but browsers
+          send it to all ports of this host, so that it is not the token, opens no address, and ends with this process.
 origin    a browser says where a request comes from (Sec-Fetch-Site). What other sites, or other ports of this host,
           lead to or load needs the token.
 host      the Host header must be an address, or a name of this machine. A name that someone else owns may lead

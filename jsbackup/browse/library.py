@@ -37,11 +37,15 @@ _COUNTED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """A server for plans: how people call it, the options of a command line that lead to it, and the connection."""
+    """A server for plans: how people call it, the options of a command line that lead to it, and the connection.
+
+    `hidden`: a login, which is not in the options, was given too.
+    """
 
     name: str
     options: tuple[tuple[str, str], ...]
     connect: Callable[[], Connection]
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ class TakenStatus:
 
 
 class Library:
-    """May be used from several threads. `place` is how a command line names the repository; `policy` is what `forget`
-    keeps by the `profile`, if it says so.
+    """May be used from several threads. `place` is how a command line names the repository, and `options` are those of
+    its store and keys; `policy` is what `forget` keeps by the `profile`, if it says so.
     """
 
     def __init__(
@@ -69,12 +73,14 @@ class Library:
         repository: Repository,
         place: str,
         *,
+        options: Sequence[tuple[str, str]] = (),
         targets: Sequence[RestoreTarget] = (),
         policy: Policy | None = None,
         profile: str = "",
     ) -> None:
         self.repository = repository
         self.place = place
+        self.options = tuple(options)
         self.location = hide_logins(repository.store.location)
         self.targets = tuple(targets)
         self.policy = policy

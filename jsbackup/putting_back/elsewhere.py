@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.look.buckets.bucket import KeyValueBucket
 from jsbackup.look.buckets.bucket_series import find_series

@@ -47,7 +47,7 @@ def blocked_by_config(info: StreamInfo, *, rolls_up: bool = False) -> Iterator[B
         origin = mirror.get("name")
         yield Blocked(
             f"stream {name} is a mirror of {origin}, and takes no messages",
-            f"Name the origin: --to {shell_word(origin)}.",
+            f"Name the origin: --to {shell_word(str(origin))}.",
         )
     if (retention := config.get("retention", "limits")) != "limits":
         kind = "a work queue" if retention == "workqueue" else "kept by the interest of consumers"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import time
 from html import unescape
 from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.crypto import age
+from jsbackup.times import parse_time
 from tests.browse.client import Answer, Browsing, pasted
 from tests.harness.api import call, connected
 from tests.harness.commands import jsbackup
@@ -56,6 +59,36 @@ def test_a_stream_that_is_called_as_an_option_is_a_stream(tmp_path: Path) -> Non
         done = pasted(words)  # both are there
         assert done.returncode == 16 and f"streams {OPTION}, A: exists" in done.stderr, done
         assert asyncio.run(_messages(server.url, "A")) == 2
+
+
+def test_the_command_names_what_it_needs_and_no_secret(tmp_path: Path) -> None:
+    me, vault = age.random_identity(), tmp_path / "vault"
+    assert me.recipient is not None
+    (tmp_path / "identity").write_text(f"{me.text}\n")
+    writer = tmp_path / "writer.key"
+    jsbackup("init", "-r", vault, "--encrypt-to", me.recipient.label, "--writer-key", writer).ok()
+    with NatsServer(NEWEST) as server:
+        asyncio.run(_make(server.url))
+        backup = jsbackup("backup", "-s", server.url, "-r", vault, "--writer-key", writer).ok().document["backup"]
+        login = server.url.replace("://", "://eve:s3cr3t@")
+        line = ["-r", "vault", "-s", login, "--identity", "identity"]
+        asked = {"backup": backup, "go": 1, "if_exists": "skip", "until": "0s", "streams": "A"}
+        with Browsing(*line, folder=tmp_path) as page:
+            target = re.findall(r"<option[^>]*>(nats:[^<]*)<", page.log_in().get("/plan").text)[0]
+            shown = page.get("/plan", target=target, **asked)
+        words = _command(shown)
+        assert (
+            "s3cr3t" not in shown.text and "User and password, or the token, of the server were left out" in shown.words
+        )
+        assert words[words.index("--identity") + 1] == str(tmp_path / "identity")
+        assert words[words.index("-s") + 1] == server.url and words[words.index("-r") + 1] == str(vault)
+        until = parse_time(words[words.index("--until") + 1])
+        assert 0 < time.time_ns() - until < 60 * 10**9
+        assert pasted(["jsbackup", "plan", *words[2:]]).returncode == 0
+        with Browsing("-r", vault, "-s", server.url, JSBACKUP_IDENTITY=me.text) as page:
+            shown = page.log_in().get("/plan", target=server.url, **asked)
+        assert "The repository is encrypted: add --identity" in shown.words and me.text not in shown.text
+        assert "were left out" not in shown.words
 
 
 def test_a_server_that_cannot_be_reached_gives_no_command(tmp_path: Path) -> None:

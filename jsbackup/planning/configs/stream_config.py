@@ -71,7 +71,8 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
                 name,
                 Rule.CONSUMER_FEATURE,
                 f"consumer {consumer.name}: {lacking}, the target is {version}",
-                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {shell_word(name)}.",
+                "Restore into a newer server, with --consumers none, or leave the stream out with "
+                f"--exclude {shell_word(name)}.",
             )
     replicas = action.config.get("num_replicas", 1)
     one = "Restore it with --replicas 1."
