@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from jsbackup.browse.render import Renderer
 from jsbackup.engine.restore.preview import Preview, preview_restore
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.look.moment import option_text
+from jsbackup.names import BLANKS
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository.manifest import Manifest
@@ -108,7 +110,7 @@ def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[tuple[str, str
     """Return what is asked for, as arguments and as options of a command line; streams are arguments alone."""
     how: RestoreArguments = {}
     options = []
-    streams = asked["streams"].split()
+    streams = re.findall(f"[^{BLANKS}]+", asked["streams"])
     if streams:
         how["streams"] = streams
     if asked["until"]:

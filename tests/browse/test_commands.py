@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import socket
 import time
 from html import unescape
 from pathlib import Path
@@ -89,6 +90,33 @@ def test_the_command_names_what_it_needs_and_no_secret(tmp_path: Path) -> None:
             shown = page.log_in().get("/plan", target=server.url, **asked)
         assert "The repository is encrypted: add --identity" in shown.words and me.text not in shown.text
         assert "were left out" not in shown.words
+
+
+def test_long_and_odd_subjects_have_pages_or_no_links(tmp_path: Path) -> None:
+    repo, long = tmp_path / "repo", "y" * 3000
+
+    async def make(url: str) -> None:
+        async with connected(url) as nc:
+            await call(nc, "STREAM.CREATE.KV_b", {"name": "KV_b", "subjects": ["$KV.b.>"]})
+            for key in (long, "wide\u00a0blank"):
+                await nc.jetstream().publish(f"$KV.b.{key}", b"value")
+
+    with NatsServer(NEWEST) as server:
+        asyncio.run(make(server.url))
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=30) as raw:
+            raw.sendall(b"CONNECT {}\r\nPUB $KV.b.odd\xff 1\r\nx\r\nPING\r\n")
+            while b"PONG" not in raw.recv(65536):
+                pass
+        backup = jsbackup("backup", "-s", server.url, "-r", repo).ok().document["backup"]
+    with Browsing("-r", repo) as page:
+        page.log_in()
+        for part in ("stream", "bucket"):
+            shown = page.get(f"/backup/{backup}/{part}", name="KV_b")
+            links = [one for one in shown.links if "/key?" in one or "subject=" in one]
+            assert len(links) == 2 and "no subject: it has no page" in shown.words, (part, links)
+            for one in links:
+                answer = page.ask("GET", one)
+                assert answer.status == 200 and "value" in answer.words, (part, one[:200], answer.problem)
 
 
 def test_a_server_that_cannot_be_reached_gives_no_command(tmp_path: Path) -> None:
