@@ -24,6 +24,7 @@ BASE = {
     "progress",
     "tool",
     "readable",
+    "shell",
 }
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
@@ -37,6 +38,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "names": ({"errors"}, set()),
     "tool": (set(), set()),
     "readable": (set(), set()),
+    "shell": (set(), set()),
     "html": ({"readable"}, set()),
     "memory": (set(), set()),
     "compute": (set(), {"pyarrow"}),

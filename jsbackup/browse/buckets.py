@@ -21,6 +21,7 @@ from jsbackup.look.moment import known_until, option_text
 from jsbackup.names import is_subject
 from jsbackup.readable import format_count
 from jsbackup.repository.pages.segment_list import parts_of, size_of
+from jsbackup.shell import command_line
 from jsbackup.transforms.cut import AtTime, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
 
@@ -76,7 +77,7 @@ class BucketPages:
             start=start,
             pattern=search,
             at=at,
-            at_option="" if at is None else option_text(at),
+            at_option=[] if at is None else [("--at", option_text(at))],
             first=first,
             last=last,
             slid=slid,
@@ -206,7 +207,7 @@ def listed_keys(bucket: KeyValueBucket, at: Edge | None, pattern: str) -> KeyLis
         )
         raise UsageError(
             f"bucket {bucket.name} has {count} of {size}, too many to list here",
-            hint=f"Name one key, or run: jsbackup kv ls {bucket.manifest.id} {bucket.name}",
+            hint=f"Name one key, or run: {command_line('kv ls', bucket.manifest.id, bucket.name)}",
         )
     return bucket.keys(at, pattern)
 

@@ -1,7 +1,10 @@
 """Who may see the pages, and what browsers may do with them.
 
-token     a random one in the URL that is printed. It is exchanged for a cookie, so that it does not stay in the
-          address; the cookie is not sent from other sites, and scripts cannot read it.
+token     a random one in the URL that is printed. It is exchanged for a cookie with the id of a session, so that it
+          does not stay in the address. Other sites cannot send the cookie, and scripts cannot read it; but browsers
+          send it to all ports of this host, so that it is not the token, opens no address, and ends with this process.
+origin    a browser says where a request comes from (Sec-Fetch-Site). What other sites, or other ports of this host,
+          lead to or load needs the token.
 host      the Host header must be an address, or a name of this machine. A name that someone else owns may lead
           here (DNS rebinding), and its pages could then read ours.
 method    GET and HEAD: there is nothing to change
@@ -14,6 +17,7 @@ import hmac
 import ipaddress
 import secrets
 import time
+from collections import deque
 from collections.abc import Collection
 from html import escape
 from http.cookies import CookieError, SimpleCookie
@@ -39,8 +43,10 @@ _POLICY = (
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _TOKEN = "token"
-_LONGEST_QUERY = 8192
+_LONGEST_QUERY = 24 << 10  # with a subject of 4 KiB, each byte of which may take three signs
 _TICKET_SECONDS = 60.0
+_SESSIONS = 64
+_OWN_REQUESTS = {"same-origin", "none"}
 
 
 def new_token() -> str:
@@ -55,6 +61,7 @@ class Guard:
         self._app = app
         self._token = token
         self._tickets: dict[str, float] = {}  # until when each is good
+        self._sessions: deque[str] = deque(maxlen=_SESSIONS)
         self._names = {name.lower().rstrip(".") for name in names}
         # Cookies do not tell ports apart: two of these servers must not take each other's.
         self._cookie = f"jsbackup-{secrets.token_hex(4)}"
@@ -90,7 +97,9 @@ class Guard:
         typed = next((value for name, value in given if name == _TOKEN), None)
         if typed is not None and (self._is_token(typed) or self._takes(typed)):
             return self._welcome(scope["path"], [one for one in given if one[0] != _TOKEN])
-        if not any(map(self._is_token, self._cookies(headers.getlist("cookie")))):
+        if not set(headers.getlist("sec-fetch-site")) <= _OWN_REQUESTS:
+            return PlainTextResponse("Another page has led here: open the address yourself.\n", 403)
+        if not any(map(self._is_session, self._cookies(headers.getlist("cookie")))):
             return PlainTextResponse("Open the address that 'jsbackup browse' has printed, with its token.\n", 403)
         return None
 
@@ -115,11 +124,16 @@ class Guard:
         refresh = f'<meta http-equiv="refresh" content="0; url={target}">'
         text = f'<!doctype html><title>jsbackup</title>{refresh}<p><a href="{target}">Go on</a></p>\n'
         answer = HTMLResponse(text)
-        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+        session = new_token()
+        self._sessions.append(session)
+        answer.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
         return answer
 
     def _is_token(self, given: str) -> bool:
         return _same(self._token, given)
+
+    def _is_session(self, given: str) -> bool:
+        return any(_same(one, given) for one in self._sessions)
 
     def _cookies(self, lines: Collection[str]) -> list[str]:
         found = []

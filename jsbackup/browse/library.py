@@ -1,8 +1,8 @@
 """What pages read: the repository, and what was read of it lately.
 
 A page must be quick, and what a request may make this process read is limited: few requests read at a time, and each
-ends its search after some seconds. Manifests never change, so the last ones are kept; the status is taken again when it
-is old, or when it is asked for.
+ends its search after some seconds. Manifests never change, so the last ones are kept as long as they exist in the
+repository; the status is taken again when it is old. What was kept is dropped when someone asks to look again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from jsbackup.config import Connection, hide_logins
 from jsbackup.engine.check.health_rules import Breach, Limits, find_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
-from jsbackup.errors import JsBackupError
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.memory import give_back
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.holds import held_backups
@@ -37,11 +37,15 @@ _COUNTED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """A server for plans: how people call it, the options of a command line that lead to it, and the connection."""
+    """A server for plans: how people call it, the options of a command line that lead to it, and the connection.
+
+    `hidden`: a login, which is not in the options, was given too.
+    """
 
     name: str
-    options: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
     connect: Callable[[], Connection]
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ class TakenStatus:
 
 
 class Library:
-    """May be used from several threads. `place` is how a command line names the repository; `policy` is what `forget`
-    keeps by the `profile`, if it says so.
+    """May be used from several threads. `place` is how a command line names the repository, and `options` are those of
+    its store and keys; `policy` is what `forget` keeps by the `profile`, if it says so.
     """
 
     def __init__(
@@ -69,12 +73,14 @@ class Library:
         repository: Repository,
         place: str,
         *,
+        options: Sequence[tuple[str, str]] = (),
         targets: Sequence[RestoreTarget] = (),
         policy: Policy | None = None,
         profile: str = "",
     ) -> None:
         self.repository = repository
         self.place = place
+        self.options = tuple(options)
         self.location = hide_logins(repository.store.location)
         self.targets = tuple(targets)
         self.policy = policy
@@ -88,8 +94,16 @@ class Library:
         self._status: TakenStatus | None = None
 
     def status(self, *, fresh: bool = False) -> TakenStatus:
-        """Return the status, of some seconds ago at most if it is to be `fresh`. Raises as `take_status`."""
+        """Return the status, that of a second ago at most if it is to be `fresh`, and nothing read before is used any
+        more. Raises as `Repository.check_there` and `take_status`.
+        """
         with self._looking:
+            if fresh:
+                self.repository = self.repository.renewed()
+                with self._lock:
+                    self._manifests.clear()
+            else:
+                self.repository.check_there()
             known = self._status
             if known is not None and known.age_seconds < (1.0 if fresh else _FRESH_SECONDS):
                 return known
@@ -100,13 +114,26 @@ class Library:
             return self._status
 
     def manifest(self, backup: str) -> Manifest:
-        """Return the manifest of an id, the start of one, or `latest`. Raises as `Repository.choose`."""
+        """Return the manifest of an id, the start of one, or `latest`. Raises as `Repository.choose` and
+        `Repository.check_there`, and UsageError if it was forgotten.
+        """
         with self._lock:
             known = self._manifests.get(backup)
             if known is not None:
                 self._manifests.move_to_end(backup)
+        if known is not None:
+            if self.repository.has_backup(backup):
                 return known
-        found = self.repository.find(backup)
+            self.repository.check_there()
+            with self._lock:
+                self._manifests.pop(backup, None)
+                self._status = None
+            raise UsageError(f"no such backup: {backup} was forgotten", hint="See the list of those there are.")
+        try:
+            found = self.repository.find(backup)
+        except JsBackupError:
+            self.repository.check_there()
+            raise
         with self._lock:
             self._manifests[found.id] = found
             while len(self._manifests) > _MANIFESTS:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,16 +16,21 @@ from jsbackup.browse.query import Query
 from jsbackup.browse.render import Renderer
 from jsbackup.engine.restore.preview import Preview, preview_restore
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.look.moment import option_text
+from jsbackup.names import BLANKS
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository.manifest import Manifest
+from jsbackup.shell import command_line
+from jsbackup.transforms.cut import parse_edge
 
-__all__ = ["PlanPages", "quoted"]
+__all__ = ["PlanPages"]
 
 _CHOICES = 200
 _STREAMS = 1000
 _IF_EXISTS = ("fail", "skip", "replace")
 _ROWS = 500
+_READS = {"--identity", "--identity-command", "--passphrase-file", "--passphrase-command"}
 
 
 class PlanPages:
@@ -41,14 +46,17 @@ class PlanPages:
         preview: Preview | None = None
         problem: JsBackupError | None = None
         command = ""
+        lacking: list[str] = []
         manifest = library.manifest(asked["backup"]) if asked["backup"] else None
         if manifest is not None and query.flag("go"):
             try:
                 target = self._target(asked["target"])
-                how, words = _asked(asked)
-                options = restore_options(typed_arguments("plan", how))
-                command = _command(library, manifest, target, words)
-                preview = self._preview(manifest, target, options)
+                how, options = _asked(asked)
+                preview = self._preview(manifest, target, restore_options(typed_arguments("plan", how)))
+                # Not before: what cannot be planned is not to be run either.
+                options += [*target.options, ("-r", library.place), *library.options]
+                command = command_line("restore", manifest.id, options=options, names=how.get("streams", ()))
+                lacking = list(_lacking(library, target))
             except JsBackupError as error:
                 problem = error
         plan = None if preview is None else preview.plan
@@ -70,6 +78,7 @@ class PlanPages:
             refusals=[] if plan is None else [*plan.refusals, *plan.missing][:_ROWS],
             problem=problem,
             command=command,
+            lacking=lacking,
         )
 
     def _preview(self, manifest: Manifest, target: RestoreTarget, options: RestoreOptions) -> Preview:
@@ -88,18 +97,29 @@ class PlanPages:
         return found
 
 
-def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[str]]:
-    """Return what is asked for, as arguments and as words of a command line."""
+def _lacking(library: Library, target: RestoreTarget) -> Iterator[str]:
+    """Say what the command line does not have and needs."""
+    if target.hidden:
+        yield "User and password, or the token, of the server were left out: give them in the environment or in a file."
+    named = {name for name, _ in library.options}
+    if library.repository.descriptor.recipient is not None and not named & _READS:
+        yield "The repository is encrypted: add --identity or --passphrase-file, unless the environment has the key."
+
+
+def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[tuple[str, str]]]:
+    """Return what is asked for, as arguments and as options of a command line; streams are arguments alone."""
     how: RestoreArguments = {}
-    words = streams = asked["streams"].split()
+    options = []
+    streams = re.findall(f"[^{BLANKS}]+", asked["streams"])
     if streams:
         how["streams"] = streams
     if asked["until"]:
-        how["until"] = asked["until"]
-        words = [*words, "--until", asked["until"]]
+        # A duration ago is another moment when the command is run.
+        how["until"] = until = option_text(parse_edge("--until", asked["until"], time.time_ns()))
+        options.append(("--until", until))
     if asked["prefix"]:
         how["rename_prefix"] = asked["prefix"]
-        words = [*words, "--rename-prefix", asked["prefix"]]
+        options.append(("--rename-prefix", asked["prefix"]))
     if asked["if_exists"] == "skip":
         how["if_exists"] = "skip"
     elif asked["if_exists"] == "replace":
@@ -107,21 +127,5 @@ def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[str]]:
     elif asked["if_exists"] not in ("", "fail"):
         raise UsageError(f"not one of {', '.join(_IF_EXISTS)}: {asked['if_exists']}")
     if "if_exists" in how:
-        words = [*words, "--if-exists", how["if_exists"]]
-    return how, words
-
-
-def _command(library: Library, manifest: Manifest, target: RestoreTarget, words: Sequence[str]) -> str:
-    return " ".join(map(quoted, ["jsbackup", "restore", manifest.id, *words, *target.options, "-r", library.place]))
-
-
-def quoted(word: str) -> str:
-    """Return a word for a shell, on one line and visible: bash and zsh read what is not as `$'…'`."""
-    if word.isprintable():
-        return shlex.quote(word)
-    signs = {"'": "\\'", "\\": "\\\\"}
-    parts = (
-        signs.get(c) or (c if c.isprintable() else "".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape")))
-        for c in word
-    )
-    return f"$'{''.join(parts)}'"
+        options.append(("--if-exists", how["if_exists"]))
+    return how, options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
@@ -10,12 +11,13 @@ from starlette.requests import Request
 
 from jsbackup.errors import UsageError
 from jsbackup.look.message_filter import MessageFilter
+from jsbackup.names import BLANKS
 from jsbackup.transforms.cut import Cut, Edge, parse_edge
 from jsbackup.transforms.filters.filters import Filters
 
 __all__ = ["Query", "address"]
 
-_LONGEST = 1000
+_LONGEST = 4096  # the longest subject is as long
 _MAX_SEQUENCE = (1 << 63) - 1
 
 
@@ -73,7 +75,7 @@ class Query:
 
     def messages(self) -> MessageFilter:
         """Return which messages are wanted: the options of `view`."""
-        subject, header = self.line("subject"), self.line("header")
+        subject, header = self.text("subject"), self.line("header")
         cut = Cut.parse(self.line("since") or None, self.line("until") or None, time.time_ns())
-        filters = Filters.parse({"subject": subject.split(), "header": [header] if header else []})
+        filters = Filters.parse({"subject": re.findall(f"[^{BLANKS}]+", subject), "header": [header] if header else []})
         return MessageFilter.of(cut, filters, self.text("grep"))

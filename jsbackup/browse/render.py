@@ -20,7 +20,9 @@ from jsbackup.html.page import Markup
 from jsbackup.html.page_parts import with_labels
 from jsbackup.html.tiles import tile_row
 from jsbackup.model import JsonObject
+from jsbackup.names import is_subject
 from jsbackup.readable import clip, format_count, format_seconds, format_time, printable
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time as exact_time
 
 __all__ = ["Renderer"]
@@ -84,11 +86,13 @@ class Renderer:
             "logins": hide_logins,
         }
         self._environment.filters.update(filters)
+        self._environment.tests["subject"] = is_subject
         self._environment.globals |= {
             "address": address,
             "spark": spark,
             "tiles": tile_row,
             "preview": payload_preview,
+            "quoted_command": quoted_command,
             **shared,
         }
 

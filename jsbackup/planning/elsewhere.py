@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.read.latest import Choice
+from jsbackup.shell import quoted_command
 
 __all__ = ["with_elsewhere"]
 
@@ -23,7 +23,7 @@ def with_elsewhere(plan: RestorePlan, choice: Choice) -> RestorePlan:
             one.stream,
             Rule.IN_ANOTHER_BACKUP,
             f"is not in backup {plan.backup}, but in {one.backup}, made {one.created[:19]}Z",
-            f"Restore it from there: 'jsbackup restore {one.backup} {shlex.quote(one.stream)}'.",
+            f"Restore it from there: {quoted_command('restore', one.backup, one.stream)}.",
         )
         for one in choice.elsewhere
     )

@@ -18,6 +18,7 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, against_payload_masks
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.shell import shell_word
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import arriving_unmapped, held_by, may_hold, subjects_of
@@ -197,7 +198,7 @@ def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> 
                 reason, hint = "the server finds MQTT's messages by their subjects", "Leave that map out."
             else:
                 reason = "the subjects of a bucket change with its name only"
-                hint = f"Give it another name with --rename {bucket}=NAME, or leave that map out."
+                hint = f"Give it another name with --rename {shell_word(bucket)}=NAME, or leave that map out."
             yield Finding(entry.name, Rule.MAP_BUCKET, f"--map-subject {one}: {reason}", hint)
 
 

@@ -16,6 +16,7 @@ from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.putting_back.model import PutBackOptions
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.shell import quoted_command
 from jsbackup.transforms.cut import AtSequence, Cut
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
 
@@ -168,7 +169,7 @@ class ChosenMessages:
             which = "" if pattern == ">" else f" {pattern}"
             raise JsBackupError(
                 f"bucket {bucket.name} has no keys{which} in backup {bucket.manifest.id}",
-                hint=f"See 'jsbackup kv ls {bucket.manifest.id} {bucket.name}' for its keys.",
+                hint=f"See {quoted_command('kv ls', bucket.manifest.id, bucket.name)} for its keys.",
             )
         return {state.revision for state in listed.keys}
 

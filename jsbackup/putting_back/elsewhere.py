@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 
 from jsbackup.errors import IncompleteError, JsBackupError
@@ -13,6 +12,7 @@ from jsbackup.putting_back.chosen import find_entry
 from jsbackup.putting_back.model import PutBackOptions
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
+from jsbackup.shell import command_line
 
 __all__ = ["Around", "find_around", "with_other_backup"]
 
@@ -88,6 +88,8 @@ def with_other_backup(
     except JsBackupError as error:
         return problem.with_hint(f"By other backups, {error.message}.") if error.exit_code == 1 else problem
     revision = found.revision.revision
-    to = [] if options.to is None else ["--to", options.to]
-    command = ["jsbackup", "put-back", found.bucket.manifest.id, options.stream, "--key", key, "--at", str(revision)]
-    return problem.with_hint(f"Backup {found.bucket.manifest.id} has it: {shlex.join([*command, *to])}")
+    to = [] if options.to is None else [("--to", options.to)]
+    backup, chosen = found.bucket.manifest.id, [("--key", key), ("--at", str(revision)), *to]
+    return problem.with_hint(
+        f"Backup {backup} has it: {command_line('put-back', backup, options.stream, options=chosen)}"
+    )

@@ -30,6 +30,7 @@ from jsbackup.putting_back.target import (
 )
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.shell import quoted_command
 
 __all__ = ["make_plan"]
 
@@ -118,12 +119,12 @@ def _refuse_none(
         if first == last and first not in found:
             raise JsBackupError(
                 f"stream {entry.name} has no such message {first} in backup {manifest.id}",
-                hint=f"See 'jsbackup view {manifest.id} {entry.name}' for what it has.",
+                hint=f"See {quoted_command('view', manifest.id, entry.name)} for what it has.",
             )
     if not candidates:
         raise JsBackupError(
             f"no message of stream {entry.name} in backup {manifest.id} matches",
-            hint=f"See 'jsbackup view {manifest.id} {entry.name}' for what it has.",
+            hint=f"See {quoted_command('view', manifest.id, entry.name)} for what it has.",
         )
 
 

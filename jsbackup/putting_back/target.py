@@ -10,6 +10,7 @@ from jsbackup.protocol.info import StreamInfo
 from jsbackup.putting_back.headers import MAX_HEADER_BYTES
 from jsbackup.putting_back.model import Blocked, PlannedMessage
 from jsbackup.readable import format_count, format_seconds
+from jsbackup.shell import shell_word
 from jsbackup.transforms.subjects import is_pattern, matcher, overlaps
 
 __all__ = [
@@ -45,7 +46,8 @@ def blocked_by_config(info: StreamInfo, *, rolls_up: bool = False) -> Iterator[B
     if isinstance(mirror := config.get("mirror"), dict):
         origin = mirror.get("name")
         yield Blocked(
-            f"stream {name} is a mirror of {origin}, and takes no messages", f"Name the origin: --to {origin}."
+            f"stream {name} is a mirror of {origin}, and takes no messages",
+            f"Name the origin: --to {shell_word(str(origin))}.",
         )
     if (retention := config.get("retention", "limits")) != "limits":
         kind = "a work queue" if retention == "workqueue" else "kept by the interest of consumers"

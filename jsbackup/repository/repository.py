@@ -75,7 +75,7 @@ class Repository:
     """
 
     def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
-        access = access or Access()
+        self._access = access = access or Access()
         self.store = store
         self.descriptor = descriptor
         self.documents = Documents(store, access.envelope)
@@ -93,7 +93,7 @@ class Repository:
             Documents(store, access.page_envelope),
             self.objects,
             self.pages,
-            has_backup=self._has_backup,
+            has_backup=self.has_backup,
             replaces=descriptor.replaces_objects,
         )
         self._paged: Manifest | None = None  # the newest result of `paged`
@@ -252,7 +252,22 @@ class Repository:
         segments = self.listed(stream.segments)
         return stream if segments is stream.segments else replace(stream, segments=segments)
 
-    def _has_backup(self, backup: str) -> bool:
+    def check_there(self) -> None:
+        """Raise RepositoryNotFound if the repository is gone, such as with a disk that was unmounted. Raises
+        as `open`.
+        """
+        found = decode_descriptor(_read_descriptor(self.store))
+        if found.id != self.descriptor.id:
+            hint = "Start the command again to use that one."
+            raise RepositoryNotFound(f"another repository is at {self.store.location} now", hint=hint)
+
+    def renewed(self) -> Repository:
+        """Return the same repository, which keeps nothing of what was read before. Raises as `check_there`."""
+        self.check_there()
+        return Repository(self.store, self.descriptor, self._access)
+
+    def has_backup(self, backup: str) -> bool:
+        """Return whether the manifest of this id exists now. Raises StoreError."""
         try:
             self.documents.head(layout.manifest_key(backup))
         except ObjectNotFound:

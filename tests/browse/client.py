@@ -131,6 +131,12 @@ class Browsing:
         return self.get(path, **query), time.monotonic() - begin
 
 
+def pasted(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command line that a page showed, as it is."""
+    line = command_line(*words[1:])
+    return subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS, env=environment(), check=False)
+
+
 @dataclass
 class Elements(HTMLParser):
     """The tags and attributes of a page."""

@@ -21,7 +21,14 @@ def test_without_the_token_nothing_is_shown(page: Browsing) -> None:
             assert (answer.status, answer.headers["content-type"]) == (403, "text/plain; charset=utf-8")
             assert "jsbackup browse" in answer.text and "repo" not in answer.text
         name = cookie.partition("=")[0]
-        for wrong in (f"{name}=", f"{name}=wrong", f"jsbackup={page.token}", f'{name}="', "\xe4=1"):
+        for wrong in (
+            f"{name}=",
+            f"{name}=wrong",
+            f"{name}={page.token}",
+            f"jsbackup={page.token}",
+            f'{name}="',
+            "\xe4=1",
+        ):
             assert page.ask("GET", "/", {"Cookie": wrong}).status == 403
         assert page.ask("GET", "/", {"Cookie": f"other=1; {cookie}; a[b]=2"}).status == 200
     finally:
@@ -33,11 +40,33 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(page: Browsing) -> No
     assert answer.status == 200 and page.token not in answer.text
     assert '<meta http-equiv="refresh" content="0; url=/backups?search=a%26b">' in answer.text
     cookie = answer.headers["set-cookie"]
-    assert re.fullmatch(rf"jsbackup-[0-9a-f]{{8}}={page.token}; HttpOnly; Path=/; SameSite=strict", cookie)
+    found = re.fullmatch(r"jsbackup-[0-9a-f]{8}=([\w-]{43}); HttpOnly; Path=/; SameSite=strict", cookie)
+    # Other servers of this machine get the cookie too: it is no token, and is another one each time.
+    assert found is not None and page.token not in cookie and cookie.partition(";")[0] != page.cookie
+    assert "set-cookie" not in page.ask("GET", f"/?token={found[1]}").headers
+    assert page.ask("GET", f"/?token={found[1]}", {"Cookie": "a=b"}).status == 403
     # It leads nowhere else.
     for path in ("//evil.test/", "/\\evil.test/", "///evil.test", "/%22%3E%3Cscript%3E", "/;url=http:%2F%2Fevil.test"):
         led = re.findall(r'url=(.*?)">|href="(.*?)"', page.ask("GET", f"{path}?token={page.token}").text)
         assert len(led) == 2 and all(re.fullmatch(r"/(?![/\\])[\w./%=-]*", one or other) for one, other in led)
+
+
+def test_what_other_pages_lead_to_needs_the_token(page: Browsing) -> None:
+    for site, status in (("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403), ("x", 403)):
+        for path in ("/", "/backups", "/style.css"):
+            assert page.ask("GET", path, {"Sec-Fetch-Site": site}).status == status, (site, path)
+        welcome = page.ask("GET", f"/?token={page.token}", {"Sec-Fetch-Site": site, "Cookie": "a=b"})
+        assert welcome.status == 200 and "set-cookie" in welcome.headers
+
+
+def test_a_cookie_ends_with_the_process(estate: Estate) -> None:
+    with Browsing("-r", estate.repo) as first:
+        cookie = first.log_in().cookie
+        number = first.port
+    with Browsing("-r", estate.repo, "--port", str(number)) as second:
+        assert second.ask("GET", "/", {"Cookie": cookie}).status == 403
+        name = second.log_in().cookie.partition("=")[0]
+        assert second.ask("GET", "/", {"Cookie": f"{name}={cookie.partition('=')[2]}"}).status == 403
 
 
 @pytest.mark.parametrize(
@@ -91,7 +120,7 @@ def test_another_host_is_refused(page: Browsing) -> None:
         assert page.ask("GET", "/backups", {"Host": host}).status == 200, host
     assert _raw(page, "GET /backups HTTP/1.0") == 421
     assert _raw(page, "GET /backups HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.test") in (400, 421)
-    assert _raw(page, f"GET /backups?search={'x' * 9000} HTTP/1.1\r\nHost: localhost") == 414
+    assert _raw(page, f"GET /backups?search={'x' * 25_000} HTTP/1.1\r\nHost: localhost") == 414
 
 
 def test_it_listens_on_loopback_unless_told(estate: Estate, page: Browsing) -> None:

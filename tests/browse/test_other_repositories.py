@@ -86,6 +86,54 @@ def test_damage_is_one_sentence_on_the_page(estate: Estate, tmp_path: Path) -> N
         assert "Traceback" not in err
 
 
+@pytest.mark.nats
+def test_a_backup_that_was_forgotten_is_gone_from_the_pages(estate: Estate, tmp_path: Path) -> None:
+    repo, gone = tmp_path / "repo", estate.backups[0]
+    jsbackup("copy", "--to-repo", repo, "-r", estate.repo).ok()
+    with Browsing("-r", repo, "-s", estate.url) as page:
+        page.log_in()
+        assert page.get(f"/backup/{gone}").status == 200 and gone in page.get("/backups").words
+        jsbackup("forget", gone, "-r", repo).ok()
+        for path, query in (
+            (f"/backup/{gone}/stream", {"name": "ORDERS"}),
+            ("/plan", {"backup": gone, "target": estate.url, "go": 1}),
+            ("/compare", {"a": gone, "b": estate.newest}),
+        ):
+            answer = page.get(path, **query)
+            assert answer.status == 404 and gone in answer.problem and "jsbackup restore" not in answer.words
+            assert path != f"/backup/{gone}/stream" or answer.problem == f"no such backup: {gone} was forgotten."
+        assert gone not in page.get("/backups").words
+
+
+@pytest.mark.nats
+def test_looking_again_sees_what_was_damaged_since(estate: Estate, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    jsbackup("copy", "--to-repo", repo, "-r", estate.repo).ok()
+    with Browsing("-r", repo) as page:
+        base = f"/backup/{estate.newest}"
+        assert page.log_in().get(base).status == 200
+        for manifest in repo.glob(f"backups/*{estate.newest}*"):
+            _damage(manifest)
+        assert page.get("/", fresh=1).status == 200
+        answer = page.get(base)
+        assert answer.status == 422 and answer.problem
+
+
+@pytest.mark.nats
+def test_a_repository_that_vanishes_is_said(estate: Estate, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    jsbackup("copy", "--to-repo", repo, "-r", estate.repo).ok()
+    with Browsing("-r", repo, "-s", estate.url) as page:
+        assert page.log_in().get(f"/backup/{estate.newest}").status == 200
+        repo.rename(tmp_path / "elsewhere")
+        plan = f"/plan?go=1&target={estate.url}&backup={estate.newest}"
+        for path in ("/", "/?fresh=1", "/backups", "/compare", plan, *(f"/backup/{one}" for one in estate.backups)):
+            answer = page.ask("GET", path)
+            assert answer.status == 422 and answer.problem.startswith(f"no repository at {repo}"), (path, answer.words)
+        (tmp_path / "elsewhere").rename(repo)
+        assert page.get("/").status == page.get(f"/backup/{estate.newest}").status == 200
+
+
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many") / "repo"

@@ -13,7 +13,7 @@ import pytest
 
 from jsbackup.config import format_bytes
 from jsbackup.transforms.cut import parse_edge
-from tests.browse.client import Browsing, Elements, rows
+from tests.browse.client import Browsing, Elements, pasted, rows
 from tests.browse.conftest import HUGE, MARKUP, Estate
 from tests.harness.commands import jsbackup
 from tests.harness.shelf import BINARY, EVIL, LARGE
@@ -150,7 +150,7 @@ def test_filters_are_those_of_view(page: Browsing, estate: Estate, query: dict[s
         ({"from_": "x"}, "not a number"),
         ({"from_": "9" * 30}, "not a number"),
         ({"header": ":"}, "not a header"),
-        ({"grep": "x" * 2000}, "too long"),
+        ({"grep": "x" * 5000}, "too long"),
     ],
     ids=str,
 )
@@ -290,17 +290,19 @@ def test_a_plan_has_the_findings_and_the_command_line(page: Browsing, estate: Es
     command = re.search(r'<pre class="command" tabindex="0">(.*?)</pre>', good.text)
     assert "1 stream can be restored" in good.words and command is not None
     words = shlex.split(command[1].replace("&#39;", "'"))
-    expected = ["OBJ_files", "--if-exists", "replace", "-s", estate.url, "-r", str(estate.repo)]
+    expected = ["--if-exists", "replace", "-s", estate.url, "-r", str(estate.repo), "--", "OBJ_files"]
     assert words == ["jsbackup", "restore", estate.newest, *expected]
-    assert jsbackup("plan", *words[2:]).code == 0
+    assert pasted(["jsbackup", "plan", *words[2:]]).returncode == 0
     for query, said in (
         ({"target": "elsewhere"}, "choose a server"),
         ({"until": "soon"}, "--until"),
         ({"if_exists": "x"}, "fail, skip, replace"),
         ({"streams": "NOTHING_*"}, "NOTHING_*"),
+        ({"streams": "ORDERS --if-exists=replace"}, "--if-exists=replace"),
+        ({"streams": "--partial"}, "--partial"),
     ):
         answer = page.get("/plan", **{**asked, **query})
-        assert answer.status == 200 and said in answer.words
+        assert answer.status == 200 and said in answer.words and "jsbackup restore" not in answer.words
 
 
 def test_what_a_field_for_a_moment_suggests_is_understood() -> None:
@@ -311,6 +313,13 @@ def test_what_a_field_for_a_moment_suggests_is_understood() -> None:
     for text in shown:
         for moment in re.split(", | or ", text):
             assert parse_edge("at", moment, 10**18)
+
+
+def test_commands_in_sentences_are_quoted(page: Browsing, estate: Estate) -> None:
+    shown = page.get(f"/backup/{estate.newest}/key", name="KV_settings", key="theme")
+    assert "'jsbackup history KV_settings theme' shows those of all backups." in shown.words
+    none = page.get(f"/backup/{estate.newest}/key", name="KV_settings", key="$(touch x)".replace(" ", "_"))
+    assert "jsbackup history KV_settings '$(touch_x)'." in none.words
 
 
 def test_what_was_read_stays_small(page: Browsing) -> None:

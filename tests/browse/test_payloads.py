@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.browse.payloads import MarkedLine, PayloadKind, hex_of, marked, payload_preview, show_payload, visible
-from jsbackup.browse.plans import quoted
 from jsbackup.browse.render import Renderer
+from jsbackup.shell import shell_word
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -112,7 +112,7 @@ def test_whole_words_are_marked(old: str, new: str, marks: tuple[str, str]) -> N
 def test_words_of_a_command_line_are_visible_and_mean_the_same(word: str) -> None:
     import subprocess
 
-    written = quoted(word)
+    written = shell_word(word)
     assert written.isprintable()
     done = subprocess.run(["bash", "-c", f"printf %s {written}"], capture_output=True, check=True)
     assert done.stdout == word.encode()

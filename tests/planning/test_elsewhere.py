@@ -27,4 +27,4 @@ def test_a_stream_of_another_backup_is_named_with_it_instead_of_as_missing() -> 
     found = made.warnings[1:]
     assert [(one.stream, one.rule) for one in found] == [(s, Rule.IN_ANOTHER_BACKUP) for s in ("C", "it's")]
     assert "B0" in found[0].reason and "restore B0 C" in found[0].hint
-    assert """restore B0 'it'"'"'s'""" in found[1].hint  # as a shell takes it
+    assert """: jsbackup restore B0 'it'"'"'s'.""" in found[1].hint  # as a shell takes it

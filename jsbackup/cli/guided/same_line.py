@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
+
+from jsbackup.shell import without_logins
 
 __all__ = ["same_line"]
 
 _SECRETS = ("--password", "--token")
 _LEFT_OUT = ("--dry-run",)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]*@|(?<=,)[^/@,\s:]*:[^/@,\s]*@")
 
 
 def same_line(typed: Sequence[str], options: Iterable[tuple[str, str]], words: Sequence[str]) -> tuple[str, bool]:
@@ -26,12 +26,12 @@ def same_line(typed: Sequence[str], options: Iterable[tuple[str, str]], words: S
             hidden = True
             if not equals:
                 next(rest, None)
-        elif name not in _LEFT_OUT:
+        elif name not in _LEFT_OUT and word != "--":
             kept.append(word)
     for option, value in options:
         # A value that begins with a dash would be taken for an option.
         kept += [f"{option}={value}"] if value.startswith("-") else [option, value] if value else [option]
-    shown = [_LOGIN.sub("", word) for word in kept]
+    shown = [without_logins(word) for word in kept]
     hidden = hidden or shown != kept
     dashes = ["--"] if any(word.startswith("-") for word in words) else []
     return shlex.join(["jsbackup", *shown, *dashes, *words]), hidden

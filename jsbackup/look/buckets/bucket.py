@@ -24,6 +24,7 @@ from jsbackup.look.stream import last_messages, messages_of
 from jsbackup.names import BUCKET_STREAM, is_subject
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation, has_expired, operation_of
@@ -235,7 +236,7 @@ class KeyValueBucket(StoredBucket):
 
 def elsewhere_hint(bucket: KeyValueBucket, key: str) -> str:
     """Return the hint for a key of which the backup has no value, and nothing else is known."""
-    return f"Other backups may have more: see 'jsbackup history {bucket.stream.name} {key}'."
+    return f"Other backups may have more: see {quoted_command('history', bucket.stream.name, key)}."
 
 
 def key_list(verdicts: Mapping[str, KeyVerdict], *, whole: bool = True) -> KeyList:

@@ -22,6 +22,7 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
@@ -126,7 +127,7 @@ def _with_last_known(problem: IncompleteError, before: KeyValueBucket, base: Key
         return problem
     return problem.with_hint(
         f"The last value known from before is revision {base.revision} of {format_time(base.timestamp_ns)}: see "
-        f"'jsbackup kv get {before.manifest.id} {before.name} {base.key}'."
+        f"{quoted_command('kv get', before.manifest.id, before.name, base.key)}."
     )
 
 

@@ -24,6 +24,7 @@ from jsbackup.look.segments import heads, in_parallel, refs_within
 from jsbackup.look.stream import last_messages, messages_of
 from jsbackup.names import OBJECT_STREAM, is_name
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.shell import quoted_command
 from jsbackup.strict_json import read_json
 from jsbackup.transforms.cut import AtSequence, Cut
 
@@ -106,7 +107,7 @@ class ObjectBucket(StoredBucket):
         wanted = MessageFilter(subjects=description_subjects(self.stream, name))
         message = next(last_messages(self.objects, self.stream, wanted), None)
         where = f"object store {self.name} in backup {self.manifest.id}"
-        hint = f"See 'jsbackup object ls {self.manifest.id} {self.name}' for what it has."
+        hint = f"See {quoted_command('object ls', self.manifest.id, self.name)} for what it has."
         if message is None:
             raise JsBackupError(f"there is no object {name} in {where}", hint=hint)
         entry = read_description(message)

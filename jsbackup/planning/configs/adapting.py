@@ -16,6 +16,7 @@ from jsbackup.planning.model import RestoreOptions, Target
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.shell import shell_word
 
 __all__ = ["ADAPT", "adapt", "way_around"]
 
@@ -73,6 +74,6 @@ def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
     if lacking.field in _NEEDED_BY:
         adapting = "" if options.adapt else f" ({ADAPT} does where no message needs it)"
         ways.append(f"leave it out with --set {lacking.field}=null{adapting}")
-    ways += [f"leave the stream out with --exclude {name}", "restore into a newer server"]
+    ways += [f"leave the stream out with --exclude {shell_word(name)}", "restore into a newer server"]
     text = f"{', '.join(ways[:-1])}, or {ways[-1]}."
     return text[0].upper() + text[1:]

@@ -23,6 +23,7 @@ from jsbackup.planning.model import (
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.shell import shell_word
 
 __all__ = ["about_config", "against_config", "check_configs", "config_changes", "overrides_for"]
 
@@ -70,7 +71,8 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
                 name,
                 Rule.CONSUMER_FEATURE,
                 f"consumer {consumer.name}: {lacking}, the target is {version}",
-                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {name}.",
+                "Restore into a newer server, with --consumers none, or leave the stream out with "
+                f"--exclude {shell_word(name)}.",
             )
     replicas = action.config.get("num_replicas", 1)
     one = "Restore it with --replicas 1."

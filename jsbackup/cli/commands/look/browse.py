@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository
+from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.config import (
@@ -28,11 +30,14 @@ from jsbackup.config import (
 from jsbackup.config.contexts import context_names
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.readable import format_seconds
+from jsbackup.shell import without_logins
 
 if TYPE_CHECKING:
     from jsbackup.browse.library import Library, RestoreTarget
 
 __all__ = ["COMMANDS"]
+
+_SECRETS = {"password", "token"}
 
 
 @click.command(cls=Command, needs_server=True)
@@ -76,7 +81,14 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     repository = open_repository(shared)
     repository.inventory()  # without the key that it needs, it is an error now and not on each page
     policy = policy_in_use(click.get_current_context(), shared)
-    library = Library(repository, _place(shared), targets=_targets(shared), policy=policy, profile=shared.profile)
+    library = Library(
+        repository,
+        _place(shared),
+        targets=_targets(shared),
+        policy=policy,
+        profile=shared.profile,
+        options=[*_typed(S3_OPTIONS, shared.s3), *_typed(KEY_OPTIONS, shared.keys)],
+    )
     listener = listen(bind, port)
     server = PageServer(library, listener, bind=bind)
     output = shared.output
@@ -101,6 +113,20 @@ def _place(shared: Shared) -> str:
     return hide_logins(typed) if "://" in typed else str(Path(typed).absolute())
 
 
+def _typed(options: Iterable[click.Option], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return given options for a command line in any folder, without secrets; "" is the value of a flag."""
+    for option in options:
+        value = given.get(str(option.name))
+        if value is None or option.name in _SECRETS:
+            continue
+        if option.is_flag:
+            names = option.opts if value else option.secondary_opts
+            yield from ((name, "") for name in names[:1])
+        else:
+            is_place = option.metavar == "FILE" and not str(value).startswith(("~", "$"))
+            yield option.opts[0], str(Path(value).absolute()) if is_place else str(value)
+
+
 def _has_desktop() -> bool:
     """Return whether a browser would open in a window. In a terminal it would take the place of this command."""
     return sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & environment().keys())
@@ -122,13 +148,16 @@ def _targets(shared: Shared) -> list[RestoreTarget]:
         connection_of(shared)  # a wrong name is an error now
         context, server = given
         name = str(context or hide_logins(str(server)))
-        options = ("--context", str(context)) if context else ("-s", hide_logins(str(server)))
-        found.append(RestoreTarget(name, options, partial(connection_of, shared)))
+        options = tuple((n, without_logins(value)) for n, value in _typed(SERVER_OPTIONS, shared.server))
+        hidden = bool(_SECRETS & shared.server.keys()) or without_logins(str(server)) != str(server)
+        found.append(RestoreTarget(name, options, partial(connection_of, shared), hidden))
     names: list[str] = []
     with suppress(JsBackupError):  # there is no home directory
         names = context_names(environment())
     known = {one.name for one in found}
-    found += [RestoreTarget(name, ("--context", name), partial(_connect, name)) for name in names if name not in known]
+    found += [
+        RestoreTarget(name, (("--context", name),), partial(_connect, name)) for name in names if name not in known
+    ]
     return found
 
 

@@ -25,6 +25,7 @@ from jsbackup.cli.output.terminal import clip
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _refuse_none(found: KeyValueBucket, key: str, rows: Sequence[object]) -> Non
     if not rows:
         raise JsBackupError(
             f"bucket {found.name} has no such revision of key {key} in backup {found.manifest.id}",
-            hint=f"See 'jsbackup kv ls {found.manifest.id} {found.name}' for its keys.",
+            hint=f"See {quoted_command('kv ls', found.manifest.id, found.name)} for its keys.",
         )
 
 

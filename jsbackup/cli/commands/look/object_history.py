@@ -5,7 +5,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
+from jsbackup.shell import command_line, quoted_command
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def print_versions(
     if not found:
         raise JsBackupError(
             f"no backup has an object {name} of object store {bucket}",
-            hint=f"See 'jsbackup object ls latest {bucket}' for what there is.",
+            hint=f"See {quoted_command('object ls', 'latest', bucket)} for what there is.",
         )
     versions = [(one, version_of(one)) for one in found]
     document = {
@@ -80,8 +80,8 @@ def print_versions(
             output.line(f"these are the newest {format_count(len(found), 'version')}; for more, see --limit")
         last = next((one for one, entry in reversed(versions) if _is_file(entry)), None)
         if last is not None:
-            command = ["jsbackup", "object", "get", last.backups[-1], bucket, name]
-            output.line(f"to get the last one: {shlex.join(command)} -o FILE")
+            command = command_line("object get", last.backups[-1], bucket, name, options=[("-o", "FILE")])
+            output.line(f"to get the last one: {command}")
 
     output.result(document, text)
 

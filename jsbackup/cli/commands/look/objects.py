@@ -23,6 +23,7 @@ from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.pages.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.names import OBJECT_STREAM
+from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _linked(
     if not link.name:
         raise JsBackupError(
             f"object {entry.name} is a link to bucket {link.bucket}, not a file",
-            hint=f"See 'jsbackup object ls {manifest.id} {link.bucket}'.",
+            hint=f"See {quoted_command('object ls', manifest.id, link.bucket)}.",
         )
     shared.output.note(f"{entry.name} is a link to {link}")
     found = ObjectBucket.find(repository.objects, manifest, link.bucket)

@@ -5,11 +5,11 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.options.context import Shared
 from jsbackup.errors import JsBackupError
+from jsbackup.shell import command_line
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ask_latest(bucket: KeyValueBucket, key: str, at: Edge) -> str:
     """Return the hint for when the backup cannot say what a key was."""
     from jsbackup.look.moment import option_text
 
-    command = shlex.join(["jsbackup", "kv", "get", "latest", bucket.name, key, "--at", option_text(at)])
+    command = command_line("kv get", "latest", bucket.name, key, options=[("--at", option_text(at))])
     return f"Other backups may have it: {command} asks those around this moment."
 
 
@@ -77,7 +77,7 @@ def with_last_value(problem: JsBackupError, repository: Repository, bucket: KeyV
     if found is None:
         return problem
     backup, revision = found.backups[-1], found.sequence
-    command = shlex.join(["jsbackup", "kv", "get", backup, bucket.name, key, "--at", str(revision)])
+    command = command_line("kv get", backup, bucket.name, key, options=[("--at", str(revision))])
     return problem.with_hint(f"The last value is that of {format_time(found.timestamp_ns)}: {command}")
 
 
@@ -100,5 +100,5 @@ def with_last_file(problem: JsBackupError, repository: Repository, store: Object
     )
     if found is None:
         return problem
-    command = shlex.join(["jsbackup", "object", "get", found.backups[-1], store.name, name])
-    return problem.with_hint(f"The last one is that of {format_time(found.timestamp_ns)}: {command} -o FILE")
+    command = command_line("object get", found.backups[-1], store.name, name, options=[("-o", "FILE")])
+    return problem.with_hint(f"The last one is that of {format_time(found.timestamp_ns)}: {command}")
