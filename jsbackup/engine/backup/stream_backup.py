@@ -51,7 +51,7 @@ async def back_up_stream(
     if options.config_only:
         stored = Stored(ArchiveFormat.CONFIG, info.state)
     else:
-        stored = await capture_stream(run, js, folder, info, previous=previous, receipts=receipts)
+        stored = await capture_stream(run, js, folder, info.name, previous=previous, receipts=receipts)
         assert stored.read is not None
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
     marked = about_leftover(info.config)

@@ -68,21 +68,20 @@ class _Complete:
 
 
 async def capture_stream(
-    run: BackupRun, js: JetStream, folder: str, info: StreamInfo, *, previous: StreamBackup | None, receipts: Receipts
+    run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
 ) -> Stored:
     """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible.
 
     What the server has lost since makes the result incomplete: it may be the only notice of that.
     """
-    capture = StreamCapture(run, js, folder, info.name, previous=previous, receipts=receipts)
+    capture = StreamCapture(run, js, folder, name, previous=previous, receipts=receipts)
     with closing(capture):
-        lost = "" if previous is None else signs_of_loss(previous, info)
         stored = await capture.increment()
         if isinstance(stored, Whole):
-            lost = stored.why if stored.lost else lost
-            stored = await _store_with_attempts(capture, stored.why)
-        if lost:
-            stored = replace(stored, warnings=(f"{LOST_SINCE}{lost}", *stored.warnings), incomplete=True)
+            why, lost = stored.why, stored.why if stored.lost else ""
+            stored = await _store_with_attempts(capture, why)
+            if lost := lost or capture.loss:
+                stored = replace(stored, warnings=(f"{LOST_SINCE}{lost}", *stored.warnings), incomplete=True)
     return stored
 
 
@@ -110,7 +109,7 @@ class StreamCapture:
         self._reading = StreamReading(js, name, self.advance)
         self.previous = previous
         self.receipts = receipts
-        self._first: StreamInfo | None = None  # before the first snapshot
+        self._first: StreamInfo | None = None  # before it was first read completely
         self._last: StreamInfo | None = None  # after the last one, of an archive v2
         self._denials = 0  # how often messages were missing that the user may not read
         self._shunned: set[str] = set()  # unreadable segments that hold messages to be removed
@@ -156,6 +155,15 @@ class StreamCapture:
     def stored_bytes(self) -> int:
         """Bytes added to the store in all attempts; each continues with the segments of the one before."""
         return self._writers_bytes + (self._last_writer.stored_bytes if self._last_writer else 0)
+
+    @property
+    def loss(self) -> str:
+        """What shows that the stream has lost messages of the previous backup, when it began to be read completely; ""
+        if nothing does. What was listed before does not count: another backup may have stored more since.
+        """
+        if self.previous is None or self._first is None:
+            return ""
+        return signs_of_loss(self.previous, self._first)
 
     async def increment(self) -> Stored | Whole:
         """Capture what is new since the previous backup, or return why the stream has to be read completely."""
@@ -301,6 +309,7 @@ class StreamCapture:
     async def without_snapshot(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError) -> Stored:
         """Capture a stream of which no snapshot can be made, or decoded."""
         info = await self.js.stream(self.name)
+        self._first = self._first or info
         if info.config.get("storage") == "memory":
             return await self.messages(info, why)
         return await self.opaque(info, limits, why, unsupported.message)

@@ -16,6 +16,7 @@ from jsbackup.engine.read import consume, snapshot_attempts
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, SnapshotBusy, TransferError
+from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Source, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
@@ -52,6 +53,7 @@ class Backup:
         )
         self.options = BackupOptions(**{"limits": LIMITS, "consumers": False, **options})
         self.stored: StoredStream | None = None
+        self.listed: StreamInfo | None = None  # what the next backup knows of the stream; None: what is true
 
     @property
     def stream(self) -> StreamBackup:
@@ -68,7 +70,7 @@ class Backup:
         run = BackupRun(connection, self.repository, self.options)
         receipts = Receipts(self.repository.documents, "lease", "2026-01-01T00:00:00Z", "tests")
         async with connect_jetstream(connection) as js:
-            info = await js.stream(stream.name)
+            info = self.listed or await js.stream(stream.name)
             previous = self.stored.stream if self.stored else None
             task = asyncio.create_task(
                 back_up_stream(run, js, info, source=Source(), previous=previous, receipts=receipts)
@@ -380,3 +382,26 @@ def test_a_stream_that_lost_its_end_and_has_others_there_is_read_whole_with_a_wa
     backup = backed_up(whole, script, incremental=Incremental.ALWAYS)
     assert backup.messages == [*MESSAGES[:200], *others, *new]
     assert "the server has lost some of it since the last backup" in backup.stream.warnings[0]
+
+
+@pytest.mark.parametrize("incremental", [Incremental.ALWAYS, Incremental.NEVER])
+def test_what_another_backup_has_stored_since_the_stream_was_listed_is_not_lost(incremental: Incremental) -> None:
+    new = some_messages(5, 300, seed=2, first=5000)
+    backup = Backup(incremental=incremental)
+
+    async def main() -> None:
+        async with ScriptedPeer(version="2.15.1") as peer:
+            stream = ScriptedStream(peer, MESSAGES)
+            async with connect_jetstream(connection_to(peer.url)) as js:
+                listed = await js.stream(stream.name)
+            stream.write(new)
+            await backup.take(peer, whole, stream)
+            backup.listed = listed
+            await backup.take(peer, nothing if incremental is Incremental.ALWAYS else whole, stream)
+
+    async def nothing(_: ScriptedStream) -> None:
+        pass
+
+    asyncio.run(main())
+    assert backup.messages == [*MESSAGES, *new]
+    assert backup.stored and backup.stream.warnings == () and not backup.stored.incomplete
