@@ -156,3 +156,21 @@ def test_masks_are_measured_with_both_kernels() -> None:
         row["case"] for row in rows
     }
     assert all(row["compiled"] > 0 and row["python"] > 0 and row["of_a_pass"] > 0 for row in rows)
+
+
+@pytest.mark.nats
+@pytest.mark.s3
+def test_a_bill_is_read_off_what_s3_was_asked() -> None:
+    command = [sys.executable, "-m", "scripts.bench_bill", "--short", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {(row["terabytes"], row["what"]): row for row in json.loads(done.stdout)["rows"]}
+    assert len(rows) == 12
+    for terabytes, segments in ((1, 29_802), (10, 298_023)):
+        first = rows[terabytes, "the first backup"]
+        assert segments < first["requests"]["put"] < 1.1 * segments
+        assert first["segments_written_bytes"] == terabytes * 10**12
+        assert rows[terabytes, "a restore of everything"]["requests"]["get"] > segments
+        prune = rows[terabytes, "`forget --prune` of ten backups"]
+        assert prune["requests"]["delete"] > 10 and 0 < prune["dollars"] < 0.1 < first["dollars"] < 3
+    assert rows[1, "`follow --every 1m`: a year"]["requests"] == rows[10, "`follow --every 1m`: a year"]["requests"]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from threading import get_ident
 from typing import TypeVar
 
@@ -21,12 +22,20 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
     are waited for, except on Ctrl-C, where a store that hangs would keep the process alive. One that is given up, and
     that the garbage collector finds in a thread of its own, cannot wait for that thread.
     """
+    tasks = iter(tasks)
+    first = next(tasks, None)
+    second = next(tasks, None)
+    if first is None:
+        return
+    if second is None:  # a thread would cost more than it could do beside
+        yield first()
+        return
     own: set[int] = set()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tasks", initializer=lambda: own.add(get_ident()))
     ahead: deque[Future[T]] = deque()
     wait = True
     try:
-        for task in tasks:
+        for task in chain((first, second), tasks):
             ahead.append(pool.submit(task))
             if len(ahead) > 2 * threads:
                 yield ahead.popleft().result()

@@ -31,7 +31,7 @@ from tests.formats.archives import Content, as_stored, read
 from tests.harness.backups import CREATED, INCARNATION, make_repository, store_opaque
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
 from tests.harness.natscli import jsm_validate
-from tests.harness.servers import VERSIONS
+from tests.harness.servers import MINORS
 from tests.harness.stores import Fault, FaultStore
 
 MESSAGES = some_messages(300, 200, first=7)
@@ -164,7 +164,7 @@ def test_nats_backup_validate_is_content_with_any_export_as_v2(
     }
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 @BOTH
 def test_a_real_servers_stream_goes_through_both_formats(tmp_path: Path, version: str, archive: Archive) -> None:
     golden_folder(tmp_path / "in", version)

@@ -49,14 +49,14 @@ from tests.harness.natscli import (
     run_nats,
 )
 from tests.harness.oracle import STREAM_DEFAULTS, ObservedStream, compare, normal_config, observe, unused_floors
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer, version_tuple
+from tests.harness.servers import MINORS, NEWEST, VERSIONS, NatsServer, version_tuple
 
 # The first use builds the driver of jsm.go.
 pytestmark = [pytest.mark.nats, pytest.mark.natscli, pytest.mark.timeout(600)]
 
 OLDEST = VERSIONS[0]
 # What a version's server held is taken once, in the process that runs all tests of that version.
-EACH = [pytest.param(version, marks=pytest.mark.xdist_group(f"exchange-{version}")) for version in VERSIONS]
+EACH = [pytest.param(version, marks=pytest.mark.xdist_group(f"exchange-{version}")) for version in MINORS]
 
 # Every kind of stream that makes a difference in an archive.
 ONLY = (

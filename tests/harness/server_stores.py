@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from tests.harness.api import JSON, call, connected
 from tests.harness.oracle import ObservedStream, observe
-from tests.harness.servers import NatsServer
+from tests.harness.servers import VERSIONS, NatsServer
 
 KEY = "a key of the server"
 # The cipher of the server (None: plain text) and the compression of the streams.
@@ -30,6 +30,20 @@ KINDS: Mapping[str, tuple[str | None, str]] = {
     "s2": (None, "s2"),
     "s2-aes": ("aes", "s2"),
 }
+# Every kind on the oldest and the newest server, where all formats of blocks and indexes are, and each kind on another
+# one between them: nothing of ciphers and compression changed there. Plain ones on all.
+STORES = [
+    *((VERSIONS[0], kind) for kind in KINDS),
+    ("2.11.11", "plain"),
+    ("2.11.11", "s2-aes"),
+    ("2.12.8", "plain"),
+    ("2.12.8", "chacha"),
+    ("2.14.6", "plain"),
+    ("2.14.6", "s2"),
+    ("2.15.1", "plain"),
+    ("2.15.1", "aes"),
+    *((VERSIONS[-1], kind) for kind in KINDS),
+]
 _BLOCKS_BYTES = 127_000
 
 

@@ -13,7 +13,7 @@ import pytest
 from jsbackup.engine.restore import sampling
 from tests.harness.api import call, connected
 from tests.harness.natscli import run_nats
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer
+from tests.harness.servers import MINORS, NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, delete, names, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -27,7 +27,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return typing(capsys, monkeypatch)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=MINORS)
 def server(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
     with NatsServer(request.param) as server:
         asyncio.run(_fill(server.url, counts=_counts(request.param)))

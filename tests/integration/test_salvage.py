@@ -22,8 +22,8 @@ from tests.harness.api import connected
 from tests.harness.batches import messages_of
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.oracle import ObservedStream, compare, observe, unused_floors
-from tests.harness.server_stores import KEY, KINDS, MadeStore, make_store, server_of
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer, version_tuple
+from tests.harness.server_stores import KEY, KINDS, STORES, MadeStore, make_store, server_of
+from tests.harness.servers import NEWEST, NatsServer, version_tuple
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
@@ -67,8 +67,7 @@ DAMAGES = {"payload": _payload, "length": _length, "half": _half, "flipped": _fl
         pytest.param(
             (version, kind), id=f"{version}-{kind}", marks=pytest.mark.xdist_group(f"salvage-{version}-{kind}")
         )
-        for version in VERSIONS
-        for kind in KINDS
+        for version, kind in STORES
     ],
 )
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeStore]:

@@ -16,7 +16,7 @@ from jsbackup.transforms.copied_from import follow_headers, source_marks
 from jsbackup.transforms.follow import map_stream_config
 from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
-from tests.harness.servers import VERSIONS, NatsServer
+from tests.harness.servers import MINORS, VERSIONS, NatsServer
 
 MAPS = [
     "one.*.*=>to.$2.$1.$2",
@@ -76,7 +76,7 @@ async def _api_publish(nc: Client, subject: str) -> None:
 
 
 @pytest.mark.nats
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_a_copy_is_marked_as_its_config_says_and_would_be_after_it_follows(version: str) -> None:
     """A stream with sources that is renamed and mapped has in its messages what servers write after the same config."""
     config = {

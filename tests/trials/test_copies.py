@@ -28,12 +28,12 @@ from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.copied import Copied, infos, make, publish, read, settled
 from tests.harness.natscli import jsm_account_backup
-from tests.harness.servers import NatsServer, wait_until
+from tests.harness.servers import NEWEST, NatsServer, wait_until
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(900)]
 
-VERSIONS = ("2.10.26", "2.12.8", "2.15.1", "2.15.2")
-NEW = ("2.15.1", "2.15.2")
+NEW = (NEWEST,)
+VERSIONS = ("2.10.26", "2.12.8", *NEW)
 ACCOUNTS = [f"T{number}" for number in range(40)]
 COUNT = 40
 AT_ONCE = 4

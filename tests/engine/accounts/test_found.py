@@ -15,7 +15,7 @@ from jsbackup.engine.accounts.found import AccountSurvey, FoundAccount, system_v
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from jsbackup.protocol.info import StreamInfo
 from tests.engine.identities import Operator, creds_text
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer
+from tests.harness.servers import MINORS, NEWEST, NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
@@ -45,7 +45,7 @@ async def fill(url: str, creds: Path, *names: str) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_accounts_of_an_operator_have_key_and_name(version: str, tmp_path: Path) -> None:
     operator = Operator(accounts=("My Shöp", "twin", "never used"), twins=("twin",))
     system = tmp_path / "sys.creds"
@@ -84,7 +84,7 @@ def test_more_accounts_than_a_page(tmp_path: Path) -> None:
     assert not any(one.name for one in found.accounts)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_a_user_of_another_account_is_told_so(version: str) -> None:
     with NatsServer(version, config=_config(["A"])) as server:
         with pytest.raises(
@@ -94,7 +94,7 @@ def test_a_user_of_another_account_is_told_so(version: str) -> None:
         assert "SYS" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_a_subject_that_is_not_granted_is_named(version: str) -> None:
     limited = 'permissions: { publish: ["$SYS.REQ.SERVER.PING.STATSZ"], subscribe: ["_INBOX.>"] }'
     denied = r"does not allow publishing to \$SYS\.REQ\.SERVER\.PING\.JSZ"

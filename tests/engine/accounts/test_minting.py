@@ -21,7 +21,7 @@ from jsbackup.engine.accounts.minting import SigningKey, lifetime_seconds, mint_
 from jsbackup.engine.link.link import Link
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from tests.engine.identities import Key, Operator
-from tests.harness.servers import REPOSITORY, VERSIONS, NatsServer
+from tests.harness.servers import MINORS, REPOSITORY, NatsServer
 
 ACCOUNT = Key(nkeys.PREFIX_BYTE_ACCOUNT)
 
@@ -104,7 +104,7 @@ def test_the_rights_are_those_of_the_manual() -> None:
 
 
 @pytest.mark.nats
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_servers_take_minted_users_until_their_end(version: str) -> None:
     operator = Operator()
     account = operator.account

@@ -1,4 +1,4 @@
-"""Every file of a stream's store, damaged in every way, for each version of the server and each kind of store.
+"""Every file of a stream's store, damaged in every way, for each version of the server and kind of store.
 
 What the server held is told by the witness. A damaged copy has to give back every message whose record was not touched,
 no other one, and a report that says exactly what is lost.
@@ -24,8 +24,7 @@ from tests.exchange.server_store.stores import (
     subjects_of,
 )
 from tests.harness.oracle import ObservedStream
-from tests.harness.server_stores import KINDS, Damage, MadeStore, applied, damages, make_store
-from tests.harness.servers import VERSIONS
+from tests.harness.server_stores import STORES, Damage, MadeStore, applied, damages, make_store
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(900)]
 
@@ -36,8 +35,7 @@ STREAMS = ("ORDERS", "KV_settings")
     scope="module",
     params=[
         pytest.param((version, kind), id=f"{version}-{kind}", marks=pytest.mark.xdist_group(f"store-{version}-{kind}"))
-        for version in VERSIONS
-        for kind in KINDS
+        for version, kind in STORES
     ],
 )
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeStore]:
