@@ -13,6 +13,9 @@ with compressible streams the process stays smaller.
 In programs that use the package heaps and Arrow's allocator are not changed; freed memory is returned now and then.
 
 Other C libraries have no such settings, and are not changed.
+
+numpy, which Arrow imports, starts threads for linear algebra, one for each core, that wait for work by spinning: a
+tenth of a second of a core for each command. Nothing here needs them.
 """
 
 from __future__ import annotations
@@ -41,13 +44,17 @@ _least_bytes = _LARGE_BYTES  # size of the process from which memory of the heap
 
 
 def keep_one_heap() -> None:
-    """Use one heap in this process. Call it before it has threads or imports Arrow, which reads the environment."""
+    """Use one heap in this process, and no threads of numpy. Call it before it has threads or imports Arrow and numpy,
+    which read the environment.
+    """
     global _one_heap  # the setting is per process too
     if _is_glibc:
         for number, value in (_ARENA_MAX, _TRIM_THRESHOLD, _MMAP_THRESHOLD):
             _library.mallopt(number, value)
         _one_heap = True
     os.putenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+    if os.getenv("OPENBLAS_NUM_THREADS") is None:
+        os.putenv("OPENBLAS_NUM_THREADS", "1")
 
 
 def give_back(coded_bytes: int = _WORTH_BYTES) -> None:
