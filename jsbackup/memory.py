@@ -53,8 +53,7 @@ def keep_one_heap() -> None:
             _library.mallopt(number, value)
         _one_heap = True
     os.putenv("ARROW_DEFAULT_MEMORY_POOL", "system")
-    if os.getenv("OPENBLAS_NUM_THREADS") is None:
-        os.putenv("OPENBLAS_NUM_THREADS", "1")
+    os.putenv("OPENBLAS_NUM_THREADS", "1")
 
 
 def give_back(coded_bytes: int = _WORTH_BYTES) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 from jsbackup.api.arguments import (
     LOCK_TIMEOUT_SECONDS,
@@ -20,11 +20,12 @@ from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.api.worker import Work, Worker, twins
 from jsbackup.engine.backup.lease_renewal import hold_to_read
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.preview import preview_restore
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.failure import all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
@@ -58,7 +59,7 @@ class StreamOutcome:
     """A stream that was restored. `messages` and `bytes` are at the server; `lost_messages` were missing in the
     repository.
 
-    `verified` is False only if verification was disabled, or is not possible.
+    `verified`: every message was compared. `proof` says how much was: `full`, `sample`, `quick` or `none`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class StreamOutcome:
     messages: int
     bytes: int
     verified: bool
+    proof: str
     seconds: float
     lost_messages: int
     notes: tuple[str, ...]
@@ -136,7 +138,7 @@ def _restore(
     *,
     partial: bool = False,
     check_first: bool = False,
-    verify: bool = True,
+    verify: bool | Literal["full", "sample", "quick", "none"] = True,
     window_bytes: int | None = None,
     mask_key: bytes = b"",
     jobs: int = 4,
@@ -147,8 +149,8 @@ def _restore(
     """Restore streams of a backup into a server, as `jsbackup restore` does: nothing is changed unless all can be.
 
     `source` is a backup, or a repository: then it is the `latest` backup of the source that `server` leads to. `server`
-    is a URL, or the result of `jsbackup.connection`. Restored messages are read back and compared, unless `verify` is
-    False.
+    is a URL, or the result of `jsbackup.connection`. `verify` says what is compared afterwards: `full` (or True) every
+    message, `sample` a random tenth of them, `quick` the server's counts, `none` (or False) nothing.
 
     `how` are the options of the command:
 
@@ -183,7 +185,7 @@ def _restore(
     settings = RestoreSettings(
         jobs=checked_jobs(jobs),
         window_bytes=window_bytes,
-        verify=verify,
+        proof=_proof(verify),
         partial=partial,
         check_first=check_first,
         mask_secret=mask_key,
@@ -293,6 +295,15 @@ def _outcome(repository: BackupRepository, choice: Choice, report: RestoreReport
     )
 
 
+def _proof(verify: bool | str) -> ProofLevel:
+    if isinstance(verify, bool):
+        return ProofLevel.FULL if verify else ProofLevel.NONE
+    try:
+        return ProofLevel(verify)
+    except ValueError as error:
+        raise UsageError(f"verify is full, sample, quick or none, not {verify!r}") from error
+
+
 def _restored(stream: RestoredStream) -> StreamOutcome:
     return StreamOutcome(
         name=stream.name,
@@ -300,6 +311,7 @@ def _restored(stream: RestoredStream) -> StreamOutcome:
         messages=stream.messages,
         bytes=stream.bytes,
         verified=stream.verified,
+        proof=stream.proof.value,
         seconds=stream.seconds,
         lost_messages=sum(problem.messages for problem in stream.lost),
         notes=stream.notes,

@@ -96,6 +96,7 @@ def clone(
     streams stay until their copies are proved.
     """
     from jsbackup.engine.clone.clone import run_clone
+    from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 
     start_log(shared)
@@ -104,7 +105,7 @@ def clone(
     settings = RestoreSettings(
         jobs=jobs,
         window_bytes=None if window is None else parse_size(window),
-        verify=not no_verify,
+        proof=ProofLevel.NONE if no_verify else ProofLevel.FULL,
         mask_secret=mask_secret,
     )
     source, target = connection_of(shared), target_connection_of(to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,10 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
 from jsbackup.config import parse_size
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.engine.restore.partial_proof import ProofLevel
 
 __all__ = ["COMMANDS"]
 
@@ -55,7 +60,13 @@ _SPARK = ("spark_master", "spark_remote", "spark_conf")
     is_flag=True,
     help="Read and check all stored objects before anything is changed. They are then read twice.",
 )
-@click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "sample", "quick", "none"]),
+    help="What to compare with the backup afterwards. full: every message; sample: a random tenth of them; quick: the "
+    "server's counts of messages and subjects.  [default: full]",
+)
+@click.option("--no-verify", is_flag=True, help="The same as --verify none.")
 @jobs_option
 @mask_key_options
 @spread_by_spark
@@ -73,6 +84,7 @@ def restore(
     window: str | None,
     partial: bool,
     check_first: bool,
+    verify: str | None,
     no_verify: bool,
     jobs: int,
     where: Where,
@@ -128,7 +140,7 @@ def restore(
     settings = RestoreSettings(
         jobs=jobs,
         window_bytes=None if window is None else parse_size(window),
-        verify=not no_verify,
+        proof=_proof(verify, no_verify),
         partial=partial,
         check_first=check_first,
         mask_secret=mask_secret,
@@ -181,6 +193,15 @@ def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: by
     from jsbackup.cli.commands.plan import tell_what_would_be
 
     return tell_what_would_be(shared, asked, mask_secret, lock_timeout)
+
+
+def _proof(verify: str | None, no_verify: bool) -> ProofLevel:
+    """Return how much is compared. Raises UsageError if the options contradict each other."""
+    from jsbackup.engine.restore.partial_proof import ProofLevel
+
+    if no_verify and verify not in (None, "none"):
+        raise UsageError(f"--no-verify contradicts --verify {verify}", hint="Leave one of them out.")
+    return ProofLevel.NONE if no_verify else ProofLevel(verify or "full")
 
 
 def _refuse_for_preview() -> None:

@@ -105,6 +105,7 @@ def restored_stream_json(stream: RestoredStream, notes: Sequence[str]) -> JsonOb
         "bytes": stream.bytes,
         "digest": stream.digest,
         "verified": stream.verified,
+        "proof": stream.proof.value,
         "seconds": round(stream.seconds, 3),
         "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
         "notes": list(notes),

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["restored_json", "tell_report", "tell_restored"]
 
+# How much of a stream was compared (`ProofLevel`).
+_PROVED = {
+    "full": "verified",
+    "sample": "a tenth verified",
+    "quick": "counts verified",
+    "none": "not verified",
+}
+
 
 def _stream_json(stream: RestoredStream) -> JsonObject:
     return {
@@ -74,7 +82,7 @@ def tell_report(output: Output, report: RestoreReport, done: str) -> None:
                 str(len(s.consumers)),
                 format_seconds(s.seconds),
                 s.wire,
-                State("verified" if s.verified else "not verified"),
+                State(_PROVED[s.proof]),
             )
             for s in report.streams
         ],

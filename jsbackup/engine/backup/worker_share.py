@@ -102,7 +102,7 @@ def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, 
 
     @asynccontextmanager
     async def stored() -> AsyncIterator[Supply]:
-        yield StoredSupply(repository.objects, run.settings.mask_secret)
+        yield StoredSupply(repository.objects, run.settings.mask_secret, run.settings.proof)
 
     alone = replace(run, settings=replace(run.settings, jobs=1))
     execution = (_Repeated if again else Execution)(alone, stored, part.start)

@@ -133,4 +133,4 @@ def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
         return 0
     if action.wire is SendAs.OPAQUE:
         return sum(piece.bytes for piece in action.entry.opaque)
-    return action.entry.captured.bytes * (2 if settings.verify else 1)
+    return action.entry.captured.bytes * settings.passes

@@ -21,6 +21,7 @@ from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.compare import Comparison, Missing
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import deleted_since, read_whole
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
@@ -58,12 +59,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result. `gone` messages were removed by the stream's own rules."""
+    """The result. `gone` messages were removed by the stream's own rules. `level` says how much was compared."""
 
     info: StreamInfo
     digest: StreamDigest
     messages: int
     gone: int
+    level: ProofLevel = ProofLevel.FULL
 
 
 class _DigestSink:

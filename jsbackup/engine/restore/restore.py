@@ -211,7 +211,7 @@ async def carry_out_restore(
 
     @asynccontextmanager
     async def stored() -> AsyncIterator[Supply]:
-        yield StoredSupply(repository.objects, settings.mask_secret)
+        yield StoredSupply(repository.objects, settings.mask_secret, settings.proof)
 
     start = StartingPoint(sound.manifest.id, prepared.target, prepared.marking, sound.lost)
     results, failures = await Execution(run, stored, start, idle=js).all(plan)

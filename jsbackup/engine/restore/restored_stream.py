@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jsbackup.engine.restore.after_restore import (
-    RestoredConsumer,
-)
+from jsbackup.engine.restore.after_restore import RestoredConsumer
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.planning.model import SendAs
 from jsbackup.repository.checks.verify import Problem
 
@@ -24,7 +23,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class RestoredStream:
-    """A stream at the target. `verified` is False only if no proof was requested or none is possible.
+    """A stream at the target. `proof` is how much was compared, none if that was not requested or is not possible.
 
     `lost` is what the repository no longer has; numbers and proof are those of the rest.
     """
@@ -34,7 +33,7 @@ class RestoredStream:
     messages: int
     bytes: int
     digest: str
-    verified: bool
+    proof: ProofLevel
     wire: SendAs
     seconds: float = 0.0
     consumers: tuple[RestoredConsumer, ...] = ()
@@ -42,3 +41,8 @@ class RestoredStream:
     incomplete: bool = False
     lost: tuple[Problem, ...] = ()
     copying: Copying | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether every message was compared."""
+        return self.proof is ProofLevel.FULL

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from jsbackup.config import Connection
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import NullProgress, Progress
@@ -34,11 +35,21 @@ class RestoreSettings:
 
     jobs: int = 4
     window_bytes: int | None = None
-    verify: bool = True
+    proof: ProofLevel = ProofLevel.FULL
     partial: bool = False
     check_first: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
     mask_secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def verify(self) -> bool:
+        """Whether anything is compared."""
+        return self.proof is not ProofLevel.NONE
+
+    @property
+    def passes(self) -> int:
+        """How often the bytes of a stream are moved."""
+        return 2 if self.proof is ProofLevel.FULL else 1
 
 
 @dataclass(frozen=True, slots=True)

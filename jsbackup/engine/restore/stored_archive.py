@@ -7,7 +7,7 @@ that was stored undecoded, in pieces of the snapshot.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -54,8 +54,10 @@ def archive_of(
     secret: bytes,
     advance: Advance,
     hurried: Callable[[], bool],
+    watch: Callable[[Iterable[MessageBatch]], Iterable[MessageBatch]] = iter,
 ) -> Iterator[bytes]:
-    """Yield the archive as the server reads it, in S2 frames; `secret` is the key for hashing values.
+    """Yield the archive as the server reads it, in S2 frames; `secret` is the key for hashing values. What is sent
+    passes `watch`.
 
     While it is `hurried`, nothing is compressed. Blocks: meant for a worker thread. Another one reads and decodes
     ahead.
@@ -68,7 +70,7 @@ def archive_of(
     writer = writer_for(action, config, state_to_restore(action.entry), consumers)
     batches = _read_ahead(reshaped_messages(objects, action.entry, action.reshape, secret))
     with closing(batches):
-        yield from archive_batches(batches, writer, advance, S2Encoder(hurried))
+        yield from archive_batches(watch(batches), writer, advance, S2Encoder(hurried))
 
 
 def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:

@@ -26,6 +26,7 @@ from jsbackup.engine.restore.after_restore import (
     settle,
 )
 from jsbackup.engine.restore.at_work import refuse_beside
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
@@ -170,7 +171,7 @@ class StreamRestore:
         self, js: JetStream, supply: Supply, action: Action, keeping: JsonObject
     ) -> tuple[Sent, list[str]]:
         """Send the stream and remove its mark; also return problems that came after it was complete."""
-        factor = 2 if self._run.settings.verify else 1
+        factor = self._run.settings.passes
         marked = self._marked(action)
         delivery = Delivery(
             js,
@@ -234,7 +235,7 @@ class StreamRestore:
             messages=proof.messages if proof else whole.messages,
             bytes=whole.bytes,
             digest=proof.digest.hex if proof else entry.digest.hex,
-            verified=proof is not None,
+            proof=ProofLevel.NONE if proof is None else proof.level,
             wire=sent.wire,
             consumers=settled.consumers,
             notes=tuple(notes),
@@ -265,7 +266,7 @@ class StreamRestore:
             messages=0,
             bytes=0,
             digest=action.entry.digest.hex,
-            verified=True,
+            proof=ProofLevel.FULL,
             wire=action.wire,
             consumers=tuple(
                 RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers

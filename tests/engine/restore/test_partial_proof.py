@@ -1,0 +1,249 @@
+"""A restore that is proved in part says so, finds what it looks for, and leaves doubtful streams to the whole proof."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jsbackup as api
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.restore.partial_proof import (
+    SubjectTally,
+    Window,
+    sample_agrees,
+    state_agrees,
+    subjects_agree,
+    windows_of,
+)
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.progress import ignored
+from scripts.bench_load import fill, request
+from tests.engine.restores import connection_to
+from tests.harness.batches import Message, batch_of, messages_of
+from tests.harness.commands import Ran, command_line, environment, jsbackup
+from tests.harness.servers import NEWEST, VERSIONS, NatsServer
+
+MANY = 12_000  # enough for a sample
+
+
+@given(st.integers(10_000, 10**9), st.integers(0, 10**15), st.integers(1, 10**6), st.floats(1, 3), st.integers(0, 9))
+def test_a_sample_is_a_tenth(messages: int, size: int, first: int, sparse: float, seed: int) -> None:
+    last = first + int(messages * sparse) - 1
+    state = StreamState(messages=messages, bytes=size, first_seq=first, last_seq=last)
+    windows = windows_of(state, random.Random(seed))
+    assert 2 <= len(windows) <= 20
+    assert windows == sorted(windows) and len(set(windows)) == len(windows)
+    assert all(first <= begin <= end <= last for begin, end in windows)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(windows))
+    part = sum(end - begin + 1 for begin, end in windows) / (last - first + 1)
+    assert 0.09 < part < 0.11
+
+
+def test_a_small_stream_has_no_sample() -> None:
+    assert windows_of(StreamState(messages=9_999, first_seq=1, last_seq=20_000), random.Random(1)) == []
+
+
+def test_samples_differ() -> None:
+    state = StreamState(messages=10**6, bytes=10**10, first_seq=1, last_seq=10**6)
+    seen = {window for seed in range(60) for window in windows_of(state, random.Random(seed))}
+    assert len(seen) > 150  # of 200
+
+
+def test_subjects_are_counted_from_zero_for_each_attempt() -> None:
+    tally = SubjectTally()
+    batches = [batch_of([Message(1, subject="a"), Message(2, subject="b")]), batch_of([Message(3, subject="a")])]
+    given_up = iter(tally.watch(batches))
+    next(iter(given_up))
+    assert list(tally.watch(batches)) == batches
+    assert tally.counts == {"a": 2, "b": 1}
+
+
+def test_many_subjects_are_not_counted() -> None:
+    tally = SubjectTally()
+    parts = [[Message(n, subject=f"s.{n}") for n in range(at, at + 20_001)] for at in range(0, 120_000, 20_001)]
+    assert len(list(tally.watch(map(batch_of, parts)))) == 6
+    assert tally.counts is None
+
+
+# --- on a server ---
+
+SUBJECTS = ("a", "a", "b")
+
+
+def _publish(url: str, count: int) -> None:
+    request(url, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["a", "b"]})
+    fill(url, lambda number: SUBJECTS[number % 3], lambda number: b"%d" % number, range(count))
+
+
+async def _held(js: JetStream) -> list[Message]:
+    info = await js.stream("ORDERS")
+    return messages_of([batch async for batch in read_messages(js, info, ignored)])
+
+
+def _asked(url: str, messages: list[Message], windows: list[Window]) -> tuple[bool, bool]:
+    """Whether subjects and sample agree with these messages."""
+
+    def read(_windows: list[Window]) -> Iterable[pa.RecordBatch]:
+        return (batch_of(messages[at : at + 500]) for at in range(0, len(messages), 500))
+
+    async def ask() -> tuple[bool, bool]:
+        async with connect_jetstream(connection_to(url)) as js:
+            info, tally = await js.stream("ORDERS"), SubjectTally()
+            for _ in tally.watch(read([])):
+                pass
+            return (
+                await subjects_agree(js, info, tally),
+                await sample_agrees(js, info, windows, read, advance=ignored),
+            )
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.nats
+def test_what_differs_is_found_where_it_is_looked_for() -> None:
+    async def held(url: str) -> list[Message]:
+        async with connect_jetstream(connection_to(url)) as js:
+            return await _held(js)
+
+    with NatsServer(NEWEST) as server:
+        _publish(server.url, 3_000)
+        messages = asyncio.run(held(server.url))
+        windows = [(101, 400), (1_501, 1_700)]
+        assert _asked(server.url, messages, windows) == (True, True)
+        for index, change in {
+            150: {"data": b"other"},
+            300: {"timestamp_ns": 1},
+            399: {"headers": b"NATS/1.0\r\nA: b\r\n\r\n"},
+        }.items():
+            changed = list(messages)
+            changed[index] = changed[index]._replace(**change)  # type: ignore[arg-type]
+            assert _asked(server.url, changed, windows) == (True, False), change
+        beside = list(messages)
+        beside[500] = beside[500]._replace(data=b"other")
+        assert _asked(server.url, beside, windows) == (True, True)
+        swapped = list(messages)
+        swapped[501] = swapped[501]._replace(subject="b")
+        assert _asked(server.url, swapped, windows) == (False, True)
+        assert _asked(server.url, [*messages[:200], *messages[201:]], windows) == (False, False)
+
+
+def test_what_the_server_reports_is_compared() -> None:
+    class Info:
+        state = StreamState(messages=5, first_seq=3, last_seq=9)
+
+    def agrees(**fields: int) -> bool:
+        return state_agrees(Info(), StreamState(**{"messages": 5, "first_seq": 3, "last_seq": 9} | fields))  # type: ignore[arg-type]
+
+    assert agrees()
+    assert not agrees(messages=4) and not agrees(messages=6)
+    assert not agrees(first_seq=2) and not agrees(last_seq=10)
+
+
+# --- restores ---
+
+
+def _backed_up(folder: Path, count: int, **config: Any) -> Path:
+    with NatsServer(NEWEST) as server:
+        if config:
+            request(server.url, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["a", "b"], **config})
+            fill(server.url, lambda number: SUBJECTS[number % 3], lambda number: b"%d" % number, range(count))
+        else:
+            _publish(server.url, count)
+        jsbackup("backup", "-s", server.url, "-r", folder / "repo").ok()
+    return folder / "repo"
+
+
+def _restored(server: NatsServer, repo: Path, *options: str) -> JsonObject:
+    done = jsbackup("restore", "latest", "-s", server.url, "-r", repo, *options).ok()
+    (stream,) = done.document["streams"]
+    return dict(stream)
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
+@pytest.mark.parametrize("options", [(), ("--subject", "a"), ("--until", "11000"), ("--map-subject", "b=>c")])
+def test_the_output_says_how_much_was_compared(tmp_path: Path, version: str, options: tuple[str, ...]) -> None:
+    repo = _backed_up(tmp_path, MANY)
+    with NatsServer(version) as server:
+        for number, level in enumerate(("full", "quick", "none", "sample")):
+            again = () if not number else ("--if-exists", "replace")
+            # A third of the messages is not enough for a sample: then all are compared.
+            proof = "full" if level == "sample" and options[:1] == ("--subject",) else level
+            found = _restored(server, repo, "--verify", level, *options, *again)
+            assert (found["proof"], found["verified"]) == (proof, proof == "full"), (level, found)
+            assert found["digest"] and found["messages"] > 7_000
+
+
+@pytest.mark.nats
+def test_it_is_printed(tmp_path: Path) -> None:
+    repo = _backed_up(tmp_path, MANY)
+    for level, text in (("sample", "a tenth verified"), ("quick", "counts verified"), ("none", "not verified")):
+        with NatsServer(NEWEST) as server:
+            line = command_line("restore", "latest", "-s", server.url, "-r", repo, "--verify", level)
+            done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment())
+        assert done.returncode == 0 and f"  {text}\n" in done.stdout
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("level", ["quick", "sample"])
+def test_what_has_expired_is_told_by_the_whole_proof(tmp_path: Path, level: str) -> None:
+    repo = _backed_up(tmp_path, MANY, max_age=3 * 10**9)
+    time.sleep(3)
+    with NatsServer(NEWEST) as server:
+        found = _restored(server, repo, "--verify", level)
+    assert found["proof"] == "full" and any("gone already" in note for note in found["notes"])
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("level", ["quick", "sample"])
+@pytest.mark.parametrize("config", [{"retention": "workqueue"}, {"storage": "memory"}])
+def test_queues_and_memory_streams_too(tmp_path: Path, level: str, config: dict[str, Any]) -> None:
+    repo = _backed_up(tmp_path, MANY, **config)
+    with NatsServer(NEWEST) as server:
+        assert _restored(server, repo, "--verify", level)["proof"] == level
+
+
+@pytest.mark.nats
+def test_a_user_who_may_not_read_can_compare_counts(tmp_path: Path) -> None:
+    repo = _backed_up(tmp_path, 100)
+    rights = 'permissions: { publish: { deny: ["$JS.API.STREAM.SNAPSHOT.>", "$JS.API.CONSUMER.CREATE.>"] } }'
+    with NatsServer(NEWEST, config=f"authorization {{ users: [{{ user: u, password: p, {rights} }}] }}") as server:
+        url = server.url.replace("nats://", "nats://u:p@")
+        found = jsbackup("restore", "latest", "-s", url, "-r", repo, "--verify", "quick").ok().document["streams"]
+    assert [one["proof"] for one in found] == ["quick"]
+
+
+@pytest.mark.nats
+def test_python_has_the_same(tmp_path: Path) -> None:
+    repo = _backed_up(tmp_path, MANY)
+    backup = api.open(repo).latest()
+    for verify, proof in ((True, "full"), ("full", "full"), ("quick", "quick"), ("sample", "sample"), (False, "none")):
+        with NatsServer(NEWEST) as server:
+            stream = api.restore(backup, server.url, verify=verify).streams["ORDERS"]  # type: ignore[arg-type]
+        assert (stream.proof, stream.verified) == (proof, proof == "full")
+    with pytest.raises(UsageError, match="full, sample, quick or none"):
+        api.restore(backup, "nats://127.0.0.1:1", verify="half")  # type: ignore[arg-type]
+
+
+def _refused(*options: str) -> Ran:
+    return jsbackup("restore", "latest", "-s", "nats://127.0.0.1:1", "-r", "nowhere", *options)
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    refused = _refused("--no-verify", "--verify", "quick")
+    assert refused.code == 2 and "contradicts --verify quick" in refused.document["error"]["message"]
+    assert _refused("--verify", "half").code == 2
+    assert _refused("--no-verify", "--verify", "none").code == 10  # there is no repository
