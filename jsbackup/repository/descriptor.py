@@ -8,8 +8,9 @@
     encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
                   says for whom. Goes with signatures.
 
-`segment_bytes` is the raw size of new segments, if another than the usual one was chosen. No feature: a tool that does
-not know it keeps it, and cuts segments of the usual size, which all can read.
+`segment_bytes` is the raw size of new segments, and `compression` says how they are compressed, if another than the
+usual one was chosen. No features: a tool that does not know them keeps them, and makes segments of the usual size,
+compressed as usual, which all can read.
 
 The descriptor is in the same store as everything else, so with a key it is checked first: see `access.py`.
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsbackup.errors import UnsupportedError
+from jsbackup.formats.segment import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
@@ -37,6 +39,7 @@ PAGES = "pages"
 KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION, PAGES})
 
 _SEGMENT_BYTES = "segment_bytes"
+_COMPRESSION = "compression"
 
 # Another document, put in place of the descriptor by mistake, has an id of another form, or none.
 _ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
@@ -50,7 +53,7 @@ class Descriptor:
 
     `authority` is the public key behind all signatures, None if nothing is signed. `recipient` is the public key that
     content is encrypted for, None if nothing is. `pages` says whether long lists of segments are stored in pages,
-    `segment_bytes` is the size of new segments, raw.
+    `segment_bytes` is the size of new segments, raw, and `compression` is theirs.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Descriptor:
     recipient: str | None = None
     pages: bool = True
     segment_bytes: int = SEGMENT_BYTES
+    compression: Compression = ZSTD
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,7 +79,11 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
         features[ENCRYPTION] = {"scheme": "age", "recipient": descriptor.recipient}
     if descriptor.authority is not None:
         features[SIGNATURES] = {"scheme": "ed25519", "authority": descriptor.authority}
-    chosen = {} if descriptor.segment_bytes == SEGMENT_BYTES else {_SEGMENT_BYTES: descriptor.segment_bytes}
+    chosen: JsonObject = {}
+    if descriptor.segment_bytes != SEGMENT_BYTES:
+        chosen[_SEGMENT_BYTES] = descriptor.segment_bytes
+    if descriptor.compression != ZSTD:
+        chosen[_COMPRESSION] = str(descriptor.compression)
     document: JsonObject = {
         **descriptor.extra,
         **features,
@@ -109,6 +117,12 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
     segment_bytes = SEGMENT_BYTES
     if fields.get(_SEGMENT_BYTES) is not None:
         segment_bytes = fields.number(_SEGMENT_BYTES, MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
+    compression = ZSTD
+    if fields.get(_COMPRESSION) is not None:
+        try:
+            compression = Compression.parse(fields.text(_COMPRESSION))
+        except ValueError:
+            fields.wrong(_COMPRESSION, "none, zstd, or zstd with a level")
     return Descriptor(
         id=repository_id,
         created=fields.text("created"),
@@ -117,6 +131,7 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
         recipient=recipient,
         pages=PAGES in features,
         segment_bytes=segment_bytes,
+        compression=compression,
         extra=fields.rest(),
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
+from jsbackup.formats.segment import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
 from jsbackup.repository.memory_budget import Room
@@ -50,7 +51,7 @@ class Objects:
     `damaged` returns the ids of objects known to be damaged, with their folders (`damaged.py`); it is called once, when
     needed, and by `look_for_damage`. `found_damaged` has the same of objects that were found damaged here.
 
-    `segment_bytes` is the size of new segments, raw (`segment_size.py`).
+    `segment_bytes` is the size of new segments, raw (`segment_size.py`); `compression` is theirs.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class Objects:
         replaces: bool = False,
         damaged: Callable[[], Mapping[bytes, str]] = dict,
         segment_bytes: int = SEGMENT_BYTES,
+        compression: Compression = ZSTD,
     ) -> None:
         self.store = store
         self.sealing = sealing
         self.room = Room()
         self.segment_bytes = fitting_bytes(segment_bytes)
+        self.compression = compression
         self.found_damaged: dict[bytes, str] = {}
         self._replaces = replaces
         self._read_damaged = damaged

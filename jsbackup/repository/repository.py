@@ -32,6 +32,7 @@ from jsbackup.errors import (
     RepositoryNotFound,
     UsageError,
 )
+from jsbackup.formats.segment import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
@@ -85,6 +86,7 @@ class Repository:
             replaces=descriptor.replaces_objects,
             damaged=partial(read_damaged, self.documents, {}),
             segment_bytes=descriptor.segment_bytes,
+            compression=descriptor.compression,
         )
         self.pages = PageStore(
             Documents(store, access.page_envelope), self.objects, replaces=descriptor.replaces_objects
@@ -109,12 +111,13 @@ class Repository:
         tool: str,
         new_keys: NewKeys | None = None,
         segment_bytes: int = SEGMENT_BYTES,
+        compression: Compression = ZSTD,
     ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
         `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
         has the keys that encrypt and sign; without it the repository is plain. `segment_bytes` is the size of its
-        segments, raw, within the limits of `segment_size.py`.
+        segments, raw, within the limits of `segment_size.py`; `compression` is theirs.
 
         Raises:
             UsageError: there is already a repository, or something else.
@@ -123,7 +126,12 @@ class Repository:
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(repository_id))
         descriptor = Descriptor(
-            repository_id, created, tool, segment_bytes=segment_bytes, extra={"store": asdict(probe)}
+            repository_id,
+            created,
+            tool,
+            segment_bytes=segment_bytes,
+            compression=compression,
+            extra={"store": asdict(probe)},
         )
         keys = NO_KEYS
         if new_keys is not None:

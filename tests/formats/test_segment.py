@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import segment
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
-from jsbackup.formats.segment import SegmentEncoder, decode_segment, drop_sequences, split_batch
+from jsbackup.formats.segment import ZSTD, Compression, SegmentEncoder, decode_segment, drop_sequences, split_batch
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
 
 
-def encode(*batches: pa.RecordBatch) -> bytes:
-    encoder = SegmentEncoder()
+def encode(*batches: pa.RecordBatch, compression: Compression = ZSTD) -> bytes:
+    encoder = SegmentEncoder(compression)
     for batch in batches:
         encoder.write(batch)
     return encoder.finish().to_pybytes()
@@ -28,6 +28,14 @@ def encode(*batches: pa.RecordBatch) -> bytes:
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of 200 bytes, so that a few messages fill several."""
     monkeypatch.setattr(segment, "BATCH_BYTES", 200)
+
+
+def test_compressions_have_names() -> None:
+    assert str(ZSTD) == str(Compression.parse("zstd:1")) == "zstd"
+    for text in ("none", "zstd", "zstd:2", "zstd:22"):
+        assert str(Compression.parse(text)) == text
+    data = batch_of([Message(1, data=bytes(100_000))])
+    assert len(encode(data)) < 2_000 and len(encode(data, compression=Compression(0))) > 100_000
 
 
 def test_messages_come_back_byte_for_byte() -> None:
@@ -43,9 +51,9 @@ def test_messages_come_back_byte_for_byte() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(message_lists(), st.randoms(use_true_random=False))
-def test_any_messages_come_back(messages: list[Message], chance: random.Random) -> None:
-    data = encode(*cut_anywhere(batch_of(messages), chance))
+@given(message_lists(), st.randoms(use_true_random=False), st.sampled_from(["zstd", "zstd:4", "none"]))
+def test_any_messages_come_back(messages: list[Message], chance: random.Random, how: str) -> None:
+    data = encode(*cut_anywhere(batch_of(messages), chance), compression=Compression.parse(how))
     assert messages_of(decode_segment(data)) == messages
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.segment import SegmentEncoder
+from jsbackup.formats.segment import Compression, SegmentEncoder
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import encode_document
@@ -46,6 +46,18 @@ def test_a_descriptor_with_an_impossible_size_is_refused(size: object) -> None:
     document = {"format": 1, "required_features": [], "id": "00ff", "created": CREATED, "tool": "t"}
     with pytest.raises(FormatError, match="segment_bytes is not an integer from 4096 to 268435456"):
         decode_descriptor(encode_document(document | {"segment_bytes": size}, "repository descriptor"))
+
+
+def test_another_compression_is_kept() -> None:
+    usual = Descriptor("00ff", CREATED, "t")
+    assert "compression" not in json.loads(encode_descriptor(usual))
+    for text in ("none", "zstd:3", "zstd:22"):
+        own = replace(usual, compression=Compression.parse(text))
+        document = json.loads(encode_descriptor(own))
+        assert document["compression"] == text and document["required_features"] == ["pages"]
+        assert decode_descriptor(encode_descriptor(own)) == own
+    with pytest.raises(FormatError, match="compression is not none, zstd, or zstd with a level"):
+        decode_descriptor(encode_document(document | {"compression": "lz4"}, "repository descriptor"))
 
 
 def test_writers_cut_by_the_size_of_their_repository() -> None:

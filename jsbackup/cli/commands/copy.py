@@ -217,13 +217,15 @@ def _late_target(
 
     created = format_time(time.time_ns())
     if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):
-        repository_id, segment_bytes = new_repository_id(), source.descriptor.segment_bytes
+        repository_id, like = new_repository_id(), source.descriptor
 
         def make_plain() -> Repository:
             to.output.announce(f"{missing.message}: creating one")
-            return make_repository(to, repository_id, segment_bytes=segment_bytes)
+            return make_repository(to, repository_id, segment_bytes=like.segment_bytes, compression=like.compression)
 
-        descriptor = Descriptor(repository_id, created, TOOL, segment_bytes=segment_bytes)
+        descriptor = Descriptor(
+            repository_id, created, TOOL, segment_bytes=like.segment_bytes, compression=like.compression
+        )
         return make_late(store, descriptor, make_plain, clock=time.time)
 
     def make_replica() -> Repository:

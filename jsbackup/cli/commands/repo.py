@@ -6,6 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,9 @@ from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.tool import TOOL
 
+if TYPE_CHECKING:
+    from jsbackup.formats.segment import Compression
+
 __all__ = ["COMMANDS"]
 
 
@@ -39,8 +43,20 @@ __all__ = ["COMMANDS"]
     help="Messages in a stored segment, before compression: 4KiB to 256MiB (default 32MiB). It cannot be changed "
     "later.",
 )
+@click.option(
+    "--compression",
+    metavar="HOW",
+    help="How segments are compressed: zstd (the default, level 1), zstd:LEVEL up to 22, or none. It cannot be changed "
+    "later.",
+)
 def init(
-    shared: Shared, *, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool, segment_size: str | None
+    shared: Shared,
+    *,
+    encrypt_to: tuple[str, ...],
+    passphrase: str | None,
+    sign: bool,
+    segment_size: str | None,
+    compression: str | None,
 ) -> None:
     """Create a repository in an empty location and test its store.
 
@@ -49,6 +65,7 @@ def init(
     """
     start_log(shared)
     segment_bytes = None if segment_size is None else _parse_segment_size(segment_size)
+    how = None if compression is None else _parse_compression(compression)
     repository_id = new_repository_id()
     new_keys = new_keys_of(repository_id, encrypt_to, passphrase, sign=sign)
     file = writer_key_file(shared)
@@ -57,14 +74,14 @@ def init(
             "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
         )
     if new_keys is None:
-        repository = make_repository(shared, repository_id, segment_bytes=segment_bytes)
+        repository = make_repository(shared, repository_id, segment_bytes=segment_bytes, compression=how)
     elif file is None:
         raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
     else:
         from jsbackup.repository.crypto.writer_key import encode_writer_key
 
         with new_key_file(file, encode_writer_key(new_keys.writer_key)):
-            repository = make_repository(shared, repository_id, new_keys, segment_bytes=segment_bytes)
+            repository = make_repository(shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how)
     output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 
     def text() -> None:
@@ -76,6 +93,8 @@ def init(
         output.line(f"its store {', '.join(text for text in found if text)}")
         if segment_bytes is not None:
             output.line(f"its segments take up to {format_bytes(segment_bytes)} of messages")
+        if how is not None:
+            output.line(f"its segments are compressed by {how}" if how.level else "its segments are not compressed")
 
     document = {
         "repository": descriptor.id,
@@ -84,6 +103,7 @@ def init(
         "encrypted": descriptor.recipient is not None,
         "authority": descriptor.authority,
         "segment_bytes": descriptor.segment_bytes,
+        "compression": str(descriptor.compression),
         "writer_key": None if new_keys is None else str(file),
     }
     output.result(document, text)
@@ -100,6 +120,15 @@ def _parse_segment_size(text: str) -> int:
             f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
         )
     return size
+
+
+def _parse_compression(text: str) -> Compression:
+    from jsbackup.formats.segment import Compression
+
+    try:
+        return Compression.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--compression: {error}") from error
 
 
 # Result of the probe -> text if it is true, text if it is false.

@@ -36,6 +36,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
+    from jsbackup.formats.segment import Compression
     from jsbackup.repository.crypto.keys import GivenKeys
     from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.repository import Repository
@@ -152,12 +153,18 @@ def new_repository_id() -> str:
 
 
 def make_repository(
-    shared: Shared, repository_id: str, new_keys: NewKeys | None = None, *, segment_bytes: int | None = None
+    shared: Shared,
+    repository_id: str,
+    new_keys: NewKeys | None = None,
+    *,
+    segment_bytes: int | None = None,
+    compression: Compression | None = None,
 ) -> Repository:
     """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain.
 
-    `segment_bytes` is the size of its segments, raw; the usual one if it is None.
+    `segment_bytes` is the size of its segments, raw, and `compression` is theirs; as usual where they are None.
     """
+    from jsbackup.formats.segment import Compression
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.segment_size import SEGMENT_BYTES
 
@@ -168,6 +175,7 @@ def make_repository(
         tool=TOOL,
         new_keys=new_keys,
         segment_bytes=segment_bytes or SEGMENT_BYTES,
+        compression=compression or Compression(),
     )
 
 

@@ -19,6 +19,7 @@ from jsbackup.errors import (
     UnsupportedError,
     UsageError,
 )
+from jsbackup.formats.segment import ZSTD
 from jsbackup.model import Check
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NO_KEYS, GivenKeys
@@ -139,6 +140,8 @@ def _described(descriptor: Descriptor, store: Store) -> str:
     kind = "encrypted and signed" if descriptor.recipient else "signed" if descriptor.authority else "plain"
     if descriptor.segment_bytes != SEGMENT_BYTES:
         kind += f", segments of {descriptor.segment_bytes} bytes"
+    if descriptor.compression != ZSTD:
+        kind += f", compression {descriptor.compression}"
     return f"{kind}, format {FORMAT_VERSION}, at {store.location}, made {descriptor.created[:10]} by {descriptor.tool}"
 
 

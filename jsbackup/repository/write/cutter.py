@@ -23,7 +23,7 @@ from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.gaps import GapDigest
-from jsbackup.formats.segment import SegmentEncoder, decode_segment
+from jsbackup.formats.segment import Compression, SegmentEncoder, decode_segment
 from jsbackup.memory import give_back, stay_small
 from jsbackup.repository import layout
 from jsbackup.repository.background import Aftermath
@@ -128,7 +128,7 @@ class SegmentCutter:
 
     def _take(self, batch: MessageBatch, rows: EncodedRows) -> None:
         self.begun = True
-        segment = self._open = self._open or _OpenSegment()
+        segment = self._open = self._open or _OpenSegment(self._objects.compression)
         segment.count(batch, rows)
         self._after.give(lambda: self._write(segment, batch), batch.nbytes)
 
@@ -204,8 +204,8 @@ class SegmentCutter:
 class _OpenSegment:
     """The segment being filled."""
 
-    def __init__(self) -> None:
-        self.encoder = SegmentEncoder()
+    def __init__(self, compression: Compression) -> None:
+        self.encoder = SegmentEncoder(compression)
         self.digester = Digester()
         self._gaps = GapDigest()
         self._first_seq = 0

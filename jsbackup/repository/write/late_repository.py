@@ -97,6 +97,7 @@ def make_now(repository: Repository) -> None:
     if isinstance(repository.store, MakingStore):
         repository.descriptor = repository.store.ensure_made()
         repository.objects.segment_bytes = fitting_bytes(repository.descriptor.segment_bytes)
+        repository.objects.compression = repository.descriptor.compression
 
 
 class MakingStore:

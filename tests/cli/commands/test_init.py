@@ -1,4 +1,6 @@
-"""`init --segment-size` as a user types it. What the size does is in tests/integration/test_segment_size.py."""
+"""`init` with options for segments, as a user types it. What they do is in tests/integration/test_segment_size.py and
+test_compression.py.
+"""
 
 from __future__ import annotations
 
@@ -45,4 +47,23 @@ def test_what_cannot_be_a_size_is_refused_and_nothing_is_made(
 ) -> None:
     done = typed("init", "-r", tmp_path / "repo", "--segment-size", written)
     assert done.code == 2 and said in done.err
+    assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("none", "its segments are not compressed"), ("zstd:3", "its segments are compressed by zstd:3")],
+)
+def test_a_compression_is_recorded_and_said(written: str, said: str, typed: Type, tmp_path: Path) -> None:
+    document = check("init", typed("init", "-r", tmp_path / "a", "--compression", written, "--json"))
+    assert document["compression"] == written
+    done = typed("init", "-r", tmp_path / "b", "--compression", written)
+    assert done.code == 0 and said in done.out
+    assert f"compression {written}" in typed("doctor", "-r", tmp_path / "b").out
+
+
+@pytest.mark.parametrize("written", ["", "lz4", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:1.5", "NONE", "zstd:٣"])
+def test_what_is_no_compression_is_refused_and_nothing_is_made(written: str, typed: Type, tmp_path: Path) -> None:
+    done = typed("init", "-r", tmp_path / "repo", "--compression", written)
+    assert done.code == 2 and "is not none, zstd, or zstd:1 to zstd:22" in done.err
     assert not (tmp_path / "repo").exists()
