@@ -1,4 +1,4 @@
-"""Header blocks with hashed values. Names of fields stay.
+"""Header blocks with hashed values. Names of fields stay, but not texts that cannot be such names.
 
 Values that servers and clients act on stay (`_KEPT`): operations, numbers, lifetimes, times of schedules. Subjects in
 fields are hashed token by token, streams as in configurations; any other value is hashed as a whole. Fields are sorted
@@ -32,6 +32,8 @@ _SUBJECTS = frozenset(
 )
 _EMPTY = b"NATS/1.0\r\n\r\n"
 _WHOLE = re.compile(r"-?\d{1,200}", re.ASCII)
+
+_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]*")  # what HTTP allows
 
 _TIME = rb"[-+:.0-9TZ]{10,40}"
 _DURATION = rb"(?:[0-9.]{1,20}(?:ns|us|\xc2\xb5s|\xce\xbcs|ms|s|m|h)){1,8}"
@@ -74,8 +76,14 @@ def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
     except FormatError:
         return _EMPTY
     found.sort(key=lambda one: one[0])
-    lines = [b"%b: %b\r\n" % (name, _value(name, value, names)) for name, value in found]
+    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in found]
     return b"".join([b"NATS/1.0\r\n", *lines, b"\r\n"])
+
+
+def _name(name: bytes, names: ObfuscatedNames) -> bytes:
+    if _NAME.fullmatch(name):
+        return name
+    return names.token(name.decode("utf-8", "surrogateescape")).encode()
 
 
 def _value(name: bytes, value: bytes, names: ObfuscatedNames) -> bytes:

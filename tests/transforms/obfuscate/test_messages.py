@@ -162,6 +162,12 @@ def test_what_servers_act_on_stays(names: ObfuscatedNames, line: str) -> None:
     assert obfuscate_headers(block, names) == block
 
 
+def test_what_cannot_be_the_name_of_a_field_is_hashed(names: ObfuscatedNames) -> None:
+    changed = obfuscate_headers(b"NATS/1.0\r\nX-Who: a\r\nDear Mr Clear: b\r\nclear@example.com: c\r\n\r\n", names)
+    found = {name.decode() for name, _, _ in fields(changed)}
+    assert found == {"X-Who", names.token("Dear Mr Clear"), names.token("clear@example.com")}
+
+
 def test_a_description_of_a_file_has_the_digest_of_its_zeros(names: ObfuscatedNames) -> None:
     info = {
         "name": "clear.pdf",
