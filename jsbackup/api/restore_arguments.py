@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from json import dumps
 from typing import Any, Literal, TypedDict
@@ -52,6 +53,8 @@ class RestoreArguments(TypedDict, total=False):
     mask: str | Sequence[str]
     unmaskable: Literal["refuse", "drop", "keep"]
     mask_may_miss: bool
+    obfuscate: bool
+    obfuscation_key: str | os.PathLike[str] | None
     pattern_may_miss: bool
     allow_empty: bool
 
@@ -87,6 +90,8 @@ _NOTHING_SAID: RestoreArguments = {
     "mask": (),
     "unmaskable": "refuse",
     "mask_may_miss": False,
+    "obfuscate": False,
+    "obfuscation_key": None,
     "pattern_may_miss": False,
     "allow_empty": False,
 }
@@ -114,6 +119,7 @@ def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
         "placement_tag": as_texts(said["placement_tags"]),
         "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
         "rename": [f"{old}={new}" for old, new in said["rename"].items()],
+        "obfuscation_key": None if said["obfuscation_key"] is None else os.fspath(said["obfuscation_key"]),
         "since": moment_text("since", said["since"]),
         "until": moment_text("until", said["until"]),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
@@ -19,6 +19,8 @@ from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
 from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.api.worker import Work, Worker, twins
+from jsbackup.config import environment
+from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.preview import preview_restore
@@ -30,6 +32,7 @@ from jsbackup.failure import all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
+from jsbackup.planning.obfuscation_file import keeping_names
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.chosen_streams import needed_by
@@ -39,6 +42,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
+from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
     "PlannedRestore",
@@ -162,6 +166,7 @@ def _restore(
     - `renumber`: number the kept messages from 1
     - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
     - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key for hashes
+    - `obfuscate`, and `obfuscation_key`, the path of the key file, which is made if it does not exist
     - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
       `placement_cluster`, `placement_tags`, `consumers` (`all`, `config`, `none`)
     - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `check_first`, `window_bytes`
@@ -180,7 +185,8 @@ def _restore(
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
-    connection, options = connection_to(server), restore_options(typed_arguments("restore", how))
+    typed = typed_arguments("restore", how)
+    connection, options = connection_to(server), restore_options(typed)
     options.reshape.masks.check_secret(mask_key)
     settings = RestoreSettings(
         jobs=checked_jobs(jobs),
@@ -194,7 +200,10 @@ def _restore(
 
     def work(worker: Worker) -> RestoreOutcome:
         opened = repository._opened()
-        with _reading(opened, "restore", worker, lock_timeout_seconds):
+        with (
+            _reading(opened, "restore", worker, lock_timeout_seconds),
+            _keeping_obfuscated(typed["obfuscation_key"], options.reshape),
+        ):
             search = _search(opened, source, options)
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
         report = replace(report, plan=with_elsewhere(report.plan, search.choice))
@@ -268,6 +277,13 @@ def _reading(
         note=_log.warning,
         sleep=worker.sleep,
     )
+
+
+def _keeping_obfuscated(key_file: str | None, reshape: Reshape) -> AbstractContextManager[None]:
+    """Make the key file while a copy is made, and add the names to it (`obfuscation_file.py`)."""
+    if reshape.obfuscation is None or key_file is None:
+        return nullcontext()
+    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names)
 
 
 def _search(repository: Repository, source: Backup | BackupRepository, options: RestoreOptions) -> BackupSearch:

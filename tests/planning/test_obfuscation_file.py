@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -110,3 +117,102 @@ def test_places_that_cannot_be_written_are_refused_first(path: Path) -> None:
     for inside in (path, deep / "k"):
         with pytest.raises(UsageError, match="in the repository"), keeping_names(inside, ObfuscatedNames(bytes(32))):
             pytest.fail("not reached")
+
+
+def test_commands_that_finish_at_the_same_moment_lose_no_names(path: Path) -> None:
+    with keeping_names(path, names_of_file(path)):
+        pass
+    barrier = Barrier(6)
+
+    def command(number: int) -> None:
+        with keeping_names(path, names := names_of_file(path)):
+            names.learn(f"{number}-{one}" for one in range(2000))
+            barrier.wait(60)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(command, range(6)))
+    assert read_key_file(path).tokens == {f"{number}-{one}" for number in range(6) for one in range(2000)}
+    assert list(path.parent.iterdir()) == [path] and _mode(path) == 0o600
+
+
+def test_an_interrupt_does_not_stop_the_file_from_being_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with keeping_names(path, names_of_file(path)):
+        pass
+    calls: list[int] = []
+
+    def interrupted(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), keeping_names(path, names := names_of_file(path)):
+        monkeypatch.setattr(os, "fsync", interrupted)
+        names.token("ORDERS")
+    assert read_key_file(path).tokens == {"ORDERS"} and list(path.parent.iterdir()) == [path]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from jsbackup.planning.obfuscation_file import keeping_names, names_of_file
+with keeping_names(Path(sys.argv[1]), names := names_of_file(Path(sys.argv[1]))):
+    names.token("ORDERS")
+    os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_command_leaves_is_removed_by_the_next(path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", _KILLED, str(path)], timeout=60, check=False).returncode == -9
+    other = path.parent / f".{path.name}.backup.new"
+    other.touch()
+    assert len(list(path.parent.iterdir())) == 3
+    with keeping_names(path, names := names_of_file(path)):
+        names.token("ORDERS")
+    assert read_key_file(path).tokens == {"ORDERS"} and set(path.parent.iterdir()) == {path, other}
+
+
+def test_a_refused_command_leaves_a_file_that_is_not_its_own_any_more(path: Path) -> None:
+    with ExitStack() as stack:
+        with pytest.raises(PlanRefused), keeping_names(path, names_of_file(path)):
+            stack.enter_context(keeping_names(path, names := read_key_file(path)))
+            raise PlanRefused("no")
+        assert read_key_file(path).secret == names.secret
+    path.unlink()
+    with pytest.raises(PlanRefused), keeping_names(path, names_of_file(path)):
+        path.unlink()
+        path.write_text("notes")
+        raise PlanRefused("no")
+    assert path.read_text() == "notes"
+
+
+def test_only_a_regular_file_is_a_key_file(path: Path) -> None:
+    os.mkfifo(path)
+    for wrong in (path, Path("/dev/null")):
+        with pytest.raises(UsageError, match="not a regular file"):
+            names_of_file(wrong)
+    with pytest.raises(UsageError, match="name of a file"):
+        names_of_file(Path("-"))
+
+
+def test_a_copy_that_appears_whole_leaves_no_key_file_if_it_fails(path: Path) -> None:
+    copy = path.parent / "copy"
+    with pytest.raises(NatsError), keeping_names(path, names_of_file(path), whole=copy):
+        raise NatsError("gone")
+    assert not path.exists()
+    with pytest.raises(KeyboardInterrupt), keeping_names(path, names := names_of_file(path), whole=copy):
+        copy.mkdir()
+        (copy / "stream").touch()
+        names.token("ORDERS")
+        raise KeyboardInterrupt
+    assert read_key_file(path).tokens == {"ORDERS"}
+    with pytest.raises(NatsError), keeping_names(path, names_of_file(path), whole=path.parent / "none"):
+        raise NatsError("gone")
+    assert read_key_file(path).tokens == {"ORDERS"}
+
+
+def test_names_that_a_failed_copy_cannot_add_are_said(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), pytest.raises(NatsError), keeping_names(path, names_of_file(path)):
+        path.write_text("notes")
+        raise NatsError("gone")
+    assert "could not be added to the key file" in caplog.text and "is not JSON" in caplog.text
+    assert "the copy is made" not in caplog.text

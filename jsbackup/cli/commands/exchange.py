@@ -311,7 +311,8 @@ def export(
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
     options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
-    keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape)
+    whole = None if "://" in directory else Path(directory)
+    keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape, whole=whole)
     if kind in WRITTEN_FORMATS:
         if where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")

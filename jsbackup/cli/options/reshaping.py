@@ -18,6 +18,8 @@ from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.transforms.reshape import Reshape
 
@@ -253,15 +255,17 @@ def about_messages(typed: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in _OF_MESSAGES if typed[name] not in (None, (), False)]
 
 
-def keeping_obfuscated(key_file: str | None, reshape: Reshape) -> AbstractContextManager[None]:
+def keeping_obfuscated(
+    key_file: str | None, reshape: Reshape, *, whole: Path | None = None
+) -> AbstractContextManager[None]:
     """Make the key file of --obfuscate while a copy is made, and add the names to it (`obfuscation_file.py`); nothing
-    without --obfuscate.
+    without --obfuscate. `whole`: where the copy appears completely or not at all.
     """
     if reshape.obfuscation is None or key_file is None:
         return nullcontext()
     from jsbackup.planning.obfuscation_file import keeping_names
 
-    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names)
+    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names, whole=whole)
 
 
 def refuse_obfuscation(reshape: Reshape, what: str) -> None:

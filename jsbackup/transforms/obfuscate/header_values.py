@@ -1,8 +1,9 @@
-"""Header blocks with hashed values. Names of fields stay.
+"""Header blocks with hashed values. Names of fields stay, but not texts that cannot be such names.
 
-Fields that servers and clients act on stay (`_KEPT`), and so do numbers and times of schedules. Subjects in fields are
-hashed token by token, streams as in configurations; any other value is hashed as a whole. Fields are sorted by name, as
-the nats CLI writes them. What is not a field, such as a status text, goes; of a malformed block nothing stays.
+Values that servers and clients act on stay (`_KEPT`): operations, numbers, lifetimes, times of schedules. Subjects in
+fields are hashed token by token, streams as in configurations; any other value is hashed as a whole. Fields are sorted
+by name, as the nats CLI writes them. What is not a field, such as a status text, goes; of a malformed block nothing
+stays.
 
 Two fields keep their form, which the nats CLI hashes as a whole: a server reads from `Nats-Stream-Source` how far a
 stream has copied, and from `Nats-Counter-Sources` what a counter has received.
@@ -20,20 +21,6 @@ from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 
 __all__ = ["obfuscate_headers"]
 
-_KEPT = frozenset(
-    (
-        b"kv-operation",
-        b"nats-marker-reason",
-        b"nats-ttl",
-        b"nats-rollup",
-        b"nats-expected-last-subject-sequence",
-        b"nats-schedule",
-        b"nats-schedule-ttl",
-        b"nats-schedule-time-zone",
-        b"nats-schedule-next",
-        b"nats-incr",
-    )
-)
 _SUBJECTS = frozenset(
     (
         b"nats-expected-last-subject-sequence-subject",
@@ -44,9 +31,42 @@ _SUBJECTS = frozenset(
     )
 )
 _EMPTY = b"NATS/1.0\r\n\r\n"
-# What fields that stay may hold: words, numbers, durations, times, patterns of cron.
-_PLAIN = re.compile(rb"[-+@:.,*/ ?#A-Za-z0-9_]{1,80}")
 _WHOLE = re.compile(r"-?\d{1,200}", re.ASCII)
+
+_NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]*")  # what HTTP allows
+
+_TIME = rb"[-+:.0-9TZ]{10,40}"
+_DURATION = rb"(?:[0-9.]{1,20}(?:ns|us|\xc2\xb5s|\xce\xbcs|ms|s|m|h)){1,8}"
+_LIFETIME = rb"never|\d{1,20}|" + _DURATION
+_MONTHS_AND_DAYS = rb"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|sun|mon|tue|wed|thu|fri|sat"
+_CRON = rb"%b(?: %b){4,5}" % ((rb"(?:[-0-9*,/?]|%b){1,40}" % _MONTHS_AND_DAYS,) * 2)
+_EACH = rb"@(?:yearly|annually|monthly|weekly|daily|midnight|hourly)"
+_SCHEDULE = rb"@at %b|@every %b|%b|%b" % (_TIME, _DURATION, _EACH, _CRON)
+_AREAS = (
+    rb"Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Brazil|Canada|Chile|Etc|Europe|Indian|Mexico|Pacific|US"
+)
+_ZONES = (
+    rb"Local|UTC|UCT|GMT[-+]?0?|Zulu|Universal|Greenwich|WET|CET|MET|EET|EST|MST|HST|EST5EDT|CST6CDT|MST7MDT|PST8PDT|Cuba|"
+    rb"Egypt|Eire|GB|GB-Eire|Hongkong|Iceland|Iran|Israel|Jamaica|Japan|Kwajalein|Libya|NZ|NZ-CHAT|Navajo|PRC|Poland|"
+    rb"Portugal|ROC|ROK|Singapore|Turkey|W-SU"
+)
+# Fields whose values stay, and what these are: a stream without schedules, say, also stores any other text in them.
+_KEPT = {
+    name: re.compile(values, re.IGNORECASE)
+    for name, values in {
+        b"kv-operation": rb"PUT|DEL|PURGE",
+        b"nats-marker-reason": rb"MaxAge|Purge|Remove",
+        b"nats-ttl": _LIFETIME,
+        b"nats-rollup": rb"sub|all",
+        b"nats-expected-last-subject-sequence": rb"\d{1,20}",
+        b"nats-schedule": _SCHEDULE,
+        b"nats-schedule-ttl": _LIFETIME,
+        b"nats-schedule-time-zone": rb"(?:%b)(?:/[-+A-Za-z0-9_]{1,30}){1,2}|%b" % (_AREAS, _ZONES),
+        b"nats-schedule-rollup": rb"sub|all",
+        b"nats-schedule-next": rb"purge|" + _TIME,
+        b"nats-incr": rb"[-+]?\d{1,4096}",
+    }.items()
+}
 
 
 def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
@@ -56,13 +76,19 @@ def obfuscate_headers(block: bytes, names: ObfuscatedNames) -> bytes:
     except FormatError:
         return _EMPTY
     found.sort(key=lambda one: one[0])
-    lines = [b"%b: %b\r\n" % (name, _value(name, value, names)) for name, value in found]
+    lines = [b"%b: %b\r\n" % (_name(name, names), _value(name, value, names)) for name, value in found]
     return b"".join([b"NATS/1.0\r\n", *lines, b"\r\n"])
+
+
+def _name(name: bytes, names: ObfuscatedNames) -> bytes:
+    if _NAME.fullmatch(name):
+        return name
+    return names.token(name.decode("utf-8", "surrogateescape")).encode()
 
 
 def _value(name: bytes, value: bytes, names: ObfuscatedNames) -> bytes:
     lower, text = name.lower(), value.decode("utf-8", "surrogateescape")
-    if lower in _KEPT and _PLAIN.fullmatch(value):
+    if lower in _KEPT and _KEPT[lower].fullmatch(value):
         return value
     if lower in _SUBJECTS:
         return names.subject(text).encode()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.transforms.obfuscate.key_codec import listed_names
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames, decoded_name, encoded_name
 
 __all__ = ["NameLookup"]
+
+_HASH = re.compile(r"(?<![0-9a-z])[0-9a-v]{16,}(?![0-9a-z])")
 
 
 class NameLookup:
@@ -19,25 +21,15 @@ class NameLookup:
         self._clear: Mapping[str, str] = listed_names(names)
 
     def clear(self, value: str) -> str | None:
-        """Return what was obfuscated to a value: a subject token by token, a bucket's stream behind its prefix. Tokens
-        that are not in the file stay. None if it has none of them.
+        """Return a value with what is behind its hashes: a subject token by token, a bucket's stream behind its prefix,
+        and any other text. What is not in the file stays. None if it has none of it.
         """
         tokens = value.split(".")
-        found = [self._clear_token(token) for token in tokens]
         if len(tokens) == 4 and tokens[0] == "$O" and tokens[2] == "M":
             name = self._clear.get(decoded_name(tokens[3]) or "")
-            found[3] = found[3] if name is None else encoded_name(name)
-        if not any(one is not None for one in found):
-            return None
-        return ".".join(token if one is None else one for token, one in zip(tokens, found, strict=True))
-
-    def _clear_token(self, token: str) -> str | None:
-        if token in self._clear:
-            return self._clear[token]
-        for prefix in (BUCKET_STREAM, OBJECT_STREAM):
-            if token.startswith(prefix) and token[len(prefix) :] in self._clear:
-                return prefix + self._clear[token[len(prefix) :]]
-        return None
+            tokens[3] = tokens[3] if name is None else encoded_name(name)
+        clear = _HASH.sub(lambda found: self._clear.get(found[0], found[0]), ".".join(tokens))
+        return None if clear == value else clear
 
     def obfuscated(self, value: str) -> str:
         """Return what a clear value becomes under the key: a subject token by token, if the file does not have all of

@@ -98,3 +98,16 @@ def test_values_are_looked_up_in_both_directions() -> None:
     assert found.obfuscated_if_known("KV_cfg") == names.stream("KV_cfg")
     assert found.obfuscated("orders.us") == f"{names.token('orders')}.{ObfuscatedNames(SECRET).token('us')}"
     assert found.obfuscated_if_known("some value. With dots") == names.token("some value. With dots")
+
+
+def test_hashes_in_any_text_are_looked_up() -> None:
+    names = ObfuscatedNames(SECRET)
+    stream, token = names.stream("KV_settings"), names.token
+    source = f"{stream}:{token('far')} 17 {token('orders')}.>\f{token('eu')} > {token('orders')}.{token('eu')}"
+    found = NameLookup(names)
+    assert found.clear(source) == "KV_settings:far 17 orders.>\feu > orders.eu"
+    assert (
+        found.clear(f"error: no stream {stream}, found {'0' * 16}") == f"error: no stream KV_settings, found {'0' * 16}"
+    )
+    assert found.clear(f'{{"{stream}":{{"{token("orders")}":"7"}}}}') == '{"KV_settings":{"orders":"7"}}'
+    assert found.clear(f"x{token('orders')}") is None and found.clear("") is None

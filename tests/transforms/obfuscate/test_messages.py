@@ -114,10 +114,58 @@ def test_a_header_that_stays_cannot_carry_a_text(names: ObfuscatedNames) -> None
     for value in ("a" * 81, "tücke", '{"x":1}'):
         changed = obfuscate_headers(f"NATS/1.0\r\nNats-Rollup: {value}\r\n\r\n".encode(), names)
         assert value.encode() not in changed
+    kept = (
+        "KV-Operation Nats-Marker-Reason Nats-TTL Nats-Rollup Nats-Incr Nats-Expected-Last-Subject-Sequence "
+        "Nats-Schedule Nats-Schedule-TTL Nats-Schedule-Time-Zone Nats-Schedule-Rollup Nats-Schedule-Next"
+    )
+    texts = (
+        "joe",
+        "patient 4711",
+        "DEL joe",
+        "1h joe",
+        "@every joe",
+        "@at joe",
+        "clinic/joe",
+        "4711-joe",
+        "1" * 300 + "x",
+    )
+    for name in kept.split():
+        for value in texts:
+            assert value.encode() not in obfuscate_headers(f"NATS/1.0\r\n{name}: {value}\r\n\r\n".encode(), names), name
     for value in ("ORIGIN", "ORIGIN x", "a b c d e f g", "ORIGIN 1 a b c clear-text"):
         assert b"clear-text" not in obfuscate_headers(
             f"NATS/1.0\r\nNats-Stream-Source: {value}\r\n\r\n".encode(), names
         )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"KV-Operation: {word}" for word in ("PUT", "DEL", "PURGE")),
+        *(f"Nats-Marker-Reason: {word}" for word in ("MaxAge", "Purge", "Remove")),
+        *(f"{name}: {text}" for name in ("Nats-TTL", "Nats-Schedule-TTL") for text in ("never", "60", "1h30m", "1.5h")),
+        *(f"{name}: sub" for name in ("Nats-Rollup", "Nats-Schedule-Rollup")),
+        "Nats-Rollup: all",
+        "Nats-Incr: -12345678901234567890",
+        "Nats-Expected-Last-Subject-Sequence: 17",
+        "Nats-Schedule: @at 2036-01-01T00:00:00.5+02:00",
+        "Nats-Schedule: @every 1h30m",
+        "Nats-Schedule: @hourly",
+        "Nats-Schedule: 0 */5 8-18 ? JAN-mar MON,FRI",
+        *(f"Nats-Schedule-Time-Zone: {zone}" for zone in ("Europe/Zurich", "America/Argentina/Buenos_Aires", "UTC")),
+        "Nats-Schedule-Next: 2036-01-01T00:00:00Z",
+        "Nats-Schedule-Next: purge",
+    ],
+)
+def test_what_servers_act_on_stays(names: ObfuscatedNames, line: str) -> None:
+    block = f"NATS/1.0\r\n{line}\r\n\r\n".encode()
+    assert obfuscate_headers(block, names) == block
+
+
+def test_what_cannot_be_the_name_of_a_field_is_hashed(names: ObfuscatedNames) -> None:
+    changed = obfuscate_headers(b"NATS/1.0\r\nX-Who: a\r\nDear Mr Clear: b\r\nclear@example.com: c\r\n\r\n", names)
+    found = {name.decode() for name, _, _ in fields(changed)}
+    assert found == {"X-Who", names.token("Dear Mr Clear"), names.token("clear@example.com")}
 
 
 def test_a_description_of_a_file_has_the_digest_of_its_zeros(names: ObfuscatedNames) -> None:

@@ -27,8 +27,8 @@ def lookup(shared: Shared, key_file: Path, values: tuple[str, ...], *, obfuscate
     """Print what stands behind VALUEs of an obfuscated copy: names of streams and consumers, subjects, values of
     headers. KEYFILE was made by --obfuscate, here or by the nats CLI.
 
-    Subjects are looked up token by token, and tokens that KEYFILE does not have stay. A clear value that KEYFILE has is
-    looked up the other way.
+    Subjects are looked up token by token, and tokens that KEYFILE does not have stay. VALUE may be any text, such as an
+    error message: what is obfuscated in it is replaced. A clear value that KEYFILE has is looked up the other way.
 
     Each value is one line. If KEYFILE has nothing of a value, it is printed as it is, and the exit code is 3.
     """
@@ -52,7 +52,7 @@ def lookup(shared: Shared, key_file: Path, values: tuple[str, ...], *, obfuscate
             shared.output.line(one or value)
 
     shared.output.result(document, text)
-    missing = [value for value, one in rows if one is None]
+    missing = [value or "''" for value, one in rows if one is None]
     if missing:
         shared.output.note(f"not in {key_file}: {', '.join(missing)[:400]}")
     return IncompleteError.exit_code if missing else 0
