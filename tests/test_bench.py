@@ -108,23 +108,22 @@ def test_an_unknown_revision_is_an_error() -> None:
     assert done.returncode != 0 and "no-such-revision" in done.stderr
 
 
-def _costs(store: str) -> dict[str, dict[str, Any]]:
+def _costs() -> dict[str, dict[str, Any]]:
     """What each command costs on a small fabricated repository. The bench itself verifies its messages."""
-    command = [sys.executable, "-m", "scripts.bench_scale", "--short", "--store", store, "--json"]
+    command = [sys.executable, "-m", "scripts.bench_scale", "--short", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [row["failed"] for row in rows] == [""] * len(rows), done.stderr
     for row in rows:
-        assert (row["segments"], row["streams"], row["backups"], row["store"]) == (60, 3, 5, store)
+        assert (row["segments"], row["streams"], row["backups"], row["store"]) == (60, 3, 5, "local")
         assert row["seconds"] > 0 and row["processor_seconds"] > 0 and row["peak_bytes"] > 10 << 20
     return {row["command"]: row for row in rows}
 
 
 @pytest.mark.nats
-@pytest.mark.parametrize("store", ["local", pytest.param("seaweed", marks=pytest.mark.s3)])
-def test_costs_of_commands_on_a_fabricated_repository_are_counted(store: str) -> None:
-    rows = _costs(store)
+def test_costs_of_commands_on_a_fabricated_repository_are_counted() -> None:
+    rows = _costs()
     assert list(rows) == [
         "list",
         "show",
