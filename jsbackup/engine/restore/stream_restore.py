@@ -217,6 +217,8 @@ class StreamRestore:
         settled = await self._settle(js, action, sent)
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
+        if self._run.settings.verify:
+            _log.info("stream %s can be used; it is being verified", action.name)
         proof, unproved = await self._prove(js, supply, action, sent)
         notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
         if proof and proof.gone:

@@ -198,6 +198,17 @@ def test_it_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
+@pytest.mark.parametrize(("level", "told"), [("full", True), ("quick", True), ("none", False)])
+def test_from_when_on_it_can_be_used_is_told(tmp_path: Path, level: str, told: bool) -> None:
+    repo = _backed_up(tmp_path, 10)
+    with NatsServer(NEWEST) as server:
+        line = command_line("restore", "latest", "-s", server.url, "-r", repo, "--verify", level, "-v")
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment())
+    assert done.returncode == 0
+    assert ("stream ORDERS can be used; it is being verified" in done.stderr) is told
+
+
+@pytest.mark.nats
 @pytest.mark.parametrize("level", ["quick", "sample"])
 def test_what_has_expired_is_told_by_the_whole_proof(tmp_path: Path, level: str) -> None:
     repo = _backed_up(tmp_path, MANY, max_age=3 * 10**9)
