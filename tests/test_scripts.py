@@ -25,7 +25,7 @@ def test_the_extras_that_scripts_install_are_declared() -> None:
         for line in re.findall(r"scripts/venv ([\w ]+)", path.read_text())
         for extra in line.split()
     }
-    assert used == {"dev", "drill"}
+    assert used == {"dev", "drill", "spark", "java"}
     assert used <= set(declared)
 
 
