@@ -31,6 +31,7 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
+from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
@@ -46,12 +47,6 @@ _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d{0,3})(?:, ?\d+)?\])?")
 _CLUSTER = re.compile(r"(spark|k8s)://.+|yarn")
 _CONNECT_SECONDS = 10
 _LOG_TAIL_BYTES = 4000
-
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-# These change the class path, for which an archive is made.
-_PATH_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-_CLASS_PATH = "spark.driver.extraClassPath"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +139,9 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
     archive = None
     if master.startswith("local"):
         environ = environment()
-        given = [settings.conf.get(name, "") for name in (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")]
-        given += [environ.get(name, "") for name in _JAVA_VARIABLES]
-        # Two collectors are an error, and an agent changes classes: options of the user's are the only ones.
-        if all(re.fullmatch(r"(\s*-D\S+)*\s*", options) for options in given):
-            conf[_JAVA_OPTIONS] = " ".join([*_java_options(settings.is_short), *given[0].split()])
-            if not any(environ.get(name) for name in _PATH_VARIABLES) and _CLASS_PATH not in settings.conf:
-                archive = find_class_archive(java, Path(pyspark.__file__).parent / "jars", environ)
+        conf |= java_settings(settings.conf, environ, is_short=settings.is_short)
+        if may_use_archive(settings.conf, environ):
+            archive = find_class_archive(java, Path(pyspark.__file__).parent / "jars", environ)
     _log.info("starting Spark at %s, with Java of %s", master, java)
     log = folder / "java.log"
     try:
@@ -180,13 +171,6 @@ def _launch(master: str, conf: Mapping[str, str], home: Path) -> SparkSession:
         variables["PYSPARK_PYTHON"] = python
     with environment_with(variables):
         return builder.getOrCreate()
-
-
-def _java_options(is_short: bool) -> list[str]:
-    """Return options for the only Java of an embedded Spark. The second compiler would take half of the processor's
-    time of a short job.
-    """
-    return ["-XX:+UseSerialGC", *(["-XX:TieredStopAtLevel=1"] if is_short else [])]
 
 
 def _settings(master: str, folder: Path) -> dict[str, str]:

@@ -77,8 +77,9 @@ BOTH = [
     " ORDER BY 1, 2",
     "SELECT headers['X'] AS x, headers['none'] AS y, headers['Id'] AS i, count(*) FROM orders GROUP BY 1, 2, 3"
     " ORDER BY 3 DESC, 1",
-    "WITH t AS (SELECT sequence, octet_length(data) AS l FROM orders WHERE time < TIMESTAMP '2031-01-01') SELECT o.subject,"
-    " max(t.l) AS l FROM t JOIN orders AS o USING (sequence) GROUP BY o.subject HAVING count(*) > 1 ORDER BY o.subject",
+    "WITH t AS (SELECT sequence, octet_length(data) AS l FROM orders WHERE time < TIMESTAMP '2031-01-01')"
+    " SELECT o.subject, max(t.l) AS l FROM t JOIN orders AS o USING (sequence) GROUP BY o.subject HAVING count(*) > 1"
+    " ORDER BY o.subject",
     "SELECT count(*) AS n, max(sequence) AS m FROM empty",
     "SELECT count(*) AS n, min(sequence), max(sequence), min(time), max(time), max(timestamp_ns) FROM orders",
     "SELECT 1 AS a, 'x' AS b, 5 / 2 AS c, 7 % 4 AS d, NULL AS e, TRUE AS f",
