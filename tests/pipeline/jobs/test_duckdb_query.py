@@ -21,6 +21,7 @@ from jsbackup.pipeline.jobs.manifest_query import answer_by_manifest
 from jsbackup.pipeline.jobs.query import run_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.session import embedded_java
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness import backups
@@ -246,7 +247,7 @@ def test_the_engine_is_chosen_and_said(
     small: Kept, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sealed = keep(tmp_path, {"ORDERS": _messages(random.Random(3), 60)}, encrypted=True)
-    monkeypatch.setattr(query_command, "_in_session", lambda: False)
+    monkeypatch.setattr(embedded_java, "in_session", lambda: False)
     some = "SELECT count(*) AS n FROM orders WHERE sequence > 0"
     only_spark = "SELECT count(*) AS n FROM orders LATERAL VIEW explode(array(1)) t AS x"
 

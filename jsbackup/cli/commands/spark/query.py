@@ -6,7 +6,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import math
-import sys
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,8 +90,8 @@ def query(
     backup: str,
     sql: str,
     limit: int,
-    engine: str,
     *,
+    engine: str,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where,
@@ -108,9 +107,11 @@ def query(
     wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
     asked = _Engine(engine)
     _check_options(asked, where)
-    if asked is _Engine.AUTO and not where.given and not _in_session():
+    from jsbackup.pipeline.session.embedded_java import in_session
+
+    if asked is _Engine.AUTO and not where.given and not in_session():
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _embedded(shared, repository, opened, sql, limit)
+            chosen, answer = _embedded(repository, opened, sql, limit)
             # Spark opens the same backup.
             wanted = WantedBackup(opened.manifest.id, parse_choosing(opened.manifest.id, (), ()), silent=True)
     elif asked is _Engine.DUCKDB:
@@ -140,15 +141,6 @@ def _check_options(asked: _Engine, where: Where) -> None:
         settings_of(where)
 
 
-def _in_session() -> bool:
-    """Return whether this process, such as a notebook, has a Spark session: nothing has to start then."""
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession() is not None
-
-
 def _why_spark(asked: _Engine, where: Where) -> str:
     if asked is _Engine.SPARK:
         return "--engine spark"
@@ -172,9 +164,7 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
         yield repository, opened
 
 
-def _embedded(
-    shared: Shared, repository: Repository, opened: ChosenBackup, sql: str, limit: int
-) -> tuple[_Chosen, Answer | None]:
+def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int) -> tuple[_Chosen, Answer | None]:
     """Answer in this process if that is possible and faster; otherwise return why Spark has to."""
     from jsbackup.pipeline.jobs.manifest_query import answer_by_manifest
 
