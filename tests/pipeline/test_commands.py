@@ -24,9 +24,9 @@ from jsbackup.formats.digest import encode_rows
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
 from jsbackup.pipeline.jobs.plain_query import only_plain
-from jsbackup.pipeline.jobs.query_model import view_names
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
+from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.pipeline.tables.delta import LOG_KEY
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name

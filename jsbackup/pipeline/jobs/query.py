@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from jsbackup.pipeline.jobs.plain_query import only_plain
-from jsbackup.pipeline.jobs.query_model import Answer, view_names
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.headers import header_map
+from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress

@@ -33,8 +33,8 @@ from jsbackup.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jsbackup.pipeline.jobs.query_model import Answer
     from jsbackup.pipeline.messages.chosen import ChosenBackup
+    from jsbackup.pipeline.queries.query_model import Answer
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
@@ -134,7 +134,7 @@ def _check_options(asked: _Engine, where: Where) -> None:
                 "--engine duckdb contradicts the options of Spark",
                 hint="Leave out --spark-master, --spark-remote and --spark-conf.",
             )
-        from jsbackup.pipeline.jobs.duckdb_query import require_duckdb
+        from jsbackup.pipeline.queries.duckdb_query import require_duckdb
 
         require_duckdb()
     elif asked is _Engine.SPARK or where.given:
@@ -166,7 +166,7 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
 
 def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int) -> tuple[_Chosen, Answer | None]:
     """Answer in this process if that is possible and faster; otherwise return why Spark has to."""
-    from jsbackup.pipeline.jobs.manifest_query import answer_by_manifest
+    from jsbackup.pipeline.queries.manifest_query import answer_by_manifest
 
     answer = answer_by_manifest(opened.manifest, sql)
     if answer is not None:
@@ -174,7 +174,7 @@ def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int
     if find_spec("duckdb") is None:
         require_spark()
         return _Chosen(_Engine.SPARK, "DuckDB is not installed"), None
-    from jsbackup.pipeline.jobs.duckdb_query import NotUnderstood, run_duckdb_query, why_not_duckdb
+    from jsbackup.pipeline.queries.duckdb_query import NotUnderstood, run_duckdb_query, why_not_duckdb
 
     raw_bytes = sum(stream.captured.bytes for stream in opened.streams())
     size, most = format_bytes(raw_bytes), format_bytes(LEAST_SPARK_BYTES)
@@ -192,7 +192,7 @@ def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int
 
 
 def _forced_duckdb(repository: Repository, opened: ChosenBackup, sql: str, limit: int) -> tuple[_Chosen, Answer]:
-    from jsbackup.pipeline.jobs.duckdb_query import run_duckdb_query, why_not_duckdb
+    from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query, why_not_duckdb
 
     if why_not := why_not_duckdb(opened, bool(repository.objects.sealing.suffix)):
         raise UnsupportedError(f"DuckDB cannot run this query: {why_not}", hint="Run it with --engine spark.")

@@ -15,12 +15,12 @@ import pytest
 
 from jsbackup.cli.commands.spark import query as query_command
 from jsbackup.errors import FormatError, JsBackupError, UsageError
-from jsbackup.pipeline.jobs import duckdb_query
-from jsbackup.pipeline.jobs.duckdb_query import NotUnderstood, run_duckdb_query
-from jsbackup.pipeline.jobs.manifest_query import answer_by_manifest
 from jsbackup.pipeline.jobs.query import run_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.queries import duckdb_query
+from jsbackup.pipeline.queries.duckdb_query import NotUnderstood, run_duckdb_query
+from jsbackup.pipeline.queries.manifest_query import answer_by_manifest
 from jsbackup.pipeline.session import embedded_java
 from tests.cli.test_json import check
 from tests.cli.typed import Typed

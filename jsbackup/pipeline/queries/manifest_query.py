@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from jsbackup.pipeline.jobs.query_model import Answer, view_names
+from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["answer_by_manifest"]

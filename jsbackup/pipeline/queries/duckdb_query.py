@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
-from jsbackup.pipeline.jobs.query_model import Answer, view_names
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.repository.manifest import StreamBackup
 
 if TYPE_CHECKING:
