@@ -35,9 +35,11 @@ _UNUSED_SECONDS = 30 * 86_400.0
 
 _RELEASE = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)
 _OLDEST_DYNAMIC, _OLDEST_AOT = 17, 25
-# What Java says in its log of an archive that it does not use, or if it crashes: an archive may be the reason.
+# What Java says in its log of an archive that it does not use, or if it crashes: an archive may be the reason. Warnings
+# alone say nothing: Java 25 has some about archives that it uses.
 _REFUSED = re.compile(
-    r"\[cds *\] UseSharedSpaces: |\[(?:warning|error) *\]\[(?:cds|aot) *\]|A fatal error has been detected by the Java"
+    r"\[cds *\] UseSharedSpaces: |\[error *\]\[(?:cds|aot) *\]|Unable to (?:use shared archive|map shared spaces)|"
+    r"shared class paths mismatch|A fatal error has been detected by the Java"
 )
 
 

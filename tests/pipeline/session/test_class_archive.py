@@ -131,20 +131,43 @@ def test_an_archive_that_cannot_be_written_is_not_tried_for_an_hour(
     assert _find(java, jars, environ).new is not None
 
 
-def test_one_that_java_refuses_is_removed(java: Path, jars: Path, environ: dict[str, str], tmp_path: Path) -> None:
+def test_one_that_java_uses_stays(java: Path, jars: Path, environ: dict[str, str], tmp_path: Path) -> None:
     first = _find(java, jars, environ)
     _run(first, java, tmp_path / "home")
     log = tmp_path / "log"
     for said, stays in [
         ("WARNING: Using incubator modules\n", True),
         ("[0.004s][info][cds] Opened archive /x.jsa\n", True),
-        ("[0.003s][info][cds] UseSharedSpaces: Unable to map shared spaces\n", False),
+        ("[0.614s][warning][aot                ] Failed to link AdapterHandlerEntry (fp=L) to its code\n", True),
+        ("[0.614s][warning][aot,codecache,stubs] Saved blob's name 'L' is different from the expected\n", True),
     ]:
         log.write_text(said)
         archive = _find(java, jars, environ)
         archive.remove_if_refused(log)
         assert archive.path.exists() == stays
+    assert find_class_archive(java, jars, environ) is not None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[0.003s][info][cds] UseSharedSpaces: Unable to map shared spaces",
+        "[0.106s][warning][cds,dynamic] Unable to use shared archive. The top archive failed to load: f.jsa",
+        "[0.184s][error  ][aot] An error has occurred while processing the AOT cache. Run with -Xlog:aot for details.",
+        "# A fatal error has been detected by the Java Runtime Environment:",
+    ],
+)
+def test_one_that_does_not_fit_is_removed_and_made_again_later(
+    java: Path, jars: Path, environ: dict[str, str], tmp_path: Path, said: str
+) -> None:
+    _run(_find(java, jars, environ), java, tmp_path / "home")
+    log = tmp_path / "log"
+    log.write_text(f"first\n{said}\n")
+    archive = _find(java, jars, environ)
+    assert archive.remove_if_refused(log) and not archive.path.exists()
     assert find_class_archive(java, jars, environ) is None
+    os.utime(archive.lock, (0, 0))
+    assert _find(java, jars, environ).new is not None
 
 
 def test_without_a_folder_for_it_there_is_none(
