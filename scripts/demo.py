@@ -1,4 +1,7 @@
-"""What `./scripts/demo` runs: two nats-servers, a few real streams, and every command typed as a user would."""
+"""What `./scripts/demo` runs: two nats-servers, a few real streams, and every command typed as a user would.
+
+The last part is a query on an embedded Spark. Where Spark or Java is missing, the demo says so and leaves it out.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,52 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import nats
 from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
 
+from jsbackup.errors import UnsupportedError
+from jsbackup.pipeline.session.java import find_java
+
 BIN = Path(sys.executable).parent
 MESSAGES = 20_000
+QUERY = (
+    "SELECT get_json_object(text, '$.customer') AS customer, count(*) AS n "
+    "FROM ORDERS GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 3"
+)
+
+# The parts so far, each with the moment it began.
+parts: list[tuple[str, float]] = []
 
 
 def say(text: str) -> None:
     print(f"\n\033[1m==> {text}\033[0m", flush=True)
+
+
+def begin(text: str) -> None:
+    """Begin a part of the demo, whose time is shown at the end."""
+    parts.append((text, time.monotonic()))
+    say(text)
+
+
+def tell_times() -> None:
+    ends = [began for _, began in parts[1:]] + [time.monotonic()]
+    for (text, began), end in zip(parts, ends, strict=True):
+        print(f"{end - began:6.1f} s  {text}")
+    print(f"{ends[-1] - parts[0][1]:6.1f} s  in all")
+
+
+def missing_for_spark() -> str:
+    """Say why there is no Spark on this machine; nothing if there is."""
+    if find_spec("pyspark") is None:
+        return "Spark is not installed"
+    try:
+        find_java(os.environ)
+    except UnsupportedError as error:
+        return error.message
+    return ""
 
 
 def run(*arguments: str) -> None:
@@ -122,28 +160,28 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jsbackup-demo-")))
         os.chdir(folder)
-        say("starting two nats-servers")
+        begin("starting two nats-servers")
         source = stack.enter_context(server("source", folder))
         target = stack.enter_context(server("target", folder))
         print(f"source {source}\ntarget {target}")
 
-        say(f"filling the source: a stream of {MESSAGES} orders, a work queue, a key-value bucket, an object store")
+        begin(f"filling the source: a stream of {MESSAGES} orders, a work queue, a key-value bucket, an object store")
         asyncio.run(fill(source))
 
-        say("backing up every stream")
+        begin("backing up every stream")
         run("backup", "-s", source, "-r", "repo")
 
-        say("what the repository holds")
+        begin("what the repository holds")
         run("list", "-r", "repo")
         run("show", "latest", "-r", "repo")
 
-        say("verifying every stored message")
+        begin("verifying every stored message")
         run("verify", "-r", "repo", "--level", "data")
 
-        say("restoring into the second server, with proof")
+        begin("restoring into the second server, with proof")
         run("restore", "latest", "-s", target, "-r", "repo")
 
-        say("looking at both servers with an ordinary client")
+        begin("looking at both servers with an ordinary client")
         before, after = asyncio.run(look(source)), asyncio.run(look(target))
         for name, facts in sorted(before.items()):
             same = facts == after.get(name)
@@ -151,11 +189,19 @@ def main() -> None:
             if not same:
                 sys.exit(f"{name} is not what it was:\n{facts}\n{after.get(name)}")
 
-        say("a backup is plain Parquet: any reader opens it")
+        begin("a backup is plain Parquet: any reader opens it")
         import pyarrow.parquet as pq
 
         segment = next(Path("repo/segments").glob("ORDERS-*/*.parquet"))
         print(pq.read_table(segment, columns=["sequence", "timestamp_ns", "subject"]).slice(0, 3).to_pylist())
+
+        if lacking := missing_for_spark():
+            begin(f"no query on Spark: {lacking}")
+        else:
+            begin("querying the backup on an embedded Spark, which takes most of the time to start")
+            run("query", "latest", QUERY, "--engine", "spark", "-r", "repo")
+    say("how long it took")
+    tell_times()
     say("done: everything above ran for real, and nothing is left behind")
 
 

@@ -5,6 +5,7 @@ All of this goes wrong without a word: pip only warns of an extra that is not th
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_the_extras_that_scripts_install_are_declared() -> None:
         for line in re.findall(r"scripts/venv ([\w ]+)", path.read_text())
         for extra in line.split()
     }
-    assert used == {"dev", "drill"}
+    assert used == {"dev", "drill", "spark", "java"}
     assert used <= set(declared)
 
 
@@ -35,6 +36,18 @@ def test_the_servers_that_scripts_install_are_those_of_the_tests() -> None:
     module = (ROOT / "tests" / "harness" / "nats_server_tool" / "go.mod").read_text()
     assert re.findall(r"^require \S+/nats-server/v2 v(\S+)$", module, re.MULTILINE) == [VERSIONS[-1]]
     assert VERSIONS[-2] == BUNDLED
+
+
+def test_the_demo_does_without_spark_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
+    assert spec is not None and spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    said = demo.missing_for_spark()
+    assert said.startswith("Spark needs Java, and JAVA_HOME has none") and "\n" not in said
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    assert demo.missing_for_spark() == "Spark is not installed"
 
 
 @pytest.mark.xdist_group("scripts")

@@ -122,7 +122,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Analyse": {
         "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject."),
-        "query": ("jsbackup.cli.commands.spark.stats", "Run an SQL query over a backup (on Spark)."),
+        "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
         "transform": (
             "jsbackup.cli.commands.spark.transform",
             "Make a new backup from another one: renamed, cut, masked (on Spark).",

@@ -24,9 +24,9 @@ from jsbackup.formats.digest import encode_rows
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
 from jsbackup.pipeline.jobs.plain_query import only_plain
-from jsbackup.pipeline.jobs.query import view_names
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
+from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.pipeline.tables.delta import LOG_KEY
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name
@@ -48,8 +48,9 @@ Type = Callable[..., Typed]
 
 
 def _asides(err: str) -> list[str]:
-    """What is said beside the result, but which backup it is of, and whether Spark is used."""
-    return [line for line in err.splitlines() if not line.startswith(("latest is ", "runs without Spark: "))]
+    """What is said beside the result, but which backup it is of, and what runs it."""
+    left_out = ("latest is ", "runs without Spark: ", "runs on Spark: ")
+    return [line for line in err.splitlines() if not line.startswith(left_out)]
 
 
 def _raw_size(message: Message) -> int:

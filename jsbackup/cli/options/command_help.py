@@ -495,9 +495,10 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "query": CommandHelp(
         {
             "jsbackup query latest 'select subject, count(*) from orders group by subject' -r ./repo": "a count",
+            "jsbackup query latest 'select count(*) from orders' --engine spark -r ./repo": "on Spark, if small too",
         },
         _WRITES,
-        {0: "answered", 2: "usage; Spark does not accept the query", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        {0: "answered", 2: "usage; the query is not accepted", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
         ("stats", "export"),
     ),
     "transform": CommandHelp(

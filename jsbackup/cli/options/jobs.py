@@ -53,12 +53,17 @@ LEAST_SPARK_LINES_BYTES = 2 << 30
 _MOST_THREADS = 2
 
 
+# Raw bytes up to which a job on an embedded Spark is short: what its Java saves by compiling less.
+_SHORT_BYTES = 1 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class SparkChoice:
-    """Whether a job runs on Spark, and why."""
+    """Whether a job runs on Spark, and why. `is_short` as in `SparkSettings`."""
 
     spark: bool
     why: str
+    is_short: bool = False
 
     @property
     def json(self) -> JsonObject:
@@ -82,10 +87,11 @@ def check_spark_options(where: Where) -> None:
 
 def choose_spark(where: Where, raw_bytes: int, least_bytes: int = LEAST_SPARK_BYTES) -> SparkChoice:
     """Decide where a job on `raw_bytes` of messages runs, for which Spark is faster from `least_bytes` on."""
+    is_short = raw_bytes <= _SHORT_BYTES
     if where.use is not SparkUse.AUTO:
-        return SparkChoice(where.use is not SparkUse.NEVER, f"--spark {where.use}")
+        return SparkChoice(where.use is not SparkUse.NEVER, f"--spark {where.use}", is_short)
     if where.given:
-        return SparkChoice(True, "an option of Spark is given")
+        return SparkChoice(True, "an option of Spark is given", is_short)
     size, limit = format_bytes(raw_bytes), format_bytes(least_bytes)
     if raw_bytes < least_bytes:
         return SparkChoice(False, f"{size} of messages are less than {limit}")
@@ -97,7 +103,7 @@ def choose_spark(where: Where, raw_bytes: int, least_bytes: int = LEAST_SPARK_BY
         find_java(environment())
     except UnsupportedError as error:
         return SparkChoice(False, error.message)
-    return SparkChoice(True, f"{size} of messages are {limit} or more")
+    return SparkChoice(True, f"{size} of messages are {limit} or more", is_short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def job_runner(choice: SparkChoice, where: Where, place: RepositoryRef, reposito
         with lent(place, repository):
             yield InProcess(_threads())
         return
-    settings = settings_of(where)
+    settings = replace(settings_of(where), is_short=choice.is_short)
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.tasks import OnSpark
 

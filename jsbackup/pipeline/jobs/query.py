@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,27 +24,16 @@ from pyspark.sql.types import TimestampType
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.headers import header_map
+from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
-from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
-__all__ = ["ALL_STREAMS", "Answer", "make_views", "run_query", "view_names"]
+__all__ = ["make_views", "run_query"]
 
 _log = logging.getLogger(__name__)
 
-ALL_STREAMS = "messages"
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-    more: bool
 
 
 def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progress | None = None) -> Answer:
@@ -93,17 +79,6 @@ def make_views(backup: BackupFrames, sql: str) -> list[str]:
                 view.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
                 made.append(name)
     return made
-
-
-def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:
-    """Return the view names of streams; None means all streams."""
-    streams = [s for s in all_streams if s.archive_format is not ArchiveFormat.OPAQUE]
-    alike = Counter(stream.name.casefold() for stream in streams)
-    names: dict[str, str | None] = {} if alike[ALL_STREAMS] else {ALL_STREAMS: None}
-    for stream in streams:
-        single = alike[stream.name.casefold()] == 1
-        names[stream.name if single else f"{stream.name}_{stream.incarnation}"] = stream.name
-    return names
 
 
 def _view(frame: DataFrame) -> DataFrame:

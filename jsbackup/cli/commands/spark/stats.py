@@ -1,29 +1,24 @@
-"""`jsbackup stats` and `jsbackup query`: examine a backup without restoring it.
+"""`jsbackup stats`: examine a backup without restoring it.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
 
-import math
-from base64 import b64encode
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.jobs import choose_readable, open_job, open_with_spark
+from jsbackup.cli.options.jobs import choose_readable, open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option
-from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, require_spark
+from jsbackup.cli.options.spark import Where, on_spark_if_large
 from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.stats_report import stats_json, tell_stats
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jsbackup.cli.options.jobs import OpenedJob
-    from jsbackup.pipeline.jobs.query import Answer
     from jsbackup.pipeline.jobs.stats_model import StreamStats
     from jsbackup.progress import Progress
 
@@ -140,98 +134,4 @@ def _collected(
     )
 
 
-@click.command(cls=Command)
-@click.argument("backup", shell_complete=complete_backup)
-@click.argument("sql", metavar="SQL")
-@click.option(
-    "--limit",
-    type=WholeNumber(1, 1_000_000),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="How many rows to print at most.",
-)
-@choosing_options
-@on_spark
-@lock_timeout_option
-def query(
-    shared: Shared,
-    backup: str,
-    sql: str,
-    limit: int,
-    *,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
-    where: Where,
-    lock_timeout: str,
-) -> int:
-    """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
-
-    Each stream is a view with its name (`orders` for ORDERS; use backquotes if it is not an SQL name). `messages` has
-    all of them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (data as text, for
-    get_json_object), timestamp_ns, header_block, backup. A query that does more than read these views is refused.
-    Runs on Spark.
-    """
-    start_log(shared)
-    require_spark()
-    wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
-    from jsbackup.pipeline.jobs.query import run_query
-
-    with (
-        open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
-        make_progress("query", wanted=shared.progress) as progress,
-    ):
-        answer = run_query(opened, sql, most_rows=limit, progress=progress)
-    _tell_answer(shared, answer)
-    return 0
-
-
-# --- what a query prints ---
-
-
-def _tell_answer(shared: Shared, answer: Answer) -> None:
-    rows = [[_json_value(value) for value in row] for row in answer.rows]
-
-    def text() -> None:
-        shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
-
-    shared.output.result({"columns": list(answer.columns), "rows": rows, "more": answer.more}, text)
-    if answer.more:
-        shared.output.note(f"these are the first {format_count(len(rows), 'row')}; --limit shows more")
-
-
-def _json_value(value: Any) -> Any:
-    """Convert for JSON: bytes to text if they are UTF-8, else to {"base64": …}; times to RFC 3339; other types
-    to text.
-    """
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, dict):
-        return {str(name): _json_value(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_json_value(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return str(value) if isinstance(value, Decimal | date) else value
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        import json
-
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
-
-
-COMMANDS = {"stats": stats, "query": query}
+COMMANDS = {"stats": stats}

@@ -1,0 +1,53 @@
+"""Options for the only Java of an embedded Spark, which should start fast and do short work.
+
+Options of the user's are the only ones, unless they just set properties (`-D`): two collectors are an error, and an
+agent changes classes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+__all__ = ["in_session", "java_settings", "may_use_archive"]
+
+_OPTIONS = "spark.driver.extraJavaOptions"
+_CONF = (_OPTIONS, "spark.driver.defaultJavaOptions")
+_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_PROPERTIES = re.compile(r"(\s*-D\S+)*\s*")
+
+# These change the class path, for which an archive is made.
+_PATH_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_PATH_CONF = "spark.driver.extraClassPath"
+
+
+def java_settings(conf: Mapping[str, str], environ: Mapping[str, str], *, is_short: bool) -> dict[str, str]:
+    """Return the setting of Spark with Java's options, for the user's settings and environment; nothing if those have
+    options of their own.
+    """
+    if not _only_properties(conf, environ):
+        return {}
+    # The second compiler would take half of the processor's time of a short job.
+    options = ["-XX:+UseSerialGC", *(["-XX:TieredStopAtLevel=1"] if is_short else [])]
+    return {_OPTIONS: " ".join([*options, *conf.get(_OPTIONS, "").split()])}
+
+
+def may_use_archive(conf: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Return whether Java may have its archive of classes (`class_archive.py`) with these settings and environment."""
+    changed = _PATH_CONF in conf or any(environ.get(name) for name in _PATH_VARIABLES)
+    return not changed and _only_properties(conf, environ)
+
+
+def _only_properties(conf: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    given = [conf.get(name, "") for name in _CONF] + [environ.get(name, "") for name in _VARIABLES]
+    return all(_PROPERTIES.fullmatch(options) for options in given)
+
+
+def in_session() -> bool:
+    """Return whether this process, such as a notebook, has a Spark session: nothing has to start then."""
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
