@@ -28,7 +28,7 @@ from jsbackup.config import parse_size
 
 __all__ = ["COMMANDS"]
 
-_SPARK = ("spark_master", "spark_remote", "spark_conf")
+_SPARK = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
 
 
 @click.command(cls=Command, needs_server=True)

@@ -17,20 +17,23 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
-from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
+from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
+from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
+from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
 from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
 
@@ -43,16 +46,22 @@ DEFAULT_MASTER = "local[*]"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d{0,3})(?:, ?\d+)?\])?")
 _CLUSTER = re.compile(r"(spark|k8s)://.+|yarn")
 _CONNECT_SECONDS = 10
+# What Java itself takes to start on a busy machine, beside what is waited for.
+_JAVA_SECONDS = 45
 _LOG_TAIL_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server."""
+    """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server.
+
+    `wait_seconds` is how long a cluster may take to start, and again to start its first executor.
+    """
 
     master: str = DEFAULT_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
     remote: str | None = None
+    wait_seconds: float = WAIT_SECONDS
 
 
 @contextmanager
@@ -62,7 +71,7 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     Raises:
         UsageError: the master or the address is not valid.
         UnsupportedError: there is no Java for it, or no client of Spark Connect.
-        JsBackupError: Spark does not start, or the server does not answer.
+        JsBackupError: Spark does not start, the server does not answer, or the cluster has no room for an executor.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -70,14 +79,17 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         return
     if settings.remote is not None:
         with open_remote(settings.remote, settings.conf) as session:
+            wait_for_executor(session, shown_address(settings.remote), settings.wait_seconds)
             yield attach(session)
         return
     master = _master(settings.master)
     java = find_java(environment())
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
     try:
-        session = _start(master, settings.conf, java, folder)
+        session = _start(master, settings, java, folder)
         try:
+            if not master.startswith("local"):
+                wait_for_executor(session, master, settings.wait_seconds)
             yield attach(session)
         finally:
             with suppress(PySparkException, Py4JError, OSError):  # its JVM may have ended already
@@ -125,10 +137,16 @@ def _reach(master: str) -> None:
     raise JsBackupError(f"no Spark master answers at {master}", hint="Check the address, and that it is running.")
 
 
-def _start(master: str, conf: Mapping[str, str], java: Path, folder: Path) -> SparkSession:
+def _start(master: str, chosen: SparkSettings, java: Path, folder: Path) -> SparkSession:
+    conf = chosen.conf
     log = folder / "java.log"
     home = wrap_java(java, folder / "java", log)
-    settings = {**_settings(master, folder), **conf}
+    settings = {
+        **_settings(master, folder),
+        **socket_settings(master, folder, conf),
+        **memory_settings(master, conf),
+        **conf,
+    }
     _log.info("starting Spark at %s, with Java of %s", master, java)
     builder = SparkSession.builder.master(master).appName("jsbackup")
     for name, value in settings.items():
@@ -136,12 +154,31 @@ def _start(master: str, conf: Mapping[str, str], java: Path, folder: Path) -> Sp
     variables = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if python := settings.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = python
+    # A cluster may have no room for the application: YARN then lets it wait.
+    bound = (
+        nullcontext()
+        if master.startswith("local")
+        else bounded_wait(
+            f"Spark at {master}",
+            chosen.wait_seconds + _JAVA_SECONDS,
+            _end_java,
+            hint="Look at the cluster, or set --spark-wait.",
+        )
+    )
     try:
-        with environment_with(variables):
+        with bound, environment_with(variables):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         said = _tail(log) or " ".join(str(error).split())[:400]
         raise JsBackupError(f"Spark does not start: {said}") from error
+
+
+def _end_java() -> None:
+    """End the Java that is starting, and let a later session start another one."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.proc.kill()
 
 
 def _settings(master: str, folder: Path) -> dict[str, str]:
@@ -149,8 +186,6 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # A Python task takes 54 ms with TCP, 8 ms with this.
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.speculation": "false",
         "spark.scheduler.mode": "FAIR",
