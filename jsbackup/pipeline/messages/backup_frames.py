@@ -68,12 +68,18 @@ class BackupFrames(ChosenBackup):
         names = check_columns(columns)
         streams = self.streams(patterns)
         if reader is FrameReader.AUTO:
-            reader = FrameReader.STORE if self._why_store else FrameReader.SPARK
+            reader = self.reader()
             _log.info("messages are read by %s", f"jsbackup ({self._why_store})" if self._why_store else "Spark")
         with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
             return self._by_store(streams, names)
+
+    def reader(self, wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
+        """Return the reader that `messages` takes."""
+        if wanted is not FrameReader.AUTO:
+            return wanted
+        return FrameReader.STORE if self._why_store else FrameReader.SPARK
 
     def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
         if not streams:
