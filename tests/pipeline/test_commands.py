@@ -23,7 +23,7 @@ from jsbackup.errors import UsageError
 from jsbackup.formats.digest import encode_rows
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
-from jsbackup.pipeline.jobs.plain_query import only_plain
+from jsbackup.pipeline.jobs.plain_query import check_beginning, only_plain
 from jsbackup.pipeline.jobs.query import view_names
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
@@ -320,6 +320,34 @@ def test_a_stream_named_messages_comes_before_all_of_them(tmp_path: Path, typed:
     kept = keep(tmp_path, {"A": some_messages(4, 1), "messages": some_messages(5, 1)})
     done = typed("query", "latest", "SELECT count(*) FROM messages", *kept.line, "--json")
     assert done.document["rows"] == [[5]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("drop table x", "begins with drop"),
+        (" -- SELECT\n/* WITH */ (explain SELECT 1)", "begins with explain"),
+        ("SELEC 1", "begins with SELEC"),
+        ("  ", "has no word at its beginning"),
+        ("'SELECT'", "has no word at its beginning"),
+    ],
+)
+def test_what_does_not_begin_as_a_query_is_refused_before_spark_starts(kept: Kept, sql: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^only plain queries are run, and this one {says}$"):
+        check_beginning(sql)
+    done = in_shell("query", "latest", sql, *kept.line, JAVA_HOME="/nonexistent")
+    assert (done.code, done.out) == (2, "") and says in done.err
+
+
+def test_what_begins_as_a_query_is_left_to_spark() -> None:
+    for sql in (
+        "select 1",
+        "((VALUES (1)))",
+        "with x as (select 1) table x",
+        "--\nfrom a |> limit 1",
+        "/* a */Table a",
+    ):
+        check_beginning(sql)
 
 
 def test_streams_that_differ_in_case_have_views_of_their_own() -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.session.connect import is_remote
 
-__all__ = ["only_plain"]
+__all__ = ["check_beginning", "only_plain"]
 
 _HINT: Final = "Write one SELECT over the streams of the backup; it may begin with WITH."
 
@@ -86,6 +86,20 @@ _CALLS_OUT: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NO_FILES: Final = "spark.sql.runSQLOnFiles"
+
+
+# What a query begins with, after comments and brackets.
+_QUERIES: Final = _names("FROM SELECT TABLE VALUES WITH")
+_BEGINNING: Final = re.compile(r"(?:[\s(;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?P<word>\w*)", re.DOTALL)
+
+
+def check_beginning(sql: str) -> None:
+    """Raise UsageError if a statement does not even begin as a query. Needs no Spark, which takes long to start."""
+    found = _BEGINNING.match(sql)
+    word = found["word"] if found is not None else ""
+    if word.upper() not in _QUERIES:
+        shown = f"begins with {word[:40]}" if word else "has no word at its beginning"
+        raise UsageError(f"only plain queries are run, and this one {shown}", hint=_HINT)
 
 
 @contextmanager

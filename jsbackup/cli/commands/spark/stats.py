@@ -175,8 +175,10 @@ def query(
     start_log(shared)
     require_spark()
     wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
+    from jsbackup.pipeline.jobs.plain_query import check_beginning
     from jsbackup.pipeline.jobs.query import run_query
 
+    check_beginning(sql)
     with (
         open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,
