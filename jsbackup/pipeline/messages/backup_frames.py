@@ -24,6 +24,7 @@ from jsbackup.pipeline.messages.source import options_of
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["BackupFrames", "FrameReader", "open_backup"]
@@ -89,6 +90,7 @@ class BackupFrames(ChosenBackup):
             backup=self.manifest.id,
             streams=json.dumps([stream.name for stream in streams]),
             columns=",".join(names),
+            cores=OnSpark(self.session).cores,
             pushdown=str(self.session.conf.get(_PUSHDOWN, "false")).lower(),
         )
         return source.load()

@@ -9,6 +9,7 @@ Options (names as on the command line, without dashes before them; `_` and `-` a
     stream      a name or a pattern such as `KV_*`; without it all streams
     streams     the same as a JSON list
     columns     names of columns, separated by commas (`columns.py` has them); fewer are faster
+    cores       how many cores Spark has; for more than five, work is split into more than sixteen partitions
     pushdown    `true` where `spark.sql.python.filterPushdown.enabled` is: filters spare reading then
     s3-…, identity, identity-command, passphrase-file, passphrase-command, writer-key, …: as on the command line
 
@@ -26,6 +27,7 @@ Measured, two columns of a local segment of 30 MB that cannot be compressed: 30 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -68,7 +70,7 @@ _KEYS = (
     "expect_signer",
 )
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
-_OWN = {"repo", "backup", "stream", "streams", "columns", "pushdown"}
+_OWN = {"repo", "backup", "stream", "streams", "columns", "cores", "pushdown"}
 
 
 class BackupSource(DataSource):
@@ -85,7 +87,9 @@ class BackupSource(DataSource):
         options = _named(self.options)
         columns = check_columns(schema.fieldNames())
         kind = _FilteringReader if parse_bool(options.get("pushdown", "false")) else _Reader
-        return kind(_place(options), options.get("backup", "latest"), _patterns(options), columns)
+        return kind(
+            _place(options), options.get("backup", "latest"), _patterns(options), columns, cores=_cores(options)
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise UsageError(
@@ -95,11 +99,14 @@ class BackupSource(DataSource):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, place: RepositoryRef, backup: str, patterns: Sequence[str], columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, place: RepositoryRef, backup: str, patterns: Sequence[str], columns: tuple[str, ...], *, cores: int = 0
+    ) -> None:
         self._place = place
         self._backup = backup
         self._patterns = tuple(patterns)
         self._columns = columns
+        self._cores = cores
         self._bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -112,7 +119,7 @@ class _Reader(DataSourceReader):
             if self._bounds.wants_stream(stream.name)
         ]
         found: list[tuple[str, SegmentRef]] = [(name, ref) for name, refs in wanted for ref in refs]
-        slices = pack_tasks([ref.bytes for _, ref in found])
+        slices = pack_tasks([ref.bytes for _, ref in found], self._cores)
         return [InputPartition((manifest.id, tuple(found[piece]))) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -173,6 +180,13 @@ def _named(options: Mapping[str, str]) -> dict[str, str]:
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     text = options.get("columns", "")
     return check_columns([name.strip() for name in text.split(",")]) if text else COLUMNS
+
+
+def _cores(options: Mapping[str, str]) -> int:
+    text = options.get("cores", "0")
+    if not re.fullmatch("[0-9]{1,6}", text):
+        raise UsageError("the option 'cores' is not a number")
+    return int(text)
 
 
 def _patterns(options: Mapping[str, str]) -> list[str]:

@@ -45,6 +45,11 @@ class OnSpark:
 
     session: SparkSession
 
+    @property
+    def cores(self) -> int:
+        """The cores of the present executors; 0 on Spark Connect, which does not say."""
+        return 0 if is_remote(self.session) else self.session.sparkContext.defaultParallelism
+
     def run(
         self,
         doing: str,
