@@ -38,7 +38,7 @@ from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
-from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
+from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
@@ -231,7 +231,10 @@ class Repository:
         manifest = self.paged(manifest)
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
-            raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
+            hint = "" if self.descriptor.pages else UPGRADE_HINT
+            raise FormatError(
+                f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}", hint=hint
+            )
         # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
         if encode_manifest(decode_manifest(data, key, self.stream_pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")

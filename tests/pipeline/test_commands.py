@@ -26,7 +26,7 @@ from jsbackup.model import StreamState
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
-from jsbackup.pipeline.queries.query_model import view_names
+from jsbackup.pipeline.queries.query_model import check_beginning, view_names
 from jsbackup.pipeline.tables.delta import LOG_KEY
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name
@@ -321,6 +321,34 @@ def test_a_stream_named_messages_comes_before_all_of_them(tmp_path: Path, typed:
     kept = keep(tmp_path, {"A": some_messages(4, 1), "messages": some_messages(5, 1)})
     done = typed("query", "latest", "SELECT count(*) FROM messages", *kept.line, "--json")
     assert done.document["rows"] == [[5]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("drop table x", "begins with drop"),
+        (" -- SELECT\n/* WITH */ (explain SELECT 1)", "begins with explain"),
+        ("SELEC 1", "begins with SELEC"),
+        ("  ", "has no word at its beginning"),
+        ("'SELECT'", "has no word at its beginning"),
+    ],
+)
+def test_what_does_not_begin_as_a_query_is_refused_before_spark_starts(kept: Kept, sql: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^only plain queries are run, and this one {says}$"):
+        check_beginning(sql)
+    done = in_shell("query", "latest", sql, *kept.line, JAVA_HOME="/nonexistent")
+    assert (done.code, done.out) == (2, "") and says in done.err
+
+
+def test_what_begins_as_a_query_is_left_to_spark() -> None:
+    for sql in (
+        "select 1",
+        "((VALUES (1)))",
+        "with x as (select 1) table x",
+        "--\nfrom a |> limit 1",
+        "/* a */Table a",
+    ):
+        check_beginning(sql)
 
 
 def test_streams_that_differ_in_case_have_views_of_their_own() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
+from jsbackup.pipeline.tables import line_files
 from jsbackup.pipeline.tables.export import TableFormat
+from jsbackup.pipeline.tables.line_files import ReadLines
 from jsbackup.pipeline.tables.table_files import find_tables
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.names import encode_name
 from tests.cli.test_json import check
-from tests.cli.typed import Typed
+from tests.cli.typed import Typed, in_shell
 from tests.formats.test_json_lines import GOOD
 from tests.harness.api import call, connected
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
@@ -197,6 +200,44 @@ def test_bad_input_is_one_sentence_and_makes_no_backup(
     assert (done.code, done.out) == (code, ""), done.err
     assert told[0].startswith("error: ") and said in told[0] and len(told) <= 2
     assert not repo.exists() or typed("list", "-r", repo, "--json").document["backups"] == []
+
+
+@pytest.mark.parametrize("options", [[], ["--format", "parquet"], ["--server-store"]])
+def test_a_url_is_not_taken_for_a_folder(tmp_path: Path, options: list[str]) -> None:
+    done = in_shell("import", "s3://key:secret@bucket/tables", *options, "-r", tmp_path / "repo")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == "error: import reads files of this machine, and not s3:// URLs"
+    assert "secret" not in done.err and not (tmp_path / "repo").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLines(ReadLines):
+    """Adds a byte to a file each time its lines are decoded."""
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        with (Path(self.pieces[0].path).parent.parent / "decoded").open("ab") as file:
+            file.write(b".")
+        yield from ReadLines.__call__(self)
+
+
+def test_json_lines_are_decoded_once(
+    spark: SparkSession, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(400, 100), "KV_B": some_messages(100, 10)})
+    table = tmp_path / "table"
+    assert typed("export", "latest", *kept.line, "--format", "jsonl", "--output", table).code == 0
+    monkeypatch.setattr(line_files, "ReadLines", CountedLines)
+    monkeypatch.setattr(line_files, "_PIECE_BYTES", 30_000)
+    pieces = sum(-(-path.stat().st_size // 30_000) for path in (table / "A").iterdir())
+    assert pieces > 2
+    done = typed("import", table / "A", *kept.line, "--format", "jsonl", "--stream", "OTHER", "--json")
+    assert (done.code, done.document["streams"][0]["messages"]) == (0, 400), done
+    assert (table / "decoded").stat().st_size <= pieces
+    (table / "decoded").unlink()
+    done = typed("import", table, *kept.line, "--format", "jsonl", "--json")
+    assert (done.code, [one["messages"] for one in done.document["streams"]]) == (0, [400, 100]), done
+    assert (table / "decoded").stat().st_size <= pieces + 1
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
 def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:

@@ -108,6 +108,16 @@ def test_a_query_for_one_hour_reads_the_segments_of_that_hour(metered: Metered, 
 
 
 @pytest.mark.s3
+def test_messages_are_counted_without_reading_them(metered: Metered, typed: Type) -> None:
+    s3 = metered.kept.place.s3
+    line = ["query", "latest", "SELECT count(*) FROM orders", "--json", *metered.kept.line]
+    done: list[Typed] = []
+    read = metered.read_by(lambda: done.append(typed(*line, "--s3-endpoint", str(s3.endpoint), "--s3-region", REGION)))
+    assert done[0].document["rows"] == [[len(DAY)]]
+    assert read < BESIDE
+
+
+@pytest.mark.s3
 def test_the_data_source_reads_the_segments_that_filters_leave(spark: SparkSession, metered: Metered) -> None:
     backup = open_backup(spark, metered.kept.place)
     middle = DAY[1700]

@@ -78,6 +78,21 @@ def test_all_messages_of_all_streams_come(spark: SparkSession, tmp_path: Path, e
         assert backup.messages(reader=reader).count() == sum(map(len, streams.values()))
 
 
+def test_the_stream_is_a_constant_for_the_largest_and_follows_from_the_folder_for_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = {"ODD": ODD, WIDE: some_messages(300, 50), "L" * 250: some_messages(50, 10), "EMPTY": []}
+    backup = open_backup(spark, keep(tmp_path, streams).place)
+    for most in (0, 1, 2, 3):
+        monkeypatch.setattr("jsbackup.pipeline.messages.backup_frames._MOST_APART", most)
+        frame = backup.messages(reader=FrameReader.SPARK)
+        assert collect(frame) == sorted(rows_of(streams), key=lambda row: (str(row[0]), row[1]))
+        assert ("file_path" in frame._jdf.queryExecution().optimizedPlan().toString()) is (most < 3)
+    # Of other streams no file is read.
+    files = frame.where(frame["stream"] == WIDE).inputFiles()
+    assert len(files) == len(backup.streams([WIDE])[0].segments)
+
+
 @pytest.mark.s3
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_a_repository_in_s3_is_read(

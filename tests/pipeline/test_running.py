@@ -6,11 +6,13 @@ import functools
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
@@ -18,7 +20,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tables.export import TableFormat, export_tables
 from jsbackup.pipeline.tables.target import new_target
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
-from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.transforming import TransformOptions, plan_streams
 from tests.harness import backups
 from tests.harness.batches import some_messages
@@ -95,8 +97,25 @@ def test_progress_is_what_sparks_status_says(
     assert len(list(OnSpark(spark).run("sums", tasks, weights=[100] * 12, progress=watcher))) == 12
     assert watcher.told[0] == ("start", "sums", 1200) and watcher.told[-1] == ("finish", "sums", 0)
     advanced = [count for kind, _, count in watcher.told if kind == "advance"]
-    assert advanced and 0 < sum(advanced) <= 1200
+    assert advanced and sum(advanced) == 1200 and advanced[-1] >= 60
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
+
+
+def test_progress_is_not_complete_before_the_last_stage_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job whose first stage is long over while the last one runs, as in `stats`."""
+    monkeypatch.setattr("jsbackup.pipeline.tasks.tasks._LOOK_SECONDS", 0.01)
+    watcher = Watcher()
+    with watched(spark, "rows", 1000, watcher):
+        assert spark.range(0, 5000, 1, 4).groupBy((F.col("id") % 7).alias("k")).count().count() == 7
+        time.sleep(0.5)
+        before = sum(count for kind, _, count in watcher.told if kind == "advance")
+    assert 0 < before <= 950
+    assert sum(count for kind, _, count in watcher.told if kind == "advance") == 1000
+    with pytest.raises(ValueError), watched(spark, "failing", 1000, watcher):
+        raise ValueError
+    assert watcher.told[-2:] == [("start", "failing", 1000), ("finish", "failing", 0)]
 
 
 def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:

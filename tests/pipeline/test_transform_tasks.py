@@ -74,6 +74,8 @@ class Pickled:
 
     session = None
 
+    cores = 0
+
     def run(self, _doing: str, todo: Sequence[Callable[[], Any]], **_: object) -> Iterator[Any]:
         for task in todo:
             result = pickle.loads(pickle.dumps(task))()

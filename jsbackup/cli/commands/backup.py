@@ -136,7 +136,8 @@ def backup(
     if accounts.all_accounts:
         from jsbackup.cli.accounts.backup import back_up_all
 
-        refuse_given(click.get_current_context(), "--all-accounts", "spark_master", "spark_remote", "spark_conf")
+        spark = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
+        refuse_given(click.get_current_context(), "--all-accounts", *spark)
         return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
     if where.given:
         from jsbackup.cli.commands.spark.fan_out import spread_backup

@@ -5,6 +5,7 @@ command runs: `--help` and completion load this module.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 # Messages are private; configs are meant to be shared.
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PRIVATE, _SHARED = 0o700, 0o777
 _KEY_SUFFIX = ".keys.json"  # of the key file beside an obfuscated copy, as with the nats CLI
 
@@ -125,6 +127,11 @@ def import_(
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
+    if found := _URL.match(directory):
+        raise UsageError(
+            f"import reads files of this machine, and not {found[1]}:// URLs",
+            hint="Copy them here first; what `export` wrote to S3, `aws s3 sync` copies.",
+        )
     if server_store:
         if kind is not None or stream is not None or where.given:
             raise UsageError(

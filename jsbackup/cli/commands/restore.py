@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_SPARK = ("spark_master", "spark_remote", "spark_conf")
+_SPARK = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
 
 
 @click.command(cls=Command, needs_server=True)

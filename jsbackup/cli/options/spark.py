@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from jsbackup.cli.options.context import Shared
-from jsbackup.config import environment, s3_settings
+from jsbackup.config import environment, parse_duration, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# As `WAIT_SECONDS` of `pipeline/session/waiting.py`.
+_WAIT = "10m"
+
+
 class SparkUse(StrEnum):
     """Whether a command that can do without Spark uses it."""
 
@@ -47,14 +51,15 @@ class SparkUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The values of `--spark-master`, `--spark-remote` (None if not given), `--spark-conf`, and `--spark` (`auto` for a
-    command without it).
+    """The values of `--spark-master`, `--spark-remote` (None if not given), `--spark-conf`, `--spark` (`auto` for a
+    command without it), and `--spark-wait`.
     """
 
     master: str | None
     conf: tuple[str, ...]
     remote: str | None = None
     use: SparkUse = SparkUse.AUTO
+    wait: str = _WAIT
 
     @property
     def given(self) -> bool:
@@ -78,16 +83,24 @@ def _spark_options(says: str) -> Callable[[F], F]:
             metavar="KEY=VALUE",
             help="A setting of Spark, such as spark.driver.memory=8g.",
         )
+        @click.option(
+            "--spark-wait",
+            metavar="DURATION",
+            default=_WAIT,
+            show_default=True,
+            help="How long to wait for the first executor of a cluster.",
+        )
         @wraps(command)
         def run(
             *arguments: Any,
             spark_master: str | None,
             spark_remote: str | None,
             spark_conf: tuple[str, ...],
+            spark_wait: str,
             spark: str = SparkUse.AUTO,
             **others: Any,
         ) -> Any:
-            where = Where(spark_master, spark_conf, spark_remote, SparkUse(spark))
+            where = Where(spark_master, spark_conf, spark_remote, SparkUse(spark), spark_wait)
             return command(*arguments, where=where, **others)
 
         return cast(F, run)
@@ -98,7 +111,7 @@ def _spark_options(says: str) -> Callable[[F], F]:
 _MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
 
 on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
-"""Add `--spark-master` and `--spark-conf`, passed as `where`."""
+"""Add `--spark-master`, `--spark-conf` and others, passed as `where`."""
 
 _USE = click.option(
     "--spark",
@@ -127,12 +140,14 @@ def settings_of(where: Where) -> SparkSettings:
     for name, equals, _ in pairs:
         if not name.startswith("spark.") or not equals:
             raise UsageError(f"not a setting of Spark: {name[:80]!r}", hint="Write it as spark.driver.memory=8g.")
+    wait_seconds = parse_duration(where.wait)
     require_spark()
     from jsbackup.cli.output.log import silence_spark
     from jsbackup.pipeline.session.session import DEFAULT_MASTER, SparkSettings
 
     silence_spark()
-    return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs}, where.remote)
+    conf = {name: value for name, _, value in pairs}
+    return SparkSettings(where.master or DEFAULT_MASTER, conf, where.remote, wait_seconds=wait_seconds)
 
 
 def require_spark() -> None:

@@ -55,20 +55,23 @@ class SparkComparer:
     def __call__(self, work: Sequence[DiffWork], named: int) -> Iterator[Tallies]:
         """Return the tallies. Raises errors of Spark."""
         spans = [span for one in work for span in one.spans]
-        limit = task_bytes(sum(span.bytes for span in spans))
+        if not spans:
+            return iter([_tallies([], named) for _ in work])
+        runner = OnSpark(self.session())
+        limit = task_bytes(sum(span.bytes for span in spans), runner.cores)
         split = [split_span(span, limit) for span in spans]
-        found = self._run([part for parts in split for part in parts], named)
+        found = self._run(runner, [part for parts in split for part in parts], named)
         whole = iter([[next(found) for _ in parts] for parts in split])
         return iter([_tallies([next(whole) for _ in one.spans], named) for one in work])
 
-    def _run(self, parts: Sequence[SegmentSpan], named: int) -> Iterator[DifferenceTally | JsBackupError]:
-        if not parts:
-            return
+    def _run(
+        self, runner: OnSpark, parts: Sequence[SegmentSpan], named: int
+    ) -> Iterator[DifferenceTally | JsBackupError]:
         tasks, weights = [], []
-        for piece in pack_tasks([part.bytes for part in parts]):
+        for piece in pack_tasks([part.bytes for part in parts], runner.cores):
             tasks.append(_CompareSpans(self.place, named, tuple(parts[piece])))
             weights.append(sum(part.bytes for part in parts[piece]))
-        for found in OnSpark(self.session()).run("the comparison", tasks, weights=weights, progress=self.progress):
+        for found in runner.run("the comparison", tasks, weights=weights, progress=self.progress):
             yield from found
 
 

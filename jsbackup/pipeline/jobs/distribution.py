@@ -198,7 +198,7 @@ def measure_distributions(
     scales = scales_of(streams)
     refs = [(number, ref) for number, stream in enumerate(streams) for ref in stream.segments]
     tasks, weights = [], []
-    for piece in pack_tasks([ref.bytes for _, ref in refs]):
+    for piece in pack_tasks([ref.bytes for _, ref in refs], runner.cores):
         runs = [
             (number, scales[number], tuple(ref for _, ref in run))
             for number, run in groupby(refs[piece], key=lambda one: one[0])

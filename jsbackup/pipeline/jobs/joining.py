@@ -99,7 +99,7 @@ def merge_groups(
     groups = [grouped(refs, segment_bytes) for refs in streams]
     wanted = [group for stream in groups for group in stream if len(group) > 1]
     sizes = [sum(ref.bytes for ref in group) for group in wanted]
-    pieces = pack_tasks(sizes)
+    pieces = pack_tasks(sizes, runner.cores)
     tasks = [_Join(place, tuple(wanted[piece])) for piece in pieces]
     weights = [sum(sizes[piece]) for piece in pieces]
     joined = iter(

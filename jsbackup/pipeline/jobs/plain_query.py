@@ -20,11 +20,10 @@ from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import UsageError
+from jsbackup.pipeline.queries.query_model import QUERY_HINT
 from jsbackup.pipeline.session.connect import is_remote
 
 __all__ = ["only_plain"]
-
-_HINT: Final = "Write one SELECT over the streams of the backup; it may begin with WITH."
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical."
 _ANALYSIS: Final = "org.apache.spark.sql.catalyst.analysis."
@@ -88,6 +87,9 @@ _CALLS_OUT: Final = re.compile(
 _NO_FILES: Final = "spark.sql.runSQLOnFiles"
 
 
+# What a query begins with, after comments and brackets.
+
+
 @contextmanager
 def only_plain(session: SparkSession, sql: str, views: Collection[str]) -> Iterator[None]:
     """Allow running `sql` inside, if it is one query that only reads `views`, which must exist already.
@@ -115,12 +117,12 @@ def only_plain(session: SparkSession, sql: str, views: Collection[str]) -> Itera
 def _check_text(session: SparkSession, sql: str) -> None:
     if found := _CALLS_OUT.search(sql):
         word = next(filter(None, found.groups()))
-        raise UsageError(f"queries over Spark Connect may not hold the word {word.lower()}", hint=_HINT)
+        raise UsageError(f"queries over Spark Connect may not hold the word {word.lower()}", hint=QUERY_HINT)
     try:
         # Only a query is allowed in these brackets; in no other statement brackets are closed before they are opened.
         session.sql(f"WITH jsbackup_query AS (\n{sql.rstrip().rstrip(';')}\n) SELECT * FROM jsbackup_query")
     except ParseException as error:
-        raise UsageError("the query is not a plain SELECT, or cannot be parsed", hint=_HINT) from error
+        raise UsageError("the query is not a plain SELECT, or cannot be parsed", hint=QUERY_HINT) from error
 
 
 def _check_plan(session: SparkSession, sql: str, views: Collection[str]) -> None:
@@ -129,7 +131,7 @@ def _check_plan(session: SparkSession, sql: str, views: Collection[str]) -> None
     plan.walk(state.sqlParser().parsePlan(sql))
     for name in plan.relations:
         if len(name) > 1 or name[0].lower() not in {*views, *plan.made}:
-            raise UsageError(f"the backup has no stream `{'`.`'.join(name)[:200]}`", hint=_HINT)
+            raise UsageError(f"the backup has no stream `{'`.`'.join(name)[:200]}`", hint=QUERY_HINT)
     functions = state.functionRegistry()
     for name in plan.functions:
         if len(name) > 1 or not _computes(session._jvm, functions, name[0]):
@@ -139,7 +141,7 @@ def _check_plan(session: SparkSession, sql: str, views: Collection[str]) -> None
             )
     for name in plan.table_functions:
         if len(name) > 1 or name[0].lower() not in _TABLE_FUNCTIONS:
-            raise UsageError(f"the query reads {'.'.join(name)[:200]}(), which queries may not read", hint=_HINT)
+            raise UsageError(f"the query reads {'.'.join(name)[:200]}(), which queries may not read", hint=QUERY_HINT)
 
 
 def _computes(jvm: Any, functions: Any, name: str) -> bool:
@@ -197,7 +199,7 @@ class _Plan:
 
 
 def _not_plain(kind: str) -> UsageError:
-    return UsageError(f"only plain queries are run, and this one holds {kind.rpartition('.')[2]}", hint=_HINT)
+    return UsageError(f"only plain queries are run, and this one holds {kind.rpartition('.')[2]}", hint=QUERY_HINT)
 
 
 def _items(iterator: Any) -> list[Any]:

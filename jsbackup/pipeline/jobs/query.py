@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,10 +22,13 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
+from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
+from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 from jsbackup.pipeline.messages.headers import header_map
 from jsbackup.pipeline.queries.query_model import Answer, view_names
+from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
@@ -43,14 +47,17 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
         UsageError: it does not parse, names what does not exist, or does not only read streams (`plain_query.py`).
         JsBackupError: it fails.
     """
-    made = make_views(backup, sql)
+    names = view_names(backup.manifest.streams)
     total = sum(stream.captured.bytes for stream in backup.streams())
+    made: list[str] = []
     try:
-        with (
-            spark_errors("the query"),
-            only_plain(backup.session, sql, view_names(backup.manifest.streams)),
-            watched(backup.session, backup.manifest.id, total, progress),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(spark_errors("the query"))
+            if is_remote(backup.session):  # Spark Connect checks a query by running it
+                made = make_views(backup, sql)
+            stack.enter_context(only_plain(backup.session, sql, names))
+            made = made or make_views(backup, sql, narrow=True)
+            stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             found = [tuple(map(_value, row)) for row in _exact_times(frame).limit(most_rows + 1).collect()]
     finally:
@@ -64,24 +71,45 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
     return Answer(tuple(frame.columns), rows[:most_rows], len(rows) > most_rows)
 
 
-def make_views(backup: BackupFrames, sql: str) -> list[str]:
-    """Create the views that `sql` may name in the session; return their names."""
+def make_views(backup: BackupFrames, sql: str, *, narrow: bool = False) -> list[str]:
+    """Create the views that `sql` may name in the session; return their names.
+
+    With `narrow` only the columns that it needs are read: the others are null. It has been checked then, as it is
+    planned for that (`needed_columns.py`).
+    """
     words = sql.casefold()
     # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
     reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
     if reader is FrameReader.STORE:
         _log.info("the query names the column time, so messages are read by jsbackup")
-    made = []
+    named = {name: one for name, one in view_names(backup.manifest.streams).items() if name.casefold() in words}
     with spark_errors("the query"):
-        for name, stream in view_names(backup.manifest.streams).items():
-            if name.casefold() in words:
-                view = _view(backup.messages([] if stream is None else [stream], reader=reader))
-                view.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
-                made.append(name)
-    return made
+        columns = COLUMNS
+        if narrow and named and backup.reader(reader) is FrameReader.STORE:
+            empty = _view(placeholder(backup.session))
+            try:
+                for name in named:
+                    empty.createOrReplaceTempView(_quoted(name))
+                columns = needed_columns(backup.session.sql(sql)) or ("stream",)
+            except BaseException:
+                for name in named:
+                    backup.session.catalog.dropTempView(name)
+                raise
+        for name, stream in named.items():
+            frame = backup.messages([] if stream is None else [stream], columns, reader)
+            _view(frame).createOrReplaceTempView(_quoted(name))
+    return list(named)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _view(frame: DataFrame) -> DataFrame:
+    for part in ddl([name for name in COLUMNS if name not in frame.columns]).split(", "):
+        name, _, kind = part.partition(" ")
+        if name:
+            frame = frame.withColumn(name, F.lit(None).cast(kind))
     return frame.select(
         "stream",
         "sequence",

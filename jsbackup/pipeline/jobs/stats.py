@@ -1,14 +1,19 @@
 """Statistics of a backup by stream and subject, on Spark: number, sizes and times of messages.
 
 `bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that their sum is the number
-in the manifest. Percentiles are approximate, to a few per mille of the ranks. `distribution.py` has the distribution
-over time and sizes, `repository/read/growth.py` the growth of streams, `direct_stats.py` the same without Spark.
+in the manifest. Messages are counted by subject and size once, which gives exact percentiles, and those only of the
+subjects that are shown. `distribution.py` has the distribution over time and sizes, `repository/read/growth.py` the
+growth of streams, `direct_stats.py` the same without Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
@@ -21,9 +26,11 @@ from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import Progress
 from jsbackup.repository.read.growth import growth_of
 
-__all__ = ["collect_stats", "raw_size", "stats_by_subject"]
+__all__ = ["collect_stats", "count_sizes", "raw_size", "stats_by_subject"]
 
-_ACCURACY = 500
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Parts in which the subjects of a stream are ranked.
+_PARTS = 64
 _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 
 
@@ -46,7 +53,12 @@ def collect_stats(
     frame = backup.messages(patterns, _COLUMNS)
     total = sum(stream.captured.bytes for stream in streams)
     with watched(backup.session, backup.manifest.id, total, progress), spark_errors("the statistics"):
-        rows = _largest(stats_by_subject(frame), most_subjects).collect()
+        counts = count_sizes(frame).persist(StorageLevel.DISK_ONLY)
+        try:
+            rows = stats_by_subject(counts, most_subjects).collect()
+        finally:
+            with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
+                counts.unpersist()
         repeated = {row.stream: row.duplicates for row in _duplicates(frame).collect()} if duplicates else {}
     distributions = measure_distributions(OnSpark(backup.session), backup.place, streams, progress)
     growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
@@ -70,22 +82,65 @@ def collect_stats(
     return found
 
 
-def stats_by_subject(frame: DataFrame) -> DataFrame:
-    """Return one row for each stream (`whole`) and one for each of its subjects.
-
-    Columns: stream, subject, whole, messages, bytes, oldest_ns, newest_ns, percentiles (three), largest.
-    """
+def count_sizes(frame: DataFrame) -> DataFrame:
+    """Return the messages by stream, subject and size: messages, oldest_ns and newest_ns."""
     sized = frame.select("stream", "subject", "timestamp_ns", raw_size(frame).alias("size"))
-    grouped = sized.groupingSets([["stream"], ["stream", "subject"]], "stream", "subject")
-    return grouped.agg(
-        (F.grouping("subject") == 1).alias("whole"),
+    return sized.groupBy("stream", "subject", "size").agg(
         F.count(F.lit(1)).alias("messages"),
-        F.sum("size").alias("bytes"),
         F.min("timestamp_ns").alias("oldest_ns"),
         F.max("timestamp_ns").alias("newest_ns"),
-        F.percentile_approx("size", [0.5, 0.9, 0.99], _ACCURACY).alias("percentiles"),
-        F.max("size").alias("largest"),
     )
+
+
+def stats_by_subject(counts: DataFrame, most_subjects: int) -> DataFrame:
+    """Return from counts (`count_sizes`) one row for each stream (`whole`), and one for each of its largest subjects.
+
+    Columns: stream, subject, whole, subject_count, messages, bytes, oldest_ns, newest_ns, largest, p50, p90, p99.
+    """
+    by_subject = counts.groupBy("stream", "subject").agg(
+        F.sum(F.col("size") * F.col("messages")).alias("bytes"), F.sum("messages").alias("messages")
+    )
+    largest = _largest(by_subject, most_subjects).select("stream", "subject")
+    of_largest = _measured(counts.join(largest, ["stream", "subject"]), "stream", "subject")
+    by_size = counts.groupBy("stream", "size").agg(
+        F.sum("messages").alias("messages"),
+        F.min("oldest_ns").alias("oldest_ns"),
+        F.max("newest_ns").alias("newest_ns"),
+    )
+    counted = by_subject.groupBy("stream").agg(F.count(F.lit(1)).alias("subject_count"))
+    of_streams = _measured(by_size, "stream").join(counted, "stream")
+    return of_streams.select("*", F.lit(None).cast("string").alias("subject"), F.lit(True).alias("whole")).unionByName(
+        of_largest.select("*", F.lit(0).cast("bigint").alias("subject_count"), F.lit(False).alias("whole"))
+    )
+
+
+def _measured(counts: DataFrame, *keys: str) -> DataFrame:
+    """Return the totals of each key, and percentiles: the size of the message with that rank, rounded up."""
+    of_key = Window.partitionBy(*keys)
+    ranked = counts.withColumn("reached", F.sum("messages").over(of_key.orderBy("size")))
+    ranked = ranked.withColumn("total", F.sum("messages").over(of_key))
+    percentiles = [
+        F.min(F.when(F.col("reached") >= F.ceil(F.col("total") * share), F.col("size"))).alias(name)
+        for name, share in _PERCENTILES.items()
+    ]
+    return ranked.groupBy(*keys).agg(
+        F.sum("messages").alias("messages"),
+        F.sum(F.col("size") * F.col("messages")).alias("bytes"),
+        F.min("oldest_ns").alias("oldest_ns"),
+        F.max("newest_ns").alias("newest_ns"),
+        F.max("size").alias("largest"),
+        *percentiles,
+    )
+
+
+def _largest(by_subject: DataFrame, most: int) -> DataFrame:
+    """Return the largest subjects of each stream; first those of parts of it, so that no task sorts all subjects."""
+    order = [F.desc("bytes"), F.desc("messages"), F.col("subject")]
+    part = F.pmod(F.xxhash64("subject"), F.lit(_PARTS))
+    for within in (["stream", part], ["stream"]):
+        rank = F.row_number().over(Window.partitionBy(*within).orderBy(*order))
+        by_subject = by_subject.withColumn("rank", rank).where(F.col("rank") <= most)
+    return by_subject
 
 
 def raw_size(frame: DataFrame) -> Column:
@@ -107,14 +162,6 @@ def _varint(value: Column, spent_bits: int = 0) -> Column:
     return size
 
 
-def _largest(stats: DataFrame, most: int) -> DataFrame:
-    by_size = Window.partitionBy("stream", "whole").orderBy(F.desc("bytes"), F.desc("messages"), "subject")
-    counted = Window.partitionBy("stream")
-    ranked = stats.withColumn("rank", F.row_number().over(by_size))
-    ranked = ranked.withColumn("subject_count", F.count(F.lit(1)).over(counted) - 1)
-    return ranked.where(F.col("whole") | (F.col("rank") <= most)).drop("rank")
-
-
 def _duplicates(frame: DataFrame) -> DataFrame:
     named = frame.select("stream", message_id(frame["headers"]).alias("id")).where("id is not null")
     repeats = named.groupBy("stream", "id").count()
@@ -122,5 +169,4 @@ def _duplicates(frame: DataFrame) -> DataFrame:
 
 
 def _sizes(row: Row) -> Sizes:
-    p50, p90, p99 = row.percentiles
-    return Sizes(p50, p90, p99, row.largest)
+    return Sizes(row.p50, row.p90, row.p99, row.largest)

@@ -103,7 +103,7 @@ class _Making:
 
     def _store(self, runs: Sequence[SegmentRun]) -> Iterator[ReshapedRun]:
         tasks, weights = [], []
-        for part in pack_tasks([run.bytes for run in runs]):
+        for part in pack_tasks([run.bytes for run in runs], self.run.runner.cores):
             tasks.append(ReshapePieces(self.run.place, self.mask_key, tuple(runs[part])))
             weights.append(sum(run.bytes for run in runs[part]))
         for results in self.run.runner.run("the transform", tasks, weights=weights, progress=self.run.progress):

@@ -40,10 +40,11 @@ class SparkChecker:
 
     def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterator[ObjectFlaw | None]:
         """Yield the flaw of each object, in order. Raises errors of Spark, and KeyUnavailable."""
+        runner = OnSpark(self.session)
         tasks, weights = [], []
-        for piece in pack_tasks([weight_of(ref)[0] for ref in refs]):
+        for piece in pack_tasks([weight_of(ref)[0] for ref in refs], runner.cores):
             part = tuple(refs[piece])
             tasks.append(_CheckObjects(self.place, level, part))
             weights.append(sum(weight_of(ref)[0] for ref in part))
-        for flaws in OnSpark(self.session).run("the check", tasks, weights=weights, progress=self.progress):
+        for flaws in runner.run("the check", tasks, weights=weights, progress=self.progress):
             yield from flaws

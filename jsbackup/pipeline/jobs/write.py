@@ -9,9 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -58,11 +61,15 @@ class TableStream:
     Sequences start at 1 or later and are unique, in any order. `config` is the stream's configuration as a server has
     it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
     bucket or an object store what clients need of one. `bytes` is the size of the table, for progress.
+
+    The frame is computed two or three times, to find its ranges of sequences, and to store them. One that takes long is
+    better persisted; `release` unpersists it when it is stored, or cannot be.
     """
 
     frame: DataFrame
     config: JsonObject = field(default_factory=dict)
     bytes: int = 0
+    release: bool = False
 
 
 def write_backup(
@@ -94,6 +101,22 @@ def write_streams(
     run: JobRun[OnSpark], streams: Mapping[str, TableStream], *, tags: Mapping[str, str], origin: str
 ) -> tuple[Manifest, list[StoredStream]]:
     """As `write_backup`, in a repository that is open for writing."""
+    try:
+        return _written(run, streams, tags, origin)
+    finally:
+        for table in streams.values():
+            _release(table)
+
+
+def _release(table: TableStream) -> None:
+    if table.release:
+        with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
+            table.frame.unpersist()
+
+
+def _written(
+    run: JobRun[OnSpark], streams: Mapping[str, TableStream], tags: Mapping[str, str], origin: str
+) -> tuple[Manifest, list[StoredStream]]:
     if not streams:
         raise UsageError("a backup needs at least one stream")
     repository, session = run.repository, run.runner.session
@@ -113,6 +136,7 @@ def write_streams(
     for name, frame in frames.items():
         run.lease.check()
         written.append(sink.store(name, frame, streams[name]))
+        _release(streams[name])
     manifest = made.manifest(written)
     leases.commit(repository, manifest, run.lease)
     return manifest, written

@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +24,7 @@ from jsbackup.pipeline.messages.source import options_of
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["BackupFrames", "FrameReader", "open_backup"]
@@ -31,6 +33,12 @@ _log = logging.getLogger(__name__)
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _STORED = ("sequence", "timestamp_ns", "subject", "headers", "data")
+
+# Streams that are read by a frame of their own.
+#
+# Measured, a group-by stream of three with 900,000 messages, warm: 1.0 s of processor with constants, 5.1 with a name
+# decoded from the path of each row.
+_MOST_APART = 16
 
 # Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
@@ -61,12 +69,18 @@ class BackupFrames(ChosenBackup):
         names = check_columns(columns)
         streams = self.streams(patterns)
         if reader is FrameReader.AUTO:
-            reader = FrameReader.STORE if self._why_store else FrameReader.SPARK
+            reader = self.reader()
             _log.info("messages are read by %s", f"jsbackup ({self._why_store})" if self._why_store else "Spark")
         with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
             return self._by_store(streams, names)
+
+    def reader(self, wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
+        """Return the reader that `messages` takes."""
+        if wanted is not FrameReader.AUTO:
+            return wanted
+        return FrameReader.STORE if self._why_store else FrameReader.SPARK
 
     def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
         if not streams:
@@ -76,27 +90,44 @@ class BackupFrames(ChosenBackup):
             backup=self.manifest.id,
             streams=json.dumps([stream.name for stream in streams]),
             columns=",".join(names),
+            cores=OnSpark(self.session).cores,
             pushdown=str(self.session.conf.get(_PUSHDOWN, "false")).lower(),
         )
         return source.load()
 
     def _by_spark(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
-        paths = [f"file:{self.place.folder}/{ref.key}" for stream in streams for ref in stream.segments]
-        if not paths:
+        frame = self._stored(streams, named="stream" in names)
+        if frame is None:
             return self._nothing(names)
-        frame = self.session.read.schema(ddl(_STORED)).parquet(*paths)
-        if len(streams) == 1:
-            frame = frame.withColumn("stream", F.lit(streams[0].name))
-        elif "stream" in names:
-            # The folder gives the stream; in a URL the percent signs of its name are encoded again.
-            folders = {ref.key.split("/")[1]: stream.name for stream in streams for ref in stream.segments}
-            folder = F.url_decode(F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1))
-            table = self.session.createDataFrame(list(folders.items()), "folder string, stream string")
-            frame = frame.withColumn("folder", folder).join(F.broadcast(table), "folder")
         # `div` rounds towards zero, but times before 1970 must be rounded down like all others.
         down = F.expr("if(timestamp_ns % 1000 < 0, 1L, 0L)")
         frame = frame.withColumn("time", F.timestamp_micros(F.expr("timestamp_ns div 1000") - down))
         return frame.withColumn("backup", F.lit(self.manifest.id)).select(*names)
+
+    def _stored(self, streams: Sequence[StreamBackup], *, named: bool) -> DataFrame | None:
+        """Return the stored columns of all segments, and `stream` if it is `named`; None without segments."""
+        filled = [stream for stream in streams if stream.segments]
+        if not filled:
+            return None
+        if not named:
+            return self._parquet(filled)
+        # The names of the largest streams are constants, with which Spark also leaves streams out. A frame for each of
+        # thousands of streams would take longer to plan than to read.
+        filled.sort(key=lambda stream: -stream.captured.bytes)
+        apart, together = filled[:_MOST_APART], filled[_MOST_APART:]
+        frames = [self._parquet([stream]).withColumn("stream", F.lit(stream.name)) for stream in apart]
+        if together:
+            # The folder gives the stream; in a URL the percent signs of its name are encoded again.
+            folders = {ref.key.split("/")[1].replace("%", "%25"): one.name for one in together for ref in one.segments}
+            folder = F.substring_index(F.substring_index(F.col("_metadata.file_path"), "/", -2), "/", 1)
+            table = self.session.createDataFrame(list(folders.items()), "folder string, stream string")
+            found = self._parquet(together).withColumn("folder", folder).join(F.broadcast(table), "folder")
+            frames.append(found.drop("folder"))
+        return reduce(DataFrame.unionByName, frames)
+
+    def _parquet(self, streams: Sequence[StreamBackup]) -> DataFrame:
+        paths = [f"file:{self.place.folder}/{ref.key}" for stream in streams for ref in stream.segments]
+        return self.session.read.schema(ddl(_STORED)).parquet(*paths)
 
     def _nothing(self, names: Sequence[str]) -> DataFrame:
         return self.session.createDataFrame([], ddl(names))

@@ -21,7 +21,17 @@ import pyarrow.compute as pc
 
 from jsbackup.errors import UsageError
 
-__all__ = ["COLUMNS", "arrow_schema", "as_text_subjects", "check_columns", "ddl", "shaped", "stored_columns"]
+__all__ = [
+    "COLUMNS",
+    "CONSTANT",
+    "arrow_schema",
+    "as_text_subjects",
+    "check_columns",
+    "ddl",
+    "rows_alone",
+    "shaped",
+    "stored_columns",
+]
 
 _SPARK_TYPES = {
     "stream": "string",
@@ -34,6 +44,8 @@ _SPARK_TYPES = {
     "backup": "string",
 }
 COLUMNS = tuple(_SPARK_TYPES)
+CONSTANT = frozenset({"stream", "backup"})
+"""Columns with one value for all messages of a segment."""
 
 _ARROW_TYPES = {
     "stream": pa.string(),
@@ -91,6 +103,13 @@ def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str
             else:
                 arrays.append(part.column(name))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_alone(count: int, names: Sequence[str], stream: str, backup: str) -> Iterator[pa.RecordBatch]:
+    """Yield so many rows of the columns `names`, which are among `CONSTANT`: nothing has to be read for them."""
+    none = pa.RecordBatch.from_arrays([pa.nulls(min(count, _MAX_ROWS))], ["none"])
+    for start in range(0, count, _MAX_ROWS):
+        yield from shaped(none.slice(0, min(_MAX_ROWS, count - start)), names, stream, backup)
 
 
 def as_text_subjects(batch: pa.RecordBatch) -> pa.RecordBatch:

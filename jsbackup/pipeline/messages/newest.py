@@ -19,7 +19,7 @@ from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import encode_tasks
-from jsbackup.pipeline.tasks.tasks import watched
+from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import SegmentRef
@@ -69,7 +69,7 @@ def newest_sequences(
     names = list(streams)
     found = [(number, ref) for number, name in enumerate(names) for ref in streams[name]]
     tasks = []
-    for piece in pack_tasks([ref.bytes for _, ref in found]):
+    for piece in pack_tasks([ref.bytes for _, ref in found], OnSpark(session).cores):
         runs: dict[int, list[SegmentRef]] = {}
         for number, ref in found[piece]:
             runs.setdefault(number, []).append(ref)

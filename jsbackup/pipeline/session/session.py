@@ -17,12 +17,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -30,10 +31,12 @@ from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
-from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
+from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
 from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
+from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
+from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
 from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
 
@@ -46,6 +49,8 @@ DEFAULT_MASTER = "local[*]"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d{0,3})(?:, ?\d+)?\])?")
 _CLUSTER = re.compile(r"(spark|k8s)://.+|yarn")
 _CONNECT_SECONDS = 10
+# What Java itself takes to start on a busy machine, beside what is waited for.
+_JAVA_SECONDS = 45
 _LOG_TAIL_BYTES = 4000
 
 
@@ -53,12 +58,15 @@ _LOG_TAIL_BYTES = 4000
 class SparkSettings:
     """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server. With
     `is_short` the job takes seconds, not minutes, so an embedded Java should not spend time on faster machine code.
+
+    `wait_seconds` is how long a cluster may take to start, and again to start its first executor.
     """
 
     master: str = DEFAULT_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
     remote: str | None = None
     is_short: bool = False
+    wait_seconds: float = WAIT_SECONDS
 
 
 @contextmanager
@@ -68,7 +76,7 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     Raises:
         UsageError: the master or the address is not valid.
         UnsupportedError: there is no Java for it, or no client of Spark Connect.
-        JsBackupError: Spark does not start, or the server does not answer.
+        JsBackupError: Spark does not start, the server does not answer, or the cluster has no room for an executor.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -76,6 +84,7 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         return
     if settings.remote is not None:
         with open_remote(settings.remote, settings.conf) as session:
+            wait_for_executor(session, shown_address(settings.remote), settings.wait_seconds)
             yield attach(session)
         return
     master = _master(settings.master)
@@ -84,6 +93,8 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
         session, archive = _start(master, settings, java, folder)
         try:
+            if not master.startswith("local"):
+                wait_for_executor(session, master, settings.wait_seconds)
             yield attach(session)
             if archive is not None:
                 archive.keep()
@@ -135,7 +146,12 @@ def _reach(master: str) -> None:
 
 def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tuple[SparkSession, ClassArchive | None]:
     """Start Spark; return also the archive of classes that its Java uses or makes."""
-    conf = {**_settings(master, folder), **settings.conf}
+    conf = {
+        **_settings(master, folder),
+        **socket_settings(master, folder, settings.conf),
+        **memory_settings(master, settings.conf),
+        **settings.conf,
+    }
     archive = None
     if master.startswith("local"):
         environ = environment()
@@ -146,12 +162,12 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
     log = folder / "java.log"
     try:
         try:
-            session = _launch(master, conf, wrap_java(java, folder / "java", log, archive))
+            session = _launch(master, conf, wrap_java(java, folder / "java", log, archive), settings.wait_seconds)
         except (PySparkException, Py4JError, OSError):
             if archive is None or not archive.remove_if_refused(log):
                 raise
             archive = None
-            session = _launch(master, conf, wrap_java(java, folder / "java-again", log))
+            session = _launch(master, conf, wrap_java(java, folder / "java-again", log), settings.wait_seconds)
     except (PySparkException, Py4JError, OSError) as error:
         said = _tail(log) or " ".join(str(error).split())[:400]
         raise JsBackupError(f"Spark does not start: {said}") from error
@@ -162,15 +178,34 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
     return session, archive
 
 
-def _launch(master: str, conf: Mapping[str, str], home: Path) -> SparkSession:
+def _launch(master: str, conf: Mapping[str, str], home: Path, wait_seconds: float) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("jsbackup")
     for name, value in conf.items():
         builder = builder.config(name, value)
     variables = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if python := conf.get("spark.pyspark.python"):
         variables["PYSPARK_PYTHON"] = python
-    with environment_with(variables):
+    # A cluster may have no room for the application: YARN then lets it wait.
+    bound = (
+        nullcontext()
+        if master.startswith("local")
+        else bounded_wait(
+            f"Spark at {master}",
+            wait_seconds + _JAVA_SECONDS,
+            _end_java,
+            hint="Look at the cluster, or set --spark-wait.",
+        )
+    )
+    with bound, environment_with(variables):
         return builder.getOrCreate()
+
+
+def _end_java() -> None:
+    """End the Java that is starting, and let a later session start another one."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.proc.kill()
 
 
 def _settings(master: str, folder: Path) -> dict[str, str]:
@@ -178,8 +213,6 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # A Python task takes 54 ms with TCP, 8 ms with this.
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.speculation": "false",
         "spark.scheduler.mode": "FAIR",

@@ -188,7 +188,7 @@ def export_tables(
     runs = numbered_runs(runner, backup.place, key, [file.run for file in files], progress=progress)
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
-    for piece in pack_tasks([file.raw_bytes for file in files]):
+    for piece in pack_tasks([file.raw_bytes for file in files], runner.cores):
         part = tuple(files[piece])
         tasks.append(_WriteFiles(backup.place, target.place, kind, backup.manifest.id, key, part))
         weights.append(sum(file.raw_bytes for file in part))

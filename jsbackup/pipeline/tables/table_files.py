@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.errors import FormatError, StoreError, UsageError
@@ -72,24 +76,33 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
 
 
 def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFrame:
-    """Return the rows of a table.
+    """Return the rows of a table. Those of JSON lines are persisted: to decode them takes longer than anything else.
 
     Raises:
         UsageError: they are of several streams.
         FormatError: a file is damaged.
     """
     if kind is TableFormat.JSONL:
-        frame = read_lines(session, table.files)
+        frame = read_lines(session, table.files).persist(StorageLevel.DISK_ONLY)
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
             frame = session.read.parquet(*(f"file:{file}" for file in table.files))
     if table.alone and dict(frame.dtypes).get("stream") == "string":
-        with spark_errors(f"reading the table of stream {table.stream}"):
-            names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
-        if len(names) > 1:
-            shown = " and ".join(sorted(map(str, names)))
-            raise UsageError(f"the table has messages of several streams, such as {shown}")
+        try:
+            _check_single(frame, table.stream)
+        except BaseException:
+            with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
+                frame.unpersist()
+            raise
     return frame
+
+
+def _check_single(frame: DataFrame, stream: str) -> None:
+    with spark_errors(f"reading the table of stream {stream}"):
+        names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
+    if len(names) > 1:
+        shown = " and ".join(sorted(map(str, names)))
+        raise UsageError(f"the table has messages of several streams, such as {shown}")
 
 
 def _table(stream: str, path: Path, *, alone: bool) -> Table:

@@ -31,6 +31,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened_same
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
@@ -134,14 +135,17 @@ def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> t
 
     for stage in copies_first(chosen.streams):
         sizes = {info.name: info.state.bytes for info in stage}
-        run_apart(executors.session, "the backup", packed(sizes), make, take=take, at_once=executors.at_once)
+        parts = packed(sizes, OnSpark(executors.session).cores)
+        run_apart(executors.session, "the backup", parts, make, take=take, at_once=executors.at_once)
     return sorted(results, key=lambda one: one.stream.name), sorted(failures, key=lambda one: one.name)
 
 
-def packed(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Distribute names to tasks, by the bytes of each: the largest first, small ones together."""
+def packed(sizes: Mapping[str, int], cores: int = 0) -> list[list[str]]:
+    """Distribute names to tasks, by the bytes of each: the largest first, small ones together. `cores` are those of the
+    executors, 0 if unknown.
+    """
     names = sorted(sizes, key=lambda name: (-sizes[name], name))
-    return [names[piece] for piece in pack_tasks([sizes[name] + _EACH_BYTES for name in names])]
+    return [names[piece] for piece in pack_tasks([sizes[name] + _EACH_BYTES for name in names], cores)]
 
 
 @dataclass(frozen=True, slots=True)

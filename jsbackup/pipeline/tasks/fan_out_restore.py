@@ -45,6 +45,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, check_readab
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.fan_out import Executors, packed
 from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
+from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
@@ -156,7 +157,7 @@ def restore_streams(
 
     at_once = executors.at_once if prepared.target.clustered else 1
     for stage in plan.stages:
-        parts = _parts(stage, settings)
+        parts = _parts(stage, settings, OnSpark(executors.session).cores)
         run_apart(executors.session, "the restore", parts, make, take=take, at_once=at_once)
     if settings.verify:
         results, failures = complete(look_at_copying(run.connection, plan, prepared.target, results, failures=failures))
@@ -165,11 +166,11 @@ def restore_streams(
     return RestoreReport(plan, tuple(results), tuple(failures))
 
 
-def _parts(stage: Sequence[Action], settings: RestoreSettings) -> list[list[Action]]:
+def _parts(stage: Sequence[Action], settings: RestoreSettings, cores: int) -> list[list[Action]]:
     actions = {action.name: action for action in stage}
     alone = [[action] for action in stage if action.replaces]
     sizes = {action.name: bytes_to_move(action, settings) for action in stage if not action.replaces}
-    return [*alone, *([actions[name] for name in part] for part in packed(sizes))]
+    return [*alone, *([actions[name] for name in part] for part in packed(sizes, cores))]
 
 
 @dataclass(frozen=True, slots=True)

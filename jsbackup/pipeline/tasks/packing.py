@@ -7,9 +7,9 @@ from collections.abc import Sequence
 __all__ = ["pack", "pack_tasks", "task_bytes"]
 
 # Raw bytes for one task: its fixed cost on Spark is a hundredth of a second, and little is lost with it. Less if the
-# total is small, so that all cores are used.
+# total is small, so that all cores are used, and none waits long for the last task of another.
 _MOST_BYTES, _LEAST_BYTES = 128 << 20, 8 << 20
-_SPREAD = 16
+_LEAST_TASKS, _TASKS_FOR_EACH_CORE = 16, 3
 
 
 def pack(sizes: Sequence[int], limit: int) -> list[slice]:
@@ -26,11 +26,12 @@ def pack(sizes: Sequence[int], limit: int) -> list[slice]:
     return slices
 
 
-def pack_tasks(sizes: Sequence[int]) -> list[slice]:
-    """Group adjacent sizes (raw bytes), as much as one task should do."""
-    return pack(sizes, task_bytes(sum(sizes)))
+def pack_tasks(sizes: Sequence[int], cores: int = 0) -> list[slice]:
+    """Group adjacent sizes (raw bytes), as much as one task should do. `cores` are those that do it, 0 if unknown."""
+    return pack(sizes, task_bytes(sum(sizes), cores))
 
 
-def task_bytes(total: int) -> int:
+def task_bytes(total: int, cores: int = 0) -> int:
     """Return how many raw bytes one task should process, given the total."""
-    return max(_LEAST_BYTES, min(_MOST_BYTES, total // _SPREAD))
+    tasks = max(_LEAST_TASKS, _TASKS_FOR_EACH_CORE * cores)
+    return max(_LEAST_BYTES, min(_MOST_BYTES, total // tasks))

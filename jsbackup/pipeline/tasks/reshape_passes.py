@@ -71,7 +71,7 @@ def numbered_runs(
     counted = [run.known_count for run in runs]
     unknown = [number for number, count in enumerate(counted) if count is None]
     tasks, weights = [], []
-    for piece in pack_tasks([runs[number].bytes for number in unknown]):
+    for piece in pack_tasks([runs[number].bytes for number in unknown], runner.cores):
         part = tuple(runs[number] for number in unknown[piece])
         tasks.append(CountPieces(place, key, part))
         weights.append(sum(run.bytes for run in part))

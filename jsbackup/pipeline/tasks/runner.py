@@ -23,6 +23,10 @@ T = TypeVar("T")
 class TaskRunner(Protocol):
     """Runs the tasks of a job."""
 
+    @property
+    def cores(self) -> int:
+        """How many tasks it runs at the same time; 0 if that is not known."""
+
     def run(
         self,
         doing: str,
@@ -45,6 +49,10 @@ class InProcess:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
+
+    @property
+    def cores(self) -> int:
+        return self._threads
 
     def run(
         self,

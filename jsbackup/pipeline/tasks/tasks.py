@@ -32,6 +32,7 @@ T = TypeVar("T")
 _MOST_TASKS = 4096
 
 _LOOK_SECONDS = 0.3
+_LAST_PART = 20  # one in so many
 _GROUP = "spark.jobGroup.id"
 _groups = count(1)
 
@@ -44,6 +45,11 @@ class OnSpark:
     """
 
     session: SparkSession
+
+    @property
+    def cores(self) -> int:
+        """The cores of the present executors; 0 on Spark Connect, which does not say."""
+        return 0 if is_remote(self.session) else self.session.sparkContext.defaultParallelism
 
     def run(
         self,
@@ -70,10 +76,49 @@ class OnSpark:
 
 @contextmanager
 def watched(session: SparkSession, name: str, total_bytes: int, progress: Progress | None) -> Iterator[None]:
-    """Report the progress of the jobs that are run inside to `progress`, from Spark's status."""
+    """Report the progress of the jobs that are run inside to `progress`, from Spark's status.
+
+    Spark plans later stages when earlier ones are done, so all that is known may be done long before the end: until
+    then, the last part is held back.
+    """
     if progress is None or isinstance(progress, NullProgress):
         yield
         return
+    held = _HeldBack(progress, total_bytes)
+    with _watched(session, name, total_bytes, held):
+        yield
+        held.complete(name)
+
+
+class _HeldBack(NullProgress):
+    """Passes progress on, but for the last part, which `complete` adds."""
+
+    def __init__(self, progress: Progress, total_bytes: int) -> None:
+        self._progress = progress
+        self._left, self._rest = total_bytes - total_bytes // _LAST_PART, total_bytes // _LAST_PART
+        self._lock = threading.Lock()
+
+    def start(self, name: str, total_bytes: int, total_messages: int) -> None:
+        self._progress.start(name, total_bytes, total_messages)
+
+    def advance(self, name: str, byte_count: int, messages: int) -> None:
+        with self._lock:
+            passed = min(byte_count, self._left)
+            self._left -= passed
+        if passed:
+            self._progress.advance(name, passed, messages)
+
+    def complete(self, name: str) -> None:
+        with self._lock:
+            passed, self._left, self._rest = self._left + self._rest, 0, 0
+        self._progress.advance(name, passed, 0)
+
+    def finish(self, name: str) -> None:
+        self._progress.finish(name)
+
+
+@contextmanager
+def _watched(session: SparkSession, name: str, total_bytes: int, progress: Progress) -> Iterator[None]:
     if is_remote(session):
         with watched_remote(session, name, total_bytes, progress):
             yield

@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jsbackup.errors import JsBackupError, ObjectNotFound
+from jsbackup.errors import FormatError, JsBackupError, ObjectNotFound
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
@@ -147,6 +147,8 @@ class Receipts:
         segments = [segment_to_json(ref) for refs in self._noted.values() for ref in refs]
         try:
             data = _encode(segments, self._created, self._tool, key)
+            if len(data) > MAX_DOCUMENT_BYTES:  # nothing would read it; the one before stays
+                raise FormatError(f"{key} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
             self._keys.append(key)  # first: the put may be done although it fails
             self._documents.put(key, data)
             while len(self._keys) > 1:

@@ -26,9 +26,13 @@ def test_a_task_has_a_share_of_the_whole_between_two_bounds() -> None:
     assert task_bytes(0) == task_bytes(100 * MIB) == 8 * MIB
     assert task_bytes(1600 * MIB) == 100 * MIB
     assert task_bytes(1 << 40) == 128 * MIB
+    # Three for each core where there are many.
+    assert task_bytes(1600 * MIB, 5) == 100 * MIB and task_bytes(1600 * MIB, 20) == 1600 * MIB // 60
+    assert task_bytes(1600 * MIB, 200) == 8 * MIB
 
 
 def test_much_work_becomes_many_tasks() -> None:
     sizes = [32 * MIB] * 64
     pieces = pack_tasks(sizes)
     assert {sum(sizes[piece]) for piece in pieces} == {128 * MIB} and len(pieces) == 16
+    assert len(pack_tasks(sizes, 4)) == 16 and len(pack_tasks(sizes, 200)) == 64

@@ -120,6 +120,17 @@ def test_it_is_replaced_as_it_grows_and_never_missing(store: MemoryStore) -> Non
 
 
 @pytest.mark.usefixtures("eager")
+def test_one_that_nothing_would_read_is_not_put_and_the_one_before_stays(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(receipts, "MAX_DOCUMENT_BYTES", 2000)
+    a_run(store, RUN, [ref_of(number) for number in range(6)])
+    (found,) = the_next(store).candidates(FOLDER, None)
+    assert 1 <= len(found) < 6
+    assert "more than 2000" in caplog.text
+
+
+@pytest.mark.usefixtures("eager")
 def test_what_an_earlier_attempt_at_a_stream_stored_there_is_not_listed_beside_it(store: MemoryStore) -> None:
     made = a_run(store, RUN, [ref_of(number) for number in (3, 0, 1, 2)])
     key = layout.segment_key(FOLDER, 15, 28, "f" * 64)

@@ -202,7 +202,9 @@ def _forced_duckdb(repository: Repository, opened: ChosenBackup, sql: str, limit
 def _on_spark(shared: Shared, wanted: WantedBackup, sql: str, limit: int, *, where: Where, lock_timeout: str) -> Answer:
     require_spark()
     from jsbackup.pipeline.jobs.query import run_query
+    from jsbackup.pipeline.queries.query_model import check_beginning
 
+    check_beginning(sql)
     with (
         open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,

@@ -83,7 +83,7 @@ def stats(
     since earlier backups of the same account. --json also has the rates over the whole time, and the distribution of
     sizes.
 
-    Runs on Spark if the backup is large (see --spark); then percentiles are approximate.
+    Runs on Spark if the backup is large (see --spark).
     """
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))

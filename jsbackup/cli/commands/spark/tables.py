@@ -125,7 +125,7 @@ def read_tables(
     ):
         streams = {
             one.stream: TableStream(
-                read_table(session, one, TableFormat(kind)), configured.get(one.stream, {}), one.bytes
+                read_table(session, one, TableFormat(kind)), configured.get(one.stream, {}), one.bytes, release=True
             )
             for one in found
         }
