@@ -139,7 +139,12 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     code, answer = driver.type("query", "latest", sql, *s3_line)
     assert (code, answer) == (
         0,
-        {"columns": ["stream", "count(1)", "sum(length(data))"], "rows": [["A", 500, 50_000]], "more": False},
+        {
+            "columns": ["stream", "count(1)", "sum(length(data))"],
+            "rows": [["A", 500, 50_000]],
+            "more": False,
+            "engine": {"used": "spark", "why": "there is a session"},
+        },
     )
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *s3_line)
     assert code == 0

@@ -263,7 +263,7 @@ def test_the_choice_is_said_with_its_reason(tmp_path: Path, monkeypatch: pytest.
     without = choose(where, 16 << 30)
     assert not without.spark and without.why.startswith("Spark needs Java, and JAVA_HOME has none")
     given = jobs.Where("local[2]", ())
-    assert choose(given, 0) == jobs.SparkChoice(True, "an option of Spark is given")
+    assert choose(given, 0) == jobs.SparkChoice(True, "an option of Spark is given", is_short=True)
     monkeypatch.setattr(jobs, "find_spec", lambda _name: None)
     assert choose(where, 17 << 30) == jobs.SparkChoice(
         False, "Spark, faster for 17.0 GiB of messages, is not installed"

@@ -53,7 +53,7 @@ def test_only_an_embedded_spark_gets_them(master: str, monkeypatch: pytest.Monke
     """What is given to Spark, which does not start here."""
     given: dict[str, str] = {}
 
-    def launch(_: str, conf: dict[str, str], home: Path) -> None:
+    def launch(_: str, conf: dict[str, str], home: Path, _wait_seconds: float) -> None:
         given.update(conf, script=(home / "bin" / "java").read_text())
         raise OSError("it does not start")
 

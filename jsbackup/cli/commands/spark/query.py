@@ -107,7 +107,10 @@ def query(
     wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
     asked = _Engine(engine)
     _check_options(asked, where)
+    from jsbackup.pipeline.queries.query_model import check_beginning
     from jsbackup.pipeline.session.embedded_java import in_session
+
+    check_beginning(sql)
 
     if asked is _Engine.AUTO and not where.given and not in_session():
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
@@ -202,9 +205,7 @@ def _forced_duckdb(repository: Repository, opened: ChosenBackup, sql: str, limit
 def _on_spark(shared: Shared, wanted: WantedBackup, sql: str, limit: int, *, where: Where, lock_timeout: str) -> Answer:
     require_spark()
     from jsbackup.pipeline.jobs.query import run_query
-    from jsbackup.pipeline.queries.query_model import check_beginning
 
-    check_beginning(sql)
     with (
         open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,
