@@ -113,7 +113,8 @@ class StreamRestore:
             async with supply.after_staging(self._run.connection, staged, sent) as proved:
                 restored = await self._restore_in_place(js, proved, action)
         except JsBackupError as error:
-            hint = f"{await _about_kept(js, staged)} {error.hint or ''}".strip()
+            kept = await _about_kept(js, staged, self._run.settings.proof)
+            hint = f"{kept} {error.hint or ''}".strip()
             raise error.with_hint(hint) from error.__cause__
         await js.delete_stream(staged)
         # Masking happened when the copy was made.
@@ -266,7 +267,7 @@ class StreamRestore:
             messages=0,
             bytes=0,
             digest=action.entry.digest.hex,
-            proof=ProofLevel.FULL,
+            proof=ProofLevel.FULL if self._run.settings.verify else ProofLevel.NONE,
             wire=action.wire,
             consumers=tuple(
                 RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers
@@ -292,14 +293,14 @@ class StreamRestore:
             return None, error.message
 
 
-async def _about_kept(js: JetStream, staged: str) -> str:
-    """Return what happened to the proved copy of a deleted stream."""
+async def _about_kept(js: JetStream, staged: str, level: ProofLevel) -> str:
+    """Return what happened to the copy of a deleted stream."""
     try:
         if await js.find_stream(staged) is None:
             return f"Its replacement, {staged}, was removed by someone else: restore the stream from a backup."
     except JsBackupError:
         return f"Its replacement should still be there as stream {staged}."
-    return f"Its replacement is proved and kept as stream {staged}."
+    return f"Its replacement is {'proved and ' if level is ProofLevel.FULL else ''}kept as stream {staged}."
 
 
 def _lasting(action: Action) -> list[str]:
