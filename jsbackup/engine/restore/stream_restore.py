@@ -150,9 +150,10 @@ class StreamRestore:
             await self._settle(js, copy, sent)
             _, unproved = await self._prove(js, supply, copy, sent)
             if unproved or sent.incomplete:
+                hint = "--verify none replaces it without verification"
                 raise PlanRefused(
                     f"stream {action.name} is not replaced, its copy cannot be proved: {unproved or sent.notes[0]}",
-                    hint="--no-verify replaces it without verification.",
+                    hint=f"{hint}." if sent.undecoded else f"{hint}; quick compares what the server counts.",
                 )
         except BaseException:
             await asyncio.shield(remove_stream(self._run.connection, name))

@@ -288,3 +288,18 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     assert refused.code == 2 and "contradicts --verify quick" in refused.document["error"]["message"]
     assert _refused("--verify", "half").code == 2
     assert _refused("--no-verify", "--verify", "none").code == 10  # there is no repository
+
+
+@pytest.mark.nats
+def test_an_option_on_the_command_line_wins_over_a_profile(tmp_path: Path) -> None:
+    repo = _backed_up(tmp_path, 100)
+    config = tmp_path / "config.toml"
+    config.write_text("[profiles.none.restore]\nno-verify = true\n[profiles.quick.restore]\nverify = 'quick'\n")
+    for profile, option, proof in (
+        ("none", ("--verify", "quick"), "quick"),
+        ("none", (), "none"),
+        ("quick", ("--no-verify",), "none"),
+        ("quick", ("--verify", "full"), "full"),
+    ):
+        with NatsServer(NEWEST) as server:
+            assert _restored(server, repo, "--config", str(config), "--profile", profile, *option)["proof"] == proof
