@@ -11,6 +11,7 @@ stream's own rules have removed, and what publishers have added.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +49,8 @@ _WORTH = 10_000  # messages; fewer are read completely
 _WINDOWS = (2, 20)  # at least, at most
 _WINDOW_BYTES = 32 << 20  # about a segment: what is between windows need not be read from the store either
 _PART = 10  # one of so many is read
+_READINGS = 3
+_PAUSE_SECONDS = 0.5
 _MOST_MARKS = 8192  # then every other is forgotten
 
 
@@ -152,12 +155,6 @@ async def sample_agrees(
     """Return whether the messages in these windows are the same. `messages_of` reads those of the backup, and perhaps
     others. Raises NatsError, and the errors of `read_into` and `messages_of`.
     """
-    theirs = StreamDigester()
-    try:
-        for first, last in windows:
-            await read_into(js, info, theirs.update, advance, first=first, last=last)
-    except NatsPermissionDenied:
-        return False  # a snapshot may be allowed
 
     def read() -> StreamDigester:
         ours = StreamDigester()
@@ -168,6 +165,17 @@ async def sample_agrees(
         return ours
 
     ours = await in_thread(read)
+    for reading in range(1, _READINGS + 1):
+        theirs = StreamDigester()
+        try:
+            for first, last in windows:
+                await read_into(js, info, theirs.update, advance, first=first, last=last)
+        except NatsPermissionDenied:
+            return False  # a snapshot may be allowed
+        if theirs.messages >= ours.messages or reading == _READINGS:
+            break
+        # The consumer may be on a replica that does not have all yet, although the leader has.
+        await asyncio.sleep(_PAUSE_SECONDS * reading)
     return (ours.stream_digest, ours.messages) == (theirs.stream_digest, theirs.messages)
 
 
