@@ -447,7 +447,13 @@ ROWS = [
         "Restore it from another backup.",
         repo="partial",
     ),
-    Row(Rule.UNPROVED, "noproof@2.12.8", "FILE", "cannot be read back and compared: ", "or restore with --no-verify."),
+    Row(
+        Rule.UNPROVED,
+        "noproof@2.12.8",
+        "FILE",
+        "cannot be read back and compared: ",
+        "or restore with --verify quick or none.",
+    ),
     Row(Rule.MAX_AGE, "2.12.8", f"FILE --set max_age={DAY_NS}", "has max_age: messages older than that are removed"),
     Row(
         Rule.EXPIRES,

@@ -49,7 +49,12 @@ def test_configurations_of_every_awkward_stream_come_back_without_messages(
     assert {stream["messages"] for stream in backup["streams"]} == {0}
     restored = jsbackup("restore", "latest", "-s", target.url, "-r", tmp_path / "repo").ok().document
     assert all("restored without messages" in stream["notes"][0] for stream in restored["streams"])
+    assert {stream["proof"] for stream in restored["streams"]} == {"full"}
     after = asyncio.run(_observe(target.url))
+    unproved = nats_server(version)
+    options = ("--verify", "none", "-s", unproved.url, "-r", tmp_path / "repo")
+    restored = jsbackup("restore", "latest", *options).ok().document
+    assert {(stream["proof"], stream["verified"]) for stream in restored["streams"]} == {("none", False)}
     copies = {name for name, stream in after.items() if stream.config.get("mirror") or stream.config.get("sources")}
     assert all(not stream.messages for name, stream in after.items() if name not in copies)
     assert compare(before, after, ignore=NO_MESSAGES) == []

@@ -426,7 +426,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         },
         _WRITES | _TARGET,
         {
-            0: "restored, read back, and equal to the backup",
+            0: "restored, and equal to the backup in all that --verify compares",
             1: _SEVERAL,
             3: "some streams were restored, or lost messages are missing (--partial), or the backup lacks streams",
             11: _OTHERS_AT_WORK,

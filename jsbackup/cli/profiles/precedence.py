@@ -21,6 +21,7 @@ _ALTERNATIVES: Final = tuple(
         ("mask_key_file", "mask_key_command"),
         ("spark_master", "spark_remote"),
         ("sample", "max_bytes"),
+        ("verify", "no_verify"),
     )
 )
 _PASSWORDS: Final = frozenset({"password", "password_file", "password_command"})

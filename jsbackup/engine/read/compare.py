@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -28,12 +29,15 @@ class Missing:
     headers: bytes
 
 
+S = TypeVar("S", int, Missing)
+
+
 @dataclass(slots=True)
 class Comparison:
     """A sink for the server's messages that compares them with the backup's. Call `finish` at the end.
 
-    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all. Missing
-    messages that are `excused` are only counted in `gone`.
+    `missing`, `added` and `changed` keep the first differences of each kind; all are counted. Missing messages that are
+    `excused` are only counted in `gone`.
     """
 
     ours: Iterable[pa.RecordBatch]
@@ -42,7 +46,9 @@ class Comparison:
     missing: list[Missing] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
-    count: int = 0
+    missing_count: int = 0
+    added_count: int = 0
+    changed_count: int = 0
     gone: int = 0
     _rows: Iterator[_Row] = field(init=False)
     _next: _Row | None = field(init=False)
@@ -50,6 +56,11 @@ class Comparison:
     def __post_init__(self) -> None:
         self._rows = (row for batch in self.ours for row in _rows_of(batch))
         self._next = next(self._rows, None)
+
+    @property
+    def count(self) -> int:
+        """The number of all differences."""
+        return self.missing_count + self.added_count + self.changed_count
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add messages of the server, in order."""
@@ -59,10 +70,12 @@ class Comparison:
             while self._next is not None and self._next[0] < row[0]:
                 self._miss()
             if self._next is None or self._next[0] > row[0]:
-                self._keep(self.added, row[0])
+                self.added_count += 1
+                _keep(self.added, row[0])
                 continue
             if self._next != row:
-                self._keep(self.changed, row[0])
+                self.changed_count += 1
+                _keep(self.changed, row[0])
             self._next = next(self._rows, None)
 
     def finish(self) -> None:
@@ -76,13 +89,14 @@ class Comparison:
         if self.excused(missing):
             self.gone += 1
         else:
-            self._keep(self.missing, missing)
+            self.missing_count += 1
+            _keep(self.missing, missing)
         self._next = next(self._rows, None)
 
-    def _keep(self, found: list[int] | list[Missing], item: int | Missing) -> None:
-        self.count += 1
-        if len(found) < _KEPT:
-            found.append(item)  # type: ignore[arg-type]
+
+def _keep(found: list[S], item: S) -> None:
+    if len(found) < _KEPT:
+        found.append(item)
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[_Row]:

@@ -100,12 +100,19 @@ async def prove_stream(
         since = info.state.last_seq - expected.last_seq
         raise DigestMismatch(
             f"stream {name} does not hold what was restored, in {format_count(comparison.count, 'message')}: "
-            f"{_list('missing', wrong)}, {_list('added', comparison.added)}, {_list('changed', comparison.changed)}"
+            + ", ".join(
+                [
+                    _list("missing", comparison.missing_count, wrong),
+                    _list("added", comparison.added_count, comparison.added),
+                    _list("changed", comparison.changed_count, comparison.changed),
+                ]
+            )
             + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
             hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
         )
     _check_last(info, expected)
-    return Proof(info, found.stream_digest, found.messages, comparison.gone)
+    # Consumers may have taken more since the first reading.
+    return Proof(info, found.stream_digest, expected.messages - comparison.gone, comparison.gone)
 
 
 async def excuses(
@@ -165,9 +172,9 @@ def _check_last(info: StreamInfo, expected: Expected) -> None:
         )
 
 
-def _list(what: str, sequences: Sequence[int]) -> str:
+def _list(what: str, count: int, sequences: Sequence[int]) -> str:
     shown = ", ".join(map(str, sequences[:_SHOWN]))
-    return f"{len(sequences)} {what}" + (f" ({shown}{', …' if len(sequences) > _SHOWN else ''})" if sequences else "")
+    return f"{count:,} {what}" + (f" ({shown}{', …' if count > _SHOWN else ''})" if sequences else "")
 
 
 def _has_expired(message: Missing, config: JsonObject, now_ns: int) -> bool:

@@ -113,7 +113,8 @@ class StreamRestore:
             async with supply.after_staging(self._run.connection, staged, sent) as proved:
                 restored = await self._restore_in_place(js, proved, action)
         except JsBackupError as error:
-            hint = f"{await _about_kept(js, staged)} {error.hint or ''}".strip()
+            kept = await _about_kept(js, staged, self._run.settings.proof)
+            hint = f"{kept} {error.hint or ''}".strip()
             raise error.with_hint(hint) from error.__cause__
         await js.delete_stream(staged)
         # Masking happened when the copy was made.
@@ -149,9 +150,10 @@ class StreamRestore:
             await self._settle(js, copy, sent)
             _, unproved = await self._prove(js, supply, copy, sent)
             if unproved or sent.incomplete:
+                hint = "--verify none replaces it without verification"
                 raise PlanRefused(
                     f"stream {action.name} is not replaced, its copy cannot be proved: {unproved or sent.notes[0]}",
-                    hint="--no-verify replaces it without verification.",
+                    hint=f"{hint}." if sent.undecoded else f"{hint}; quick compares what the server counts.",
                 )
         except BaseException:
             await asyncio.shield(remove_stream(self._run.connection, name))
@@ -268,7 +270,7 @@ class StreamRestore:
             messages=0,
             bytes=0,
             digest=action.entry.digest.hex,
-            proof=ProofLevel.FULL,
+            proof=ProofLevel.FULL if self._run.settings.verify else ProofLevel.NONE,
             wire=action.wire,
             consumers=tuple(
                 RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers
@@ -294,14 +296,14 @@ class StreamRestore:
             return None, error.message
 
 
-async def _about_kept(js: JetStream, staged: str) -> str:
-    """Return what happened to the proved copy of a deleted stream."""
+async def _about_kept(js: JetStream, staged: str, level: ProofLevel) -> str:
+    """Return what happened to the copy of a deleted stream."""
     try:
         if await js.find_stream(staged) is None:
             return f"Its replacement, {staged}, was removed by someone else: restore the stream from a backup."
     except JsBackupError:
         return f"Its replacement should still be there as stream {staged}."
-    return f"Its replacement is proved and kept as stream {staged}."
+    return f"Its replacement is {'proved and ' if level is ProofLevel.FULL else ''}kept as stream {staged}."
 
 
 def _lasting(action: Action) -> list[str]:

@@ -22,6 +22,7 @@ from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.engine.restore.attempts import deliver
 from jsbackup.engine.restore.partial_proof import (
     ProofLevel,
+    SentMarks,
     SubjectTally,
     Window,
     sample_agrees,
@@ -143,7 +144,9 @@ class StoredSupply:
         self._secret = secret
         self._level = level
         self._chance = chance or random.Random()
-        self._tally: tuple[str, SubjectTally] | None = None  # of the stream that was sent last
+        self._sent_as = ""  # the stream that was sent last; of it:
+        self._tally: SubjectTally | None = None
+        self._marks: SentMarks | None = None
 
     connected = True
 
@@ -165,9 +168,7 @@ class StoredSupply:
         consumers = await in_thread(load_consumers, self._objects, action)
         opaque = sum(piece.bytes for piece in entry.opaque)
         delivery.start(opaque or entry.captured.bytes, entry.captured.messages)
-        tally = SubjectTally()
-        quick = self._level is ProofLevel.QUICK
-        self._tally = (action.name, tally) if quick else None
+        watch = self._watch(action.name)
 
         def archive(hurried: Callable[[], bool]) -> Iterable[bytes]:
             return archive_of(
@@ -178,7 +179,7 @@ class StoredSupply:
                 secret=self._secret,
                 advance=delivery.advance,
                 hurried=hurried,
-                watch=tally.watch if quick else iter,
+                watch=watch,
             )
 
         await deliver(
@@ -189,6 +190,14 @@ class StoredSupply:
             limits=delivery.transfer.limits,
         )
         return self._sent(action, consumers)
+
+    def _watch(self, name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+        """Return what notes of the batches of stream `name` that is sent what its proof needs."""
+        self._sent_as = name
+        self._tally = SubjectTally() if self._level is ProofLevel.QUICK else None
+        self._marks = SentMarks() if self._level is ProofLevel.SAMPLE else None
+        watching = self._tally or self._marks
+        return watching.watch if watching else iter
 
     async def sent_before(self, action: Action) -> Sent:
         """Return the result of `send` in another process. Raises IntegrityError and StoreError."""
@@ -212,20 +221,20 @@ class StoredSupply:
         )
         if await self._agrees(js, action, sent, advance):
             info = await js.stream(action.name)
-            return Proof(info, entry.digest, entry.captured.messages, 0, self._level), ""
+            if state_agrees(info, state_to_restore(entry)):  # still: what was not read may be overwritten meanwhile
+                return Proof(info, entry.digest, entry.captured.messages, 0, self._level), ""
         return await prove_stream(js, action.name, expected, now_ns=now_ns, advance=advance), ""
 
     async def _agrees(self, js: JetStream, action: Action, sent: Sent, advance: Advance) -> bool:
         """Return whether all that is compared is the same, if that is not everything. Raises NatsError."""
-        if self._level is ProofLevel.FULL:
+        if self._sent_as != action.name or not (self._tally or self._marks):
             return False
         info, state = await js.stream(action.name), state_to_restore(sent.entry)
         if not state_agrees(info, state):
             return False
-        if self._level is ProofLevel.QUICK:
-            sent_as, tally = self._tally or ("", SubjectTally())
-            return sent_as == action.name and await subjects_agree(js, info, tally)
-        windows = windows_of(state, self._chance)
+        if self._tally:
+            return await subjects_agree(js, info, self._tally)
+        windows = windows_of(state, self._marks.marks if self._marks else [], self._chance)
         read = partial(self._messages_in, action, sent.entry)
         return bool(windows) and await sample_agrees(js, info, windows, read, advance=advance)
 

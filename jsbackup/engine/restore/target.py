@@ -100,7 +100,7 @@ async def _findings(js: JetStream, action: Action) -> list[Finding]:
         found.append(Finding(name, Rule.NOT_ALLOWED, denied.message, hint))
     if (denied_proof := await _denied(js, "SNAPSHOT", action)) is not None:
         reason = f"cannot be read back and compared: {denied_proof.message}"
-        hint = "Allow the user to publish to this subject, or restore with --no-verify."
+        hint = "Allow the user to publish to this subject, or restore with --verify quick or none."
         found.append(Finding(name, Rule.UNPROVED, reason, hint))
     return found
 

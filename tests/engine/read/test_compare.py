@@ -35,6 +35,16 @@ def test_missing_added_and_changed_are_told_apart_up_to_the_last_sequence(
     assert comparison.count == len(ours - seen) + len(seen - ours) + len(ours & seen & changed)
 
 
+def test_each_kind_is_counted_although_only_the_first_are_kept() -> None:
+    ours, theirs = set(range(1, 701)), {*range(301, 701), *range(1_001, 1_151)}
+    comparison = Comparison([batch_of(_messages(ours))], 2_000)
+    comparison.add(batch_of(_messages(theirs, set(range(301, 501)))))
+    comparison.finish()
+    assert (comparison.missing_count, comparison.added_count, comparison.changed_count) == (300, 150, 200)
+    assert comparison.count == 650
+    assert [len(kept) for kept in (comparison.missing, comparison.added, comparison.changed)] == [100, 100, 100]
+
+
 def test_headers_subjects_and_times_count_as_content() -> None:
     ours = [Message(1, 5, "a", b"NATS/1.0\r\nA: 1\r\n\r\n", b""), Message(2, 5, "a"), Message(3, 5, "a")]
     theirs = [Message(1, 5, "a", b"NATS/1.0\r\nA: 2\r\n\r\n", b""), Message(2, 6, "a"), Message(3, 5, "b")]

@@ -11,6 +11,7 @@ import pytest
 
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -422,7 +423,10 @@ def test_a_copy_that_somebody_removed_replaces_nothing() -> None:
     assert olds[0].removals == 0
 
 
-def test_a_stream_that_cannot_be_restored_after_it_was_deleted_is_kept_as_its_copy() -> None:
+@pytest.mark.parametrize(("level", "kept"), [(ProofLevel.FULL, "proved and kept"), (ProofLevel.QUICK, "kept")])
+def test_a_stream_that_cannot_be_restored_after_it_was_deleted_is_kept_as_its_copy(
+    level: ProofLevel, kept: str
+) -> None:
     olds: list[ScriptedStream] = []
     copies: list[ScriptedStream] = []
 
@@ -434,7 +438,7 @@ def test_a_stream_that_cannot_be_restored_after_it_was_deleted_is_kept_as_its_co
         restore = await scene.expect_restore()
         await restore.refuse(restore.asked, "stream_restore_response", *NO_ROOM)
 
-    error = failure_of(script, replaces=True)
+    error = failure_of(script, replaces=True, settings={"proof": level})
     assert type(error) is TargetConflict
-    assert f"Its replacement is proved and kept as stream {copies[0].name}." in (error.hint or "")
+    assert f"Its replacement is {kept} as stream {copies[0].name}." in (error.hint or "")
     assert (olds[0].removals, copies[0].removals) == (1, 0)

@@ -7,7 +7,7 @@ import itertools
 import random
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 import jsbackup as api
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.restore import partial_proof
 from jsbackup.engine.restore.partial_proof import (
+    SentMarks,
     SubjectTally,
     Window,
     sample_agrees,
@@ -39,11 +41,20 @@ from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 MANY = 12_000  # enough for a sample
 
 
+def _marks_of(sequences: Sequence[int]) -> SentMarks:
+    marks = SentMarks()
+    batches = [sequences[at : at + 3_000] for at in range(0, len(sequences), 3_000)]
+    for _ in marks.watch(batch_of(map(Message, batch)) for batch in batches):
+        pass
+    return marks
+
+
 @given(st.integers(10_000, 10**9), st.integers(0, 10**15), st.integers(1, 10**6), st.floats(1, 3), st.integers(0, 9))
 def test_a_sample_is_a_tenth(messages: int, size: int, first: int, sparse: float, seed: int) -> None:
     last = first + int(messages * sparse) - 1
     state = StreamState(messages=messages, bytes=size, first_seq=first, last_seq=last)
-    windows = windows_of(state, random.Random(seed))
+    marks = [first + (last - first + 1) * number // 5_000 for number in range(5_000)]
+    windows = windows_of(state, marks, random.Random(seed))
     assert 2 <= len(windows) <= 20
     assert windows == sorted(windows) and len(set(windows)) == len(windows)
     assert all(first <= begin <= end <= last for begin, end in windows)
@@ -52,13 +63,44 @@ def test_a_sample_is_a_tenth(messages: int, size: int, first: int, sparse: float
     assert 0.09 < part < 0.11
 
 
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [*range(1, 12_000), 10**9],  # a bucket of which one key is written again and again
+        [1, *range(10**9, 10**9 + 20_000)],
+        [*range(5, 15_000), *range(200_000, 220_000, 7), *range(400_000, 410_000)],
+        range(1, 10_001),
+    ],
+)
+def test_a_sample_is_a_tenth_of_the_messages_wherever_they_are(sequences: Sequence[int]) -> None:
+    state = StreamState(messages=len(sequences), first_seq=sequences[0], last_seq=sequences[-1])
+    marks = _marks_of(sequences).marks
+    for seed in range(30):
+        windows = windows_of(state, marks, random.Random(seed))
+        read = sum(any(first <= sequence <= last for first, last in windows) for sequence in sequences)
+        assert 0.09 < read / len(sequences) < 0.11
+
+
+def test_sequences_are_marked_at_equal_distances_anew_for_each_attempt() -> None:
+    marks = _marks_of(range(1, 40_001))
+    found = marks.marks
+    assert found == list(range(1, 40_001, found[1] - found[0])) and 4_000 < len(found) < 9_000
+    assert list(marks.watch([batch_of([Message(7), Message(9)])])) and marks.marks == [7, 9]
+
+
 def test_a_small_stream_has_no_sample() -> None:
-    assert windows_of(StreamState(messages=9_999, first_seq=1, last_seq=20_000), random.Random(1)) == []
+    state = StreamState(messages=9_999, first_seq=1, last_seq=20_000)
+    assert windows_of(state, list(range(1, 20_000)), random.Random(1)) == []
+
+
+def test_what_was_not_seen_being_sent_has_no_sample() -> None:
+    assert windows_of(StreamState(messages=20_000, first_seq=1, last_seq=20_000), [], random.Random(1)) == []
 
 
 def test_samples_differ() -> None:
     state = StreamState(messages=10**6, bytes=10**10, first_seq=1, last_seq=10**6)
-    seen = {window for seed in range(60) for window in windows_of(state, random.Random(seed))}
+    marks = list(range(1, 10**6, 200))
+    seen = {window for seed in range(60) for window in windows_of(state, marks, random.Random(seed))}
     assert len(seen) > 150  # of 200
 
 
@@ -138,6 +180,32 @@ def test_what_differs_is_found_where_it_is_looked_for() -> None:
         swapped[501] = swapped[501]._replace(subject="b")
         assert _asked(server.url, swapped, windows) == (False, True)
         assert _asked(server.url, [*messages[:200], *messages[201:]], windows) == (False, False)
+
+
+@pytest.mark.nats
+def test_a_replica_that_has_not_everything_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer may be on a server that is behind the leader of the stream: it delivers less, and says it is all."""
+    readings: list[int] = []
+
+    async def read_into(*arguments: Any, first: int, last: int) -> None:
+        readings.append(first)
+        if len(readings) > 2:
+            await partial_proof_read(*arguments, first=first, last=last)
+
+    async def held(url: str) -> list[Message]:
+        async with connect_jetstream(connection_to(url)) as js:
+            return await _held(js)
+
+    partial_proof_read = partial_proof.read_into
+    monkeypatch.setattr(partial_proof, "read_into", read_into)
+    with NatsServer(NEWEST) as server:
+        _publish(server.url, 3_000)
+        messages = asyncio.run(held(server.url))
+        assert _asked(server.url, messages, [(101, 400), (1_501, 1_700)]) == (True, True)
+        assert readings == [101, 1_501] * 2
+        changed = [*messages[:150], messages[150]._replace(data=b"other"), *messages[151:]]
+        assert _asked(server.url, changed, [(101, 400)]) == (True, False)
+        assert readings == [101, 1_501] * 2 + [101]  # nothing is missing: not again
 
 
 def test_what_the_server_reports_is_compared() -> None:
@@ -258,3 +326,18 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     assert refused.code == 2 and "contradicts --verify quick" in refused.document["error"]["message"]
     assert _refused("--verify", "half").code == 2
     assert _refused("--no-verify", "--verify", "none").code == 10  # there is no repository
+
+
+@pytest.mark.nats
+def test_an_option_on_the_command_line_wins_over_a_profile(tmp_path: Path) -> None:
+    repo = _backed_up(tmp_path, 100)
+    config = tmp_path / "config.toml"
+    config.write_text("[profiles.none.restore]\nno-verify = true\n[profiles.quick.restore]\nverify = 'quick'\n")
+    for profile, option, proof in (
+        ("none", ("--verify", "quick"), "quick"),
+        ("none", (), "none"),
+        ("quick", ("--no-verify",), "none"),
+        ("quick", ("--verify", "full"), "full"),
+    ):
+        with NatsServer(NEWEST) as server:
+            assert _restored(server, repo, "--config", str(config), "--profile", profile, *option)["proof"] == proof

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
@@ -12,6 +15,7 @@ from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
 from jsbackup.errors import TransferError
 from jsbackup.formats.digest import StreamDigester
+from scripts.bench_load import request
 from tests.engine.restores import connection_to
 from tests.harness.api import JSON, call, connected
 from tests.harness.servers import NEWEST, NatsServer
@@ -58,3 +62,28 @@ def test_what_a_broken_reading_got_is_not_counted(version: str) -> None:
         expected, proof = asyncio.run(main(server.url))
     assert not broken
     assert (proof.digest, proof.messages, proof.gone) == (expected.digest, MESSAGES, 0)
+
+
+def test_what_is_left_and_what_is_gone_are_all_that_was_restored() -> None:
+    """Consumers go on between the readings."""
+
+    async def main(url: str) -> Proof:
+        await _fill(url)
+        async with connect_jetstream(connection_to(url)) as js:
+            expected = await _expected(js)
+
+            def take(*sequences: int) -> None:
+                for sequence in sequences:
+                    request(url, "STREAM.MSG.DELETE.ORDERS", {"seq": sequence})
+
+            def read_again() -> Iterable[pa.RecordBatch]:
+                take(3, 4, 5)
+                return expected.messages_of()
+
+            await asyncio.to_thread(take, 1, 2)
+            ageing = replace(expected, config={**expected.config, "max_age": 1}, messages_of=read_again)
+            return await prove_stream(js, "ORDERS", ageing, now_ns=time.time_ns, advance=lambda _bytes, _messages: None)
+
+    with NatsServer(NEWEST) as server:
+        proof = asyncio.run(main(server.url))
+    assert (proof.messages, proof.gone) == (MESSAGES - 5, 5)
