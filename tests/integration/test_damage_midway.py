@@ -15,6 +15,7 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.restore import stored_archive
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -240,12 +241,12 @@ def test_nothing_stays_of_a_stream_of_which_a_part_was_sent(
 
 
 @pytest.mark.parametrize("settings", [ONCE, FIRST_READ], ids=["once", "checked first"])
-@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("proof", [ProofLevel.FULL, ProofLevel.QUICK, ProofLevel.NONE])
 def test_a_stream_to_be_replaced_stays_if_an_object_is_damaged(
-    verify: bool, settings: RestoreSettings, scene: Callable[..., Scene]
+    proof: ProofLevel, settings: RestoreSettings, scene: Callable[..., Scene]
 ) -> None:
     here = scene()
-    settings = replace(settings, verify=verify)
+    settings = replace(settings, proof=proof)
     there = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file"}
     here.create(there)
     here.publish("orders.mine")

@@ -8,12 +8,13 @@ import pytest
 
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.restore_report import tell_report
+from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.planning.model import SendAs
 from tests.planning.copies.test_copies import ORIGIN, plan
 
-WHOLE = RestoredStream("A", "A", 1, 10, "", True, SendAs.V1)
+WHOLE = RestoredStream("A", "A", 1, 10, "", ProofLevel.FULL, SendAs.V1)
 
 
 @pytest.mark.parametrize(
