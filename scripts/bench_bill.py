@@ -33,6 +33,7 @@ STREAM = "S00000"  # as `stream_names` calls the first
 SEGMENT_BYTES = 64 << 10
 NIGHTS = 14
 FORGOTTEN = 10
+SHORT_NIGHTS = 4  # then two are forgotten
 REAL_SEGMENT_BYTES = 32 << 20
 TERABYTES = (1, 10)
 YEAR_SECONDS = 365 * 86_400
@@ -88,7 +89,7 @@ def on_a_line(small: Measured, large: Measured, name: str, segments: float) -> A
     )
 
 
-def measure(segments: int, store: S3Server, folder: Path) -> Measured:
+def measure(segments: int, nights: int, store: S3Server, folder: Path) -> Measured:
     """Make a repository of about so many segments, and run everything on it."""
     name = f"bill-{segments}"
     repo = f"s3://{BUCKET}/{name}"
@@ -102,7 +103,7 @@ def measure(segments: int, store: S3Server, folder: Path) -> Measured:
         first, _ = commands.cost("first backup", "backup", *source)
         made, stored = _stored(store, name)
         asked = {"first": Asked.of(first, written=stored)}
-        for _ in range(NIGHTS):
+        for _ in range(nights):
             publish(server.url, STREAM, made * SEGMENT_BYTES // MESSAGE_BYTES // 100, text)
             _, before = _stored(store, name)
             night, _ = commands.cost("a night", "backup", *source)
@@ -110,11 +111,11 @@ def measure(segments: int, store: S3Server, folder: Path) -> Measured:
             asked["night"] = Asked.of(night, read=night.read_bytes, written=_stored(store, name)[1] - before)
         restored, _ = commands.cost("a restore", "restore", "latest", "-s", target.url, "-r", repo)
         asked["restore"] = Asked.of(restored, read=_stored(store, name)[1])
-        scene = Scene(commands, repo, server, target, Extent(segments, 1, NIGHTS + 1), text, ("", ""))
+        scene = Scene(commands, repo, server, target, Extent(segments, 1, nights + 1), text, ("", ""))
         followed = follow_cost(scene, 20)
         asked["follow"] = Asked.of(followed, read=followed.read_bytes, written=followed.written_bytes)
         listed = sorted(commands.run("list", "-r", repo)["backups"], key=lambda one: str(one["created"]))
-        oldest = [one["backup"] for one in listed[:FORGOTTEN]]
+        oldest = [one["backup"] for one in listed[: FORGOTTEN if nights >= NIGHTS else 2]]
         pruned, _ = commands.cost("a prune", "forget", *oldest, "--prune", "--grace", "0s", "-r", repo)
         asked["prune"] = Asked.of(pruned)
     return Measured(made, asked)
@@ -204,7 +205,7 @@ def main() -> None:
         store = stack.enter_context(S3Server())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jsbackup-bill-")))
         for size in sizes:
-            measured.append(measure(size, store, folder))
+            measured.append(measure(size, SHORT_NIGHTS if asked.short else NIGHTS, store, folder))
             print(f"{measured[-1].segments} segments: measured", file=sys.stderr, flush=True)
     rows = bill(*measured)
     print(json.dumps({"rows": rows}, indent=2) if asked.json else table(rows))
