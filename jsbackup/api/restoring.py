@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
@@ -19,8 +19,6 @@ from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
 from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.api.worker import Work, Worker, twins
-from jsbackup.config import environment
-from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.preview import preview_restore
@@ -32,17 +30,15 @@ from jsbackup.failure import all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
-from jsbackup.planning.obfuscation_file import keeping_names
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.chosen_streams import needed_by
-from jsbackup.planning.typed_options import restore_options
+from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
-from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
     "PlannedRestore",
@@ -202,7 +198,7 @@ def _restore(
         opened = repository._opened()
         with (
             _reading(opened, "restore", worker, lock_timeout_seconds),
-            _keeping_obfuscated(typed["obfuscation_key"], options.reshape),
+            keeping_obfuscated(typed["obfuscation_key"], options.reshape),
         ):
             search = _search(opened, source, options)
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
@@ -277,13 +273,6 @@ def _reading(
         note=_log.warning,
         sleep=worker.sleep,
     )
-
-
-def _keeping_obfuscated(key_file: str | None, reshape: Reshape) -> AbstractContextManager[None]:
-    """Make the key file while a copy is made, and add the names to it (`obfuscation_file.py`)."""
-    if reshape.obfuscation is None or key_file is None:
-        return nullcontext()
-    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names)
 
 
 def _search(repository: Repository, source: Backup | BackupRepository, options: RestoreOptions) -> BackupSearch:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.config import environment, parse_glob
@@ -22,7 +24,7 @@ from jsbackup.transforms.subject_map import SubjectMaps
 if TYPE_CHECKING:
     from jsbackup.transforms.obfuscate.messages import Obfuscation
 
-__all__ = ["rename_options", "reshape_options", "restore_options"]
+__all__ = ["keeping_obfuscated", "rename_options", "reshape_options", "restore_options"]
 
 
 def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
@@ -98,3 +100,16 @@ def _overrides(typed: Mapping[str, Any]) -> dict[str, Any]:
         if typed[option] is not None and name in found:
             raise UsageError(f"--{option} and --set {name} exclude each other")
     return found
+
+
+def keeping_obfuscated(
+    key_file: str | None, reshape: Reshape, *, whole: Path | None = None
+) -> AbstractContextManager[None]:
+    """Make the key file of --obfuscate while a copy is made, and add the names to it (`obfuscation_file.py`); nothing
+    without --obfuscate. `whole`: where the copy appears completely or not at all.
+    """
+    if reshape.obfuscation is None or key_file is None:
+        return nullcontext()
+    from jsbackup.planning.obfuscation_file import keeping_names
+
+    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names, whole=whole)

@@ -16,7 +16,7 @@ import click
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import GIVEN, Shared, jobs_option, write_options
 from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
-from jsbackup.cli.options.reshaping import keeping_obfuscated, mask_key_options
+from jsbackup.cli.options.reshaping import mask_key_options
 from jsbackup.cli.options.restore_options import Asked, live_planning_options, window_option
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
@@ -98,6 +98,7 @@ def clone(
     from jsbackup.engine.clone.clone import run_clone
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+    from jsbackup.planning.typed_options import keeping_obfuscated
 
     start_log(shared)
     options = asked.options()

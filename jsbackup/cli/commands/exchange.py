@@ -22,7 +22,6 @@ from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.reshaping import (
     about_messages,
-    keeping_obfuscated,
     mask_key_names,
     refuse_obfuscation,
     reshaping_options,
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-# Messages are private; configs are meant to be shared.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# Messages are private; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
 _KEY_SUFFIX = ".keys.json"  # of the key file beside an obfuscated copy, as with the nats CLI
 
@@ -318,6 +317,8 @@ def export(
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
     options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
+    from jsbackup.planning.typed_options import keeping_obfuscated
+
     whole = None if "://" in directory else Path(directory)
     keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape, whole=whole)
     if kind in WRITTEN_FORMATS:

@@ -12,7 +12,7 @@ from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.reshaping import keeping_obfuscated, mask_key_options, refuse_obfuscation
+from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
@@ -166,6 +166,8 @@ def restore(
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
         return spread_restore(shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout)
+    from jsbackup.planning.typed_options import keeping_obfuscated
+
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (

@@ -5,7 +5,6 @@ needed: `--help` and completion load this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.transforms.reshape import Reshape
 
@@ -29,7 +26,6 @@ __all__ = [
     "RESHAPING",
     "UNMASKABLE",
     "about_messages",
-    "keeping_obfuscated",
     "mask_key_names",
     "mask_key_options",
     "refuse_obfuscation",
@@ -253,19 +249,6 @@ def transform_options(typed: Mapping[str, Any], streams: Iterable[str], consumer
 def about_messages(typed: Mapping[str, Any]) -> list[str]:
     """Return the options that were typed and are about messages."""
     return [f"--{name.replace('_', '-')}" for name in _OF_MESSAGES if typed[name] not in (None, (), False)]
-
-
-def keeping_obfuscated(
-    key_file: str | None, reshape: Reshape, *, whole: Path | None = None
-) -> AbstractContextManager[None]:
-    """Make the key file of --obfuscate while a copy is made, and add the names to it (`obfuscation_file.py`); nothing
-    without --obfuscate. `whole`: where the copy appears completely or not at all.
-    """
-    if reshape.obfuscation is None or key_file is None:
-        return nullcontext()
-    from jsbackup.planning.obfuscation_file import keeping_names
-
-    return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names, whole=whole)
 
 
 def refuse_obfuscation(reshape: Reshape, what: str) -> None:

@@ -17,7 +17,6 @@ from jsbackup.cli.options.jobs import SparkChoice, check_spark_options, choose_s
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.reshaping import (
-    keeping_obfuscated,
     mask_key_names,
     refuse_obfuscation,
     reshaping_options,
@@ -102,6 +101,8 @@ def transform(
     options.reshape.masks.check_secret(key.secret())
     if where.is_elsewhere:
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
+    from jsbackup.planning.typed_options import keeping_obfuscated
+
     place = place_given(shared)
     repository = place.open()
     repository.documents.ensure_writable()
