@@ -87,9 +87,6 @@ _CALLS_OUT: Final = re.compile(
 _NO_FILES: Final = "spark.sql.runSQLOnFiles"
 
 
-# What a query begins with, after comments and brackets.
-
-
 @contextmanager
 def only_plain(session: SparkSession, sql: str, views: Collection[str]) -> Iterator[None]:
     """Allow running `sql` inside, if it is one query that only reads `views`, which must exist already.

@@ -9,11 +9,8 @@ growth of streams, `direct_stats.py` the same without Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
@@ -21,7 +18,7 @@ from jsbackup.pipeline.jobs.distribution import measure_distributions
 from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.headers import message_id
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import Progress
 from jsbackup.repository.read.growth import growth_of
@@ -57,8 +54,7 @@ def collect_stats(
         try:
             rows = stats_by_subject(counts, most_subjects).collect()
         finally:
-            with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
-                counts.unpersist()
+            unpersist(counts)
         repeated = {row.stream: row.duplicates for row in _duplicates(frame).collect()} if duplicates else {}
     distributions = measure_distributions(OnSpark(backup.session), backup.place, streams, progress)
     growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])

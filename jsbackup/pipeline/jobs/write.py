@@ -9,12 +9,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,7 +23,7 @@ from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.session.connect import is_remote
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
@@ -110,8 +107,7 @@ def write_streams(
 
 def _release(table: TableStream) -> None:
     if table.release:
-        with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
-            table.frame.unpersist()
+        unpersist(table.frame)
 
 
 def _written(

@@ -23,15 +23,13 @@ import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.queries.query_model import Answer, view_names
+from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, view_names
 from jsbackup.repository.manifest import StreamBackup
 
 if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["NotUnderstood", "require_duckdb", "run_duckdb_query", "why_not_duckdb"]
-
-_HINT: Final = "Write one SELECT over the streams of the backup; it may begin with WITH."
 
 # Views of so many streams take longer to make than Spark takes to start.
 _MOST_STREAMS: Final = 1000
@@ -141,9 +139,9 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except duckdb.PermissionException as error:
-        raise UsageError(f"queries may only read the backup: {_line(error)}", hint=_HINT) from error
+        raise UsageError(f"queries may only read the backup: {_line(error)}", hint=QUERY_HINT) from error
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException) as error:
-        raise NotUnderstood(f"DuckDB does not understand the query: {_line(error)}", hint=_HINT) from error
+        raise NotUnderstood(f"DuckDB does not understand the query: {_line(error)}", hint=QUERY_HINT) from error
     except duckdb.InterruptException as error:
         raise KeyboardInterrupt from error
     except duckdb.Error as error:
@@ -164,10 +162,10 @@ def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     import duckdb
 
     if not sql.isprintable() and any("\ud800" <= character <= "\udfff" for character in sql):
-        raise UsageError("the query is not valid UTF-8", hint=_HINT)
+        raise UsageError("the query is not valid UTF-8", hint=QUERY_HINT)
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type is not duckdb.StatementType.SELECT:
-        raise UsageError("only plain queries are run, one at a time", hint=_HINT)
+        raise UsageError("only plain queries are run, one at a time", hint=QUERY_HINT)
 
 
 def _make_views(connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql: str) -> None:

@@ -1,4 +1,4 @@
-"""What queries have in common: the names of views, the answer, and what Spark refuses before it starts."""
+"""What queries have in common: the names of views, the answer, and what is refused before an engine starts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ALL_STREAMS = "messages"
 QUERY_HINT: Final = "Write one SELECT over the streams of the backup; it may begin with WITH."
 
 _QUERIES: Final = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
+# What stands before the first word: blanks, brackets and comments.
 _BEGINNING: Final = re.compile(r"(?:[\s(;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?P<word>\w*)", re.DOTALL)
 
 

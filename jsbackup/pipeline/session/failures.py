@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -16,7 +17,13 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from jsbackup import errors
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 
-__all__ = ["plain_message", "spark_errors"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["SPARK_FAILURES", "plain_message", "spark_errors", "unpersist"]
+
+SPARK_FAILURES = (PySparkException, Py4JError, OSError)
+"""What calls of Spark raise; the last if its Java has ended."""
 
 _OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
@@ -35,6 +42,12 @@ def spark_errors(doing: str) -> Iterator[None]:
         raise _translated(doing, error) from error
     except OSError as error:  # the connection to the JVM
         raise JsBackupError(f"{doing} failed: Spark has ended ({error})") from error
+
+
+def unpersist(frame: DataFrame) -> None:
+    """Let go of what was persisted of a frame, if Spark has not ended."""
+    with suppress(*SPARK_FAILURES):
+        frame.unpersist()
 
 
 def plain_message(error: PySparkException) -> str:

@@ -22,9 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.config import environment, environment_with
@@ -33,6 +31,7 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
 from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
+from jsbackup.pipeline.session.failures import SPARK_FAILURES
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
 from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
@@ -99,7 +98,7 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
             if archive is not None:
                 archive.keep()
         finally:
-            with suppress(PySparkException, Py4JError, OSError):  # its JVM may have ended already
+            with suppress(*SPARK_FAILURES):  # its JVM may have ended already
                 session.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -163,12 +162,12 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
     try:
         try:
             session = _launch(master, conf, wrap_java(java, folder / "java", log, archive), settings.wait_seconds)
-        except (PySparkException, Py4JError, OSError):
+        except SPARK_FAILURES:
             if archive is None or not archive.remove_if_refused(log):
                 raise
             archive = None
             session = _launch(master, conf, wrap_java(java, folder / "java-again", log), settings.wait_seconds)
-    except (PySparkException, Py4JError, OSError) as error:
+    except SPARK_FAILURES as error:
         said = _tail(log) or " ".join(str(error).split())[:400]
         raise JsBackupError(f"Spark does not start: {said}") from error
     if archive is not None:

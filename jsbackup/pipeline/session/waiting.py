@@ -10,13 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 
 __all__ = ["WAIT_SECONDS", "bounded_wait", "wait_for_executor"]
 
@@ -30,7 +28,7 @@ _QUIET_SECONDS, _AGAIN_SECONDS = 15.0, 60.0
 # What is given up may only be about to start: try again.
 _END_PAUSE_SECONDS = 0.5
 
-_FAILURES = (PySparkException, Py4JError, OSError, JsBackupError)
+_FAILURES = (*SPARK_FAILURES, JsBackupError)
 
 
 @contextmanager

@@ -10,22 +10,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.export import TableFormat
 from jsbackup.pipeline.tables.line_files import read_lines
 from jsbackup.repository.names import decode_name, encode_name
@@ -91,8 +88,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         try:
             _check_single(frame, table.stream)
         except BaseException:
-            with suppress(PySparkException, Py4JError, OSError):  # Spark may have ended
-                frame.unpersist()
+            unpersist(frame)
             raise
     return frame
 

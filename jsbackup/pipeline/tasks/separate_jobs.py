@@ -13,14 +13,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JError
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 
 __all__ = ["is_repeated", "run_apart"]
@@ -86,7 +84,7 @@ def run_apart(
 def _cancel(jobs: _Jobs, running: Collection[Future[object]]) -> None:
     # Repeatedly: jobs that are still being planned are not cancelled.
     for _ in range(_END_ATTEMPTS):
-        with suppress(PySparkException, Py4JError, OSError):
+        with suppress(*SPARK_FAILURES):
             jobs.cancel()
         if not wait(running, _END_PAUSE_SECONDS).not_done:
             break

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote, watched_remote
-from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
 
@@ -152,7 +150,7 @@ def _watch(
     reported = 0
     while not over.wait(_LOOK_SECONDS):
         # A session that is being stopped may raise various errors, which do not matter here.
-        with suppress(PySparkException, Py4JError, OSError):
+        with suppress(*SPARK_FAILURES):
             done = tasks = 0
             for job in tracker.getJobIdsForGroup(group):
                 found = tracker.getJobInfo(job)
