@@ -144,9 +144,8 @@ class StoredSupply:
         self._secret = secret
         self._level = level
         self._chance = chance or random.Random()
-        self._sent_as = ""  # the stream that was sent last; of it:
-        self._tally: SubjectTally | None = None
-        self._marks: SentMarks | None = None
+        self._sent_as = ""  # the stream that was sent last, and what was noted of it for its proof:
+        self._noted: SubjectTally | SentMarks | None = None
 
     connected = True
 
@@ -193,11 +192,12 @@ class StoredSupply:
 
     def _watch(self, name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
         """Return what notes of the batches of stream `name` that is sent what its proof needs."""
-        self._sent_as = name
-        self._tally = SubjectTally() if self._level is ProofLevel.QUICK else None
-        self._marks = SentMarks() if self._level is ProofLevel.SAMPLE else None
-        watching = self._tally or self._marks
-        return watching.watch if watching else iter
+        self._sent_as, self._noted = name, None
+        if self._level is ProofLevel.QUICK:
+            self._noted = SubjectTally()
+        elif self._level is ProofLevel.SAMPLE:
+            self._noted = SentMarks()
+        return self._noted.watch if self._noted else iter
 
     async def sent_before(self, action: Action) -> Sent:
         """Return the result of `send` in another process. Raises IntegrityError and StoreError."""
@@ -227,14 +227,14 @@ class StoredSupply:
 
     async def _agrees(self, js: JetStream, action: Action, sent: Sent, advance: Advance) -> bool:
         """Return whether all that is compared is the same, if that is not everything. Raises NatsError."""
-        if self._sent_as != action.name or not (self._tally or self._marks):
+        if self._sent_as != action.name or self._noted is None:
             return False
         info, state = await js.stream(action.name), state_to_restore(sent.entry)
         if not state_agrees(info, state):
             return False
-        if self._tally:
-            return await subjects_agree(js, info, self._tally)
-        windows = windows_of(state, self._marks.marks if self._marks else [], self._chance)
+        if isinstance(self._noted, SubjectTally):
+            return await subjects_agree(js, info, self._noted)
+        windows = windows_of(state, self._noted.marks, self._chance)
         read = partial(self._messages_in, action, sent.entry)
         return bool(windows) and await sample_agrees(js, info, windows, read, advance=advance)
 
