@@ -17,7 +17,6 @@ to 2 GiB when decompressed. The repository compares SHA-256 before it decodes.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
+from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.paged import PagedFile
 from jsbackup.strict_json import read_json
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_BYTES",
     "FORMAT_VERSION",
-    "ZSTD",
-    "Compression",
     "GroupBounds",
     "Probe",
     "SegmentEncoder",
@@ -59,11 +57,6 @@ _METADATA_KEY = b"jsbackup.segment"
 # from 1 to 2 MiB, by 1.7 % to 4, by 1.3 % to 8 and 0.9 % to 16; reading falls from 1.1 GB/s at 4 MiB to 0.7 at 8 and
 # 0.3 at 16, where a group no longer fits the caches. 4 MiB is also what a reader of one message must fetch and hold.
 BATCH_BYTES = 4 << 20
-
-# Level 1: that JSON 5.9 times smaller at 430 MB/s; 3 is slower (330) and no smaller; 6 gains 2 % at 100 MB/s. What does
-# not compress costs little: 0.037 seconds of a core for 32 MiB of random payloads, and 0.026 without compression.
-_ZSTD_LEVEL = 1
-_ZSTD_LEVELS = range(1, 23)
 
 # Subjects repeat: 1 % smaller with a dictionary. Headers and payloads seldom do, and trying costs a tenth of the speed.
 _DICTIONARY = ["subject"]
@@ -84,30 +77,6 @@ _MAX_ROW_GROUPS = 1 << 16
 _MAX_GROUP_BYTES = 256 << 20
 _MAX_FOOTER_TEXT = 1 << 20
 _MAX_FOOTER_ITEMS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Compression:
-    """How a segment is compressed: with zstd of this level, or not at all (level 0)."""
-
-    level: int = _ZSTD_LEVEL
-
-    def __str__(self) -> str:
-        return "none" if not self.level else "zstd" if self.level == _ZSTD_LEVEL else f"zstd:{self.level}"
-
-    @classmethod
-    def parse(cls, text: str) -> Compression:
-        """Parse `none`, `zstd` or `zstd:LEVEL`. Raises ValueError."""
-        if text in ("none", "zstd"):
-            return cls(0 if text == "none" else _ZSTD_LEVEL)
-        level = text.removeprefix("zstd:")
-        if level == text or not re.fullmatch("[0-9]{1,2}", level, re.ASCII) or int(level) not in _ZSTD_LEVELS:
-            raise ValueError(f"{text[:80]!r} is not none, zstd, or zstd:1 to zstd:{_ZSTD_LEVELS[-1]}")
-        return cls(int(level))
-
-
-ZSTD = Compression()
-"""The usual one."""
 
 
 class SegmentEncoder:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsbackup.errors import UnsupportedError
-from jsbackup.formats.segment import ZSTD, Compression
+from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document

@@ -32,7 +32,7 @@ from jsbackup.errors import (
     RepositoryNotFound,
     UsageError,
 )
-from jsbackup.formats.segment import ZSTD, Compression
+from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access

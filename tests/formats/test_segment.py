@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import segment
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
-from jsbackup.formats.segment import ZSTD, Compression, SegmentEncoder, decode_segment, drop_sequences, split_batch
+from jsbackup.formats.compression import ZSTD, Compression
+from jsbackup.formats.segment import SegmentEncoder, decode_segment, drop_sequences, split_batch
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jsbackup.formats.segment import Compression
+from jsbackup.formats.compression import Compression
 from jsbackup.repository.descriptor import decode_descriptor, encode_descriptor
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore

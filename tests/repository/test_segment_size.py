@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.segment import Compression, SegmentEncoder
+from jsbackup.formats.compression import Compression
+from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import encode_document

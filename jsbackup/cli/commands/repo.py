@@ -6,7 +6,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -26,10 +25,8 @@ from jsbackup.cli.output.output import format_bytes
 from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
+from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.tool import TOOL
-
-if TYPE_CHECKING:
-    from jsbackup.formats.segment import Compression
 
 __all__ = ["COMMANDS"]
 
@@ -74,14 +71,16 @@ def init(
             "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
         )
     if new_keys is None:
-        repository = make_repository(shared, repository_id, segment_bytes=segment_bytes, compression=how)
+        repository = make_repository(shared, repository_id, segment_bytes=segment_bytes, compression=how or ZSTD)
     elif file is None:
         raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
     else:
         from jsbackup.repository.crypto.writer_key import encode_writer_key
 
         with new_key_file(file, encode_writer_key(new_keys.writer_key)):
-            repository = make_repository(shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how)
+            repository = make_repository(
+                shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how or ZSTD
+            )
     output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 
     def text() -> None:
@@ -123,8 +122,6 @@ def _parse_segment_size(text: str) -> int:
 
 
 def _parse_compression(text: str) -> Compression:
-    from jsbackup.formats.segment import Compression
-
     try:
         return Compression.parse(text)
     except ValueError as error:

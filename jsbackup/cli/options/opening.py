@@ -28,6 +28,7 @@ from jsbackup.config import (
     target_reference,
 )
 from jsbackup.errors import NoFolder, RepositoryNotFound, UsageError
+from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import S3Settings
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
@@ -36,7 +37,6 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.formats.segment import Compression
     from jsbackup.repository.crypto.keys import GivenKeys
     from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.repository import Repository
@@ -158,13 +158,12 @@ def make_repository(
     new_keys: NewKeys | None = None,
     *,
     segment_bytes: int | None = None,
-    compression: Compression | None = None,
+    compression: Compression = ZSTD,
 ) -> Repository:
     """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain.
 
-    `segment_bytes` is the size of its segments, raw, and `compression` is theirs; as usual where they are None.
+    `segment_bytes` is the size of its segments, raw, the usual one if it is None; `compression` is theirs.
     """
-    from jsbackup.formats.segment import Compression
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.segment_size import SEGMENT_BYTES
 
@@ -175,7 +174,7 @@ def make_repository(
         tool=TOOL,
         new_keys=new_keys,
         segment_bytes=segment_bytes or SEGMENT_BYTES,
-        compression=compression or Compression(),
+        compression=compression,
     )
 
 

@@ -19,7 +19,7 @@ from jsbackup.errors import (
     UnsupportedError,
     UsageError,
 )
-from jsbackup.formats.segment import ZSTD
+from jsbackup.formats.compression import ZSTD
 from jsbackup.model import Check
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NO_KEYS, GivenKeys

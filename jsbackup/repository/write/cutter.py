@@ -21,9 +21,10 @@ from dataclasses import replace
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
+from jsbackup.formats.compression import Compression
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.gaps import GapDigest
-from jsbackup.formats.segment import Compression, SegmentEncoder, decode_segment
+from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.memory import give_back, stay_small
 from jsbackup.repository import layout
 from jsbackup.repository.background import Aftermath
