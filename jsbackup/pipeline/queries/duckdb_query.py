@@ -1,7 +1,8 @@
 """SQL over a backup by DuckDB, in this process: the views and columns of `query.py`, in a second instead of ten.
 
-DuckDB reads plain segments in a folder through pyarrow, which checks the checksums of their pages. It cannot open files
-itself, nor load extensions, and its settings cannot be changed by a statement: so a query only reads the views.
+DuckDB reads plain segments in a folder through pyarrow. Those of the streams that a query names are compared with the
+manifest first, because the checksums of pages do not tell everything. It cannot open files itself, nor load extensions,
+and its settings cannot be changed by a statement: so a query only reads the views.
 
 What is not UTF-8 differs from Spark: `text` and `headers` are null then, and a subject has escapes (`\\xFF`).
 """
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,10 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, view_names
-from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,6 +39,8 @@ __all__ = ["NotUnderstood", "require_duckdb", "run_duckdb_query", "why_not_duckd
 # Views of so many streams take longer to make than Spark takes to start.
 _MOST_STREAMS: Final = 1000
 _BATCH_ROWS: Final = 1000
+_THREADS: Final = 2
+_INTERRUPT_SECONDS: Final = 0.1
 
 _SCHEMA: Final = pa.schema(
     [
@@ -95,7 +102,7 @@ def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int) -> Answe
     Raises:
         NotUnderstood: it does not parse, or names what does not exist.
         UsageError: it does not only read the views.
-        FormatError: a segment cannot be read.
+        FormatError: a segment cannot be read, or is not the one that was stored.
         JsBackupError: it fails.
     """
     require_duckdb()
@@ -104,17 +111,34 @@ def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int) -> Answe
         with _errors(), _connected(folder) as connection:
             _make_views(connection, backup, sql)
             _check(connection, sql)
-            reader = pa.RecordBatchReader.from_stream(connection.sql(sql))
-            types = [field.type for field in reader.schema]
-            rows: list[tuple[Any, ...]] = []
-            for batch in reader:
-                columns = [_values(array, kind) for array, kind in zip(batch.columns, types, strict=True)]
-                rows += zip(*columns, strict=True)
-                if len(rows) > most_rows:
-                    break
-            return Answer(tuple(reader.schema.names), rows[:most_rows], len(rows) > most_rows)
+            return _interruptible(connection, partial(_answer, connection, sql, most_rows))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int) -> Answer:
+    reader = pa.RecordBatchReader.from_stream(connection.sql(sql))
+    types = [field.type for field in reader.schema]
+    rows: list[tuple[Any, ...]] = []
+    for batch in reader:
+        columns = [_values(array, kind) for array, kind in zip(batch.columns, types, strict=True)]
+        rows += zip(*columns, strict=True)
+        if len(rows) > most_rows:
+            break
+    return Answer(tuple(reader.schema.names), rows[:most_rows], len(rows) > most_rows)
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
+    """Do the work in another thread: a thread in which DuckDB works learns of no Ctrl-C before the query ends."""
+    with ThreadPoolExecutor(1, thread_name_prefix="query") as pool:
+        done = pool.submit(work)
+        try:
+            return done.result()
+        except BaseException:
+            while not done.done():  # what has not begun yet cannot be interrupted
+                connection.interrupt()
+                wait([done], _INTERRUPT_SECONDS)
+            raise
 
 
 @contextmanager
@@ -175,14 +199,31 @@ def _make_views(connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql
     readable = {stream.name: stream for stream in backup.streams()}
     of_all = any(stream is None and name in words for name, stream in names.items())
     made: dict[str, str] = {}  # the queries, by stream
+    objects = backup.place.open().objects
     for name, of in names.items():
         if of in readable and (of_all or _quoted(name)[1:-1].casefold() in words):
+            _compare(objects, readable[of])
             made[of] = _select(connection, backup, readable[of], len(made))
             connection.execute(f"CREATE VIEW {_quoted(name)} AS {made[of]}")
     for name, of in names.items():
         if of is None and of_all:
             nothing = _select(connection, backup, None, len(made))
             connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL '.join([*made.values(), nothing])}")
+
+
+def _compare(objects: Objects, stream: StreamBackup) -> None:
+    """Raise FormatError if a segment of the stream is not the one that was stored."""
+
+    def read(ref: SegmentRef) -> None:
+        objects.fetch_sealed(ref)
+
+    try:
+        for _ in in_order((partial(read, ref) for ref in stream.segments), _THREADS):
+            pass
+    except IntegrityError as error:
+        raise FormatError(
+            f"the query failed: a segment cannot be read ({error.message})", hint="See 'jsbackup verify'."
+        ) from error
 
 
 def _select(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -221,7 +223,38 @@ def test_errors_are_ours(kept: Kept, tmp_path: Path) -> None:
         _here(broken, "SELECT max(text) FROM orders")
 
 
+def test_a_segment_that_is_not_the_stored_one_gives_no_answer(tmp_path: Path) -> None:
+    """Checksums of pages do not tell: another stream's segment has good ones, and the footer has none."""
+    kept = keep(tmp_path, {"ORDERS": _messages(random.Random(5), 60), "OTHER": _messages(random.Random(6), 60)})
+    files = sorted((tmp_path / "repo" / "segments").rglob("0*.parquet"))
+    path, other = (next(file for file in files if name in str(file)) for name in ("ORDERS", "OTHER"))
+    whole, sql = path.read_bytes(), "SELECT sum(sequence), max(text) FROM {}"
+    before = _here(kept, sql.format("other"))
+    flipped = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 25)]
+    for content in (other.read_bytes(), *flipped):
+        path.write_bytes(content)
+        for view in ("orders", "messages"):
+            with pytest.raises(FormatError, match="a segment cannot be read") as caught:
+                _here(kept, sql.format(view))
+            assert path.name in caught.value.message and "verify" in (caught.value.hint or "")
+    assert _here(kept, sql.format("other")) == before  # what is not named is not compared
+    path.write_bytes(whole)
+    assert len(_here(kept, sql.format("orders"))) == 1
+
+
 # --- the command ---
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_a_long_query_is_interrupted_at_once(small: Kept, number: signal.Signals, code: int) -> None:
+    sql = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c WHERE a.range * b.range < c.range"
+    line = command_line("query", "latest", sql, "--engine", "duckdb", *small.line)
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        time.sleep(4)
+        assert process.poll() is None
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == code and "interrupted" in said
 
 
 def _query(kept: Kept, *words: str) -> subprocess.CompletedProcess[str]:
