@@ -12,7 +12,7 @@ disables paths as tables, and the few words that call Java or start programs are
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.queries.query_model import QUERY_HINT
+from jsbackup.pipeline.queries.query_model import QUERY_HINT, no_view, view_names
 from jsbackup.pipeline.session.connect import is_remote
+from jsbackup.repository.manifest import StreamBackup
 
 __all__ = ["only_plain"]
 
@@ -88,15 +89,15 @@ _NO_FILES: Final = "spark.sql.runSQLOnFiles"
 
 
 @contextmanager
-def only_plain(session: SparkSession, sql: str, views: Collection[str]) -> Iterator[None]:
-    """Allow running `sql` inside, if it is one query that only reads `views`, which must exist already.
+def only_plain(session: SparkSession, sql: str, streams: Sequence[StreamBackup]) -> Iterator[None]:
+    """Allow running `sql` inside, if it is one query that only reads views of `streams`.
 
     Raises:
         UsageError: it is not such a query.
         ParseException: Spark's parser does not understand it.
     """
     if not is_remote(session):
-        _check_plan(session, sql, {name.lower() for name in views})
+        _check_plan(session, sql, streams)
         yield
         return
     before = session.conf.get(_NO_FILES, None)
@@ -122,13 +123,14 @@ def _check_text(session: SparkSession, sql: str) -> None:
         raise UsageError("the query is not a plain SELECT, or cannot be parsed", hint=QUERY_HINT) from error
 
 
-def _check_plan(session: SparkSession, sql: str, views: Collection[str]) -> None:
+def _check_plan(session: SparkSession, sql: str, streams: Sequence[StreamBackup]) -> None:
+    views = {name.lower() for name in view_names(streams)}
     state = session._jsparkSession.sessionState()
     plan = _Plan(session._jvm)
     plan.walk(state.sqlParser().parsePlan(sql))
     for name in plan.relations:
         if len(name) > 1 or name[0].lower() not in {*views, *plan.made}:
-            raise UsageError(f"the backup has no stream `{'`.`'.join(name)[:200]}`", hint=QUERY_HINT)
+            raise no_view(".".join(name), streams)
     functions = state.functionRegistry()
     for name in plan.functions:
         if len(name) > 1 or not _computes(session._jvm, functions, name[0]):

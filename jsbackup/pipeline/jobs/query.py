@@ -27,7 +27,7 @@ from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 from jsbackup.pipeline.messages.headers import header_map
-from jsbackup.pipeline.queries.query_model import Answer, view_names
+from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
@@ -47,7 +47,6 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
         UsageError: it does not parse, names what does not exist, or does not only read streams (`plain_query.py`).
         JsBackupError: it fails.
     """
-    names = view_names(backup.manifest.streams)
     total = sum(stream.captured.bytes for stream in backup.streams())
     made: list[str] = []
     try:
@@ -55,7 +54,7 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
             stack.enter_context(spark_errors("the query"))
             if is_remote(backup.session):  # Spark Connect checks a query by running it
                 made = make_views(backup, sql)
-            stack.enter_context(only_plain(backup.session, sql, names))
+            stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
             made = made or make_views(backup, sql, narrow=True)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
@@ -68,7 +67,8 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
         tuple(_moment(v) if is_time and v is not None else v for v, is_time in zip(row, times, strict=True))
         for row in found
     ]
-    return Answer(tuple(frame.columns), rows[:most_rows], len(rows) > most_rows)
+    note = note_of_hidden(backup.manifest.streams, sql)
+    return Answer(tuple(frame.columns), rows[:most_rows], len(rows) > most_rows, note)
 
 
 def make_views(backup: BackupFrames, sql: str, *, narrow: bool = False) -> list[str]:

@@ -9,11 +9,13 @@ What is not UTF-8 differs from Spark: `text` and `headers` are null then, and a 
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -26,7 +28,7 @@ import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, view_names
+from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, no_view, note_of_hidden, view_names
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -41,6 +43,7 @@ _MOST_STREAMS: Final = 1000
 _BATCH_ROWS: Final = 1000
 _THREADS: Final = 2
 _INTERRUPT_SECONDS: Final = 0.1
+_NO_TABLE: Final = re.compile(r"Table with name (.+) does not exist!", re.DOTALL)
 
 _SCHEMA: Final = pa.schema(
     [
@@ -101,17 +104,18 @@ def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int) -> Answe
 
     Raises:
         NotUnderstood: it does not parse, or names what does not exist.
-        UsageError: it does not only read the views.
+        UsageError: it does not only read the views, or names a view that no engine has.
         FormatError: a segment cannot be read, or is not the one that was stored.
         JsBackupError: it fails.
     """
     require_duckdb()
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-query-"))
     try:
-        with _errors(), _connected(folder) as connection:
+        with _errors(backup), _connected(folder) as connection:
             _make_views(connection, backup, sql)
             _check(connection, sql)
-            return _interruptible(connection, partial(_answer, connection, sql, most_rows))
+            answer = _interruptible(connection, partial(_answer, connection, sql, most_rows))
+            return replace(answer, note=note_of_hidden(backup.manifest.streams, sql))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -125,7 +129,14 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int) -> 
         rows += zip(*columns, strict=True)
         if len(rows) > most_rows:
             break
-    return Answer(tuple(reader.schema.names), rows[:most_rows], len(rows) > most_rows)
+    return Answer(tuple(map(_heading, reader.schema.names)), rows[:most_rows], len(rows) > most_rows)
+
+
+def _heading(name: str) -> str:
+    """Return the name of a column without a name, as Spark and the manifest give it: `max(sequence)`."""
+    if not name.endswith(")"):
+        return name
+    return re.sub(r'"(\w+)"', r"\1", name).replace("count_star()", "count(1)")
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
@@ -157,14 +168,18 @@ def _connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(backup: ChosenBackup) -> Iterator[None]:
     import duckdb
 
     try:
         yield
     except duckdb.PermissionException as error:
         raise UsageError(f"queries may only read the backup: {_line(error)}", hint=QUERY_HINT) from error
-    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException) as error:
+    except duckdb.CatalogException as error:
+        if (found := _NO_TABLE.search(str(error))) and not _is_view(found[1], backup):
+            raise no_view(found[1], backup.manifest.streams) from error
+        raise NotUnderstood(f"DuckDB does not understand the query: {_line(error)}", hint=QUERY_HINT) from error
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.SyntaxException) as error:
         raise NotUnderstood(f"DuckDB does not understand the query: {_line(error)}", hint=QUERY_HINT) from error
     except duckdb.InterruptException as error:
         raise KeyboardInterrupt from error
@@ -174,6 +189,11 @@ def _errors() -> Iterator[None]:
         raise FormatError(
             f"the query failed: a segment cannot be read ({' '.join(str(error).split())[:300]})"
         ) from error
+
+
+def _is_view(name: str, backup: ChosenBackup) -> bool:
+    """Whether Spark knows the name: it ignores the case of all letters, DuckDB of ASCII ones only."""
+    return name.casefold() in {view.casefold() for view in view_names(backup.manifest.streams)}
 
 
 def _line(error: Exception) -> str:
@@ -275,4 +295,12 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return int(value)
     if isinstance(value, datetime):
         return value if value.tzinfo is None else value.astimezone(UTC)
-    return str(value) if isinstance(value, time | timedelta) else value
+    if isinstance(value, pa.MonthDayNano):
+        return _interval(value)
+    return str(value) if isinstance(value, time) else value
+
+
+def _interval(value: pa.MonthDayNano) -> timedelta | str:
+    """Convert an interval: as Spark's is if it has no months, which have no length."""
+    length = timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
+    return f"{value.months} months {length}" if value.months else length

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from jsbackup.pipeline.queries.query_model import Answer, view_names
+from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["answer_by_manifest"]
@@ -56,7 +56,7 @@ def answer_by_manifest(manifest: Manifest, sql: str) -> Answer | None:
         else:
             names.append(name or f"{extreme.lower()}({of.lower()})")
             row.append(_extreme(streams, extreme.lower() == "min", of.lower()))
-    return Answer(tuple(names), [tuple(row)], False)
+    return Answer(tuple(names), [tuple(row)], False, note_of_hidden(manifest.streams, sql))
 
 
 def _extreme(all_streams: Sequence[StreamBackup], is_least: bool, of: str) -> Any:

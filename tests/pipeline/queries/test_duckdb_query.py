@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import time
@@ -221,6 +222,49 @@ def test_errors_are_ours(kept: Kept, tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(FormatError, match="a segment cannot be read"):
         _here(broken, "SELECT max(text) FROM orders")
+
+
+def test_a_view_that_is_not_there_is_an_error_for_every_engine(
+    tmp_path: Path, kept: Kept, spark: SparkSession, typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alike = keep(tmp_path / "alike", {"Orders": [], "ORDERS": [], "messages": []})
+    first, second = (f"{one.name}_{one.incarnation}" for one in alike.manifest.streams if one.name != "messages")
+    for of, name, said, hint in [
+        (kept, "ordrs", "the backup has no stream ordrs", "Did you mean ORDERS?"),
+        (kept, "nothing", "the backup has no stream nothing", f"Its views: EMPTY, {WIDE}, ORDERS."),
+        (kept, "verbatim", "the messages of stream VERBATIM cannot be queried: they are stored as the", "Restore it"),
+        (alike, "orders", "the names of 2 streams are orders in SQL", f"Their views: {first}, {second}."),
+    ]:
+        frames = open_backup(spark, of.place, of.manifest.id)
+        calls: list[Callable[[str], object]] = [
+            lambda sql, of=of: _here(of, sql),  # type: ignore[misc]
+            lambda sql, frames=frames: run_query(frames, sql, most_rows=1),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=f"^{re.escape(said)}") as caught:
+                call(f"SELECT subject FROM {name}")
+            assert not isinstance(caught.value, NotUnderstood) and hint in (caught.value.hint or "")
+    monkeypatch.setattr(embedded_java, "in_session", lambda: False)
+    done = typed("query", "latest", "SELECT subject FROM ordrs", *kept.line)
+    assert done.code == 2 and "Spark" not in done.err
+    for engine in ("duckdb", "spark"):
+        done = typed("query", "latest", "SELECT count(*) FROM messages", *alike.line, "--engine", engine)
+        assert done.code == 0 and done.err.count("messages is the stream of this name: there is no view of all") == 1
+
+
+def test_columns_without_a_name_have_the_same_heading(small: Kept, spark: SparkSession) -> None:
+    sql = "SELECT count(*), max(sequence), min(time), sum(sequence) FROM orders"
+    theirs = run_query(open_backup(spark, small.place, small.manifest.id), sql, most_rows=1)
+    assert run_duckdb_query(ChosenBackup(small.place, small.manifest), sql, most_rows=1).columns == theirs.columns
+
+
+def test_intervals_are_printed(small: Kept, typed: Type) -> None:
+    sql = "SELECT TIMESTAMP '2026-01-03 01:00:00' - TIMESTAMP '2026-01-01 00:00:00' AS age FROM orders LIMIT 1"
+    for engine in ("duckdb", "spark"):
+        done = typed("query", "latest", sql, *small.line, "--engine", engine, "--json")
+        assert check("query", done)["rows"] == [["2 days, 1:00:00"]], engine
+    done = typed("query", "latest", "SELECT INTERVAL 14 MONTH AS age", *small.line, "--engine", "duckdb", "--json")
+    assert check("query", done)["rows"] == [["14 months 0:00:00"]]
 
 
 def test_a_segment_that_is_not_the_stored_one_gives_no_answer(tmp_path: Path) -> None:

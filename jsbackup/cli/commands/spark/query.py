@@ -9,7 +9,7 @@ import math
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from importlib.util import find_spec
@@ -224,6 +224,8 @@ def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen) -> None:
 
     engine = {"used": chosen.engine.value, "why": chosen.why}
     shared.output.result({"columns": list(answer.columns), "rows": rows, "more": answer.more, "engine": engine}, text)
+    if answer.note:
+        shared.output.note(answer.note)
     if answer.more:
         shared.output.note(f"these are the first {format_count(len(rows), 'row')}; --limit shows more")
 
@@ -245,7 +247,7 @@ def _json_value(value: Any) -> Any:
         return [_json_value(one) for one in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return str(value) if isinstance(value, Decimal | date) else value
+    return str(value) if isinstance(value, Decimal | date | timedelta) else value
 
 
 def _shown(value: Any) -> str:
