@@ -41,6 +41,7 @@ class Overwrites:
         pause_seconds: float = 0.01,
         size: int = 100,
         seed: int = 1,
+        replicas: int = 1,
     ) -> None:
         self.stream = f"KV_{name}"
         self.keys = [f"$KV.{name}.k{number}" for number in range(keys)]
@@ -51,6 +52,7 @@ class Overwrites:
         self._roll_ups = roll_ups
         self._pause_seconds = pause_seconds
         self._size = size
+        self._replicas = replicas
         self._random = random.Random(seed)
         self._written: list[tuple[int, str, bool]] = []  # sequence, key, whether it rolled the key up
         self._failure: BaseException | None = None
@@ -70,6 +72,7 @@ class Overwrites:
             "allow_rollup_hdrs": True,
             "allow_direct": True,
             "deny_delete": True,
+            "num_replicas": self._replicas,
         }
 
     def held(self, last: int) -> set[int]:

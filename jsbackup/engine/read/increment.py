@@ -51,6 +51,7 @@ __all__ = [
     "accept_increment",
     "has_same_ends",
     "intact_segments",
+    "only_in_snapshots",
     "plan_increment",
     "signs_of_loss",
 ]
@@ -298,13 +299,20 @@ def accept_increment(
     """
     if mode is Incremental.ALWAYS:
         return plan
-    if not _no_snapshot(info, version):
-        for consumer in consumers:
-            if _snapshot_has_more(consumer, version):
-                return Whole(f"only a snapshot shows which messages consumer {consumer.name} has not acknowledged")
+    if why := only_in_snapshots(info, consumers, version):
+        return Whole(why)
     if plan.spans and _seconds_apart(plan, info) >= _seconds_whole(plan, info, version):
         return Whole(f"{plan.read_messages} of {plan.whole_messages} messages would have to be read one by one")
     return plan
+
+
+def only_in_snapshots(info: StreamInfo, consumers: Iterable[ConsumerInfo], version: Version) -> str:
+    """Return what only a snapshot of the stream has; "" if nothing, or if none can be made."""
+    if _no_snapshot(info, version):
+        return ""
+    names = (consumer.name for consumer in consumers if _snapshot_has_more(consumer, version))
+    name = next(names, None)
+    return "" if name is None else f"only a snapshot shows which messages consumer {name} has not acknowledged"
 
 
 def _no_snapshot(info: StreamInfo, version: Version) -> bool:

@@ -16,7 +16,9 @@ import pytest
 
 from jsbackup import errors
 from jsbackup.config import ConnectionOptions, parse_glob
+from jsbackup.engine.backup import stream_ranges
 from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import ApiError, JsBackupError, StoreError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import opened_same, place_of
@@ -133,6 +135,12 @@ async def _make(url: str) -> None:
                 await asyncio.sleep(0.01)
 
 
+async def _delete(url: str, stream: str, sequences: Sequence[int]) -> None:
+    async with connected(url) as nc:
+        for sequence in sequences:
+            await call(nc, f"STREAM.MSG.DELETE.{stream}", {"seq": sequence})
+
+
 @pytest.fixture(scope="module")
 def source() -> Iterator[NatsServer]:
     with NatsServer(NEWEST, config=account(PASSWORD, denied=DENIED)) as server:
@@ -185,6 +193,42 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
     }
     now = seen(target.url)
     assert len(now["S005"].messages) == 0 and len(now["S006"].messages) == 10 and len(now) == 40
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_a_huge_stream_is_read_in_ranges_by_executors(
+    encrypted: bool,
+    spark: SparkSession,
+    nats_server: Callable[..., NatsServer],
+    tmp_path: Path,
+    typed: Type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = nats_server(NEWEST)
+    asyncio.run(make_streams(server.url, 2, messages=3000, size_bytes=1000))
+    asyncio.run(_delete(server.url, "S001", (1, 900, 901, 2999)))
+    kept = keep(tmp_path, {}, encrypted=encrypted)
+    writer = ["--writer-key", kept.writer_key] if encrypted else []
+    line = ["backup", "-s", server.url, "-r", kept.place.location, *writer, "--spark-master", "local[2]", "--json"]
+    for name, value in (("_LEAST_STREAM_BYTES", 1), ("_LEAST_BYTES", 300_000), ("_MOST_BYTES", 300_000)):
+        monkeypatch.setattr(stream_ranges, name, value)
+    few = check("backup", typed(*line, "S000"))  # two cores are too few for it to pay
+    assert [one["read"]["how"] for one in few["streams"]] == ["snapshot"]
+    monkeypatch.setattr(stream_ranges, "_is_faster", lambda *_: True)
+    done = check("backup", typed(*line, "--incremental", "never"))
+    assert (done["result"], done["skipped"], done["notes"]) == ("complete", [], [])
+    for stream in done["streams"]:
+        assert stream["read"]["how"] == "messages" and stream["read"]["why"].startswith("in 10 ranges at once; ")
+    alone = jsbackup("backup", "-s", server.url, "-r", tmp_path / "alone").ok()
+    assert digests(done) == digests(alone.document) and len(digests(done)) == 2
+    keys = kept.line[2:]
+    jsbackup("verify", "latest", "-r", kept.place.location, *keys, "--level", "data").ok()
+    again = check("backup", typed(*line))
+    assert {stream["read"]["why"] for stream in again["streams"]} == {UNCHANGED}
+    target = nats_server(NEWEST)
+    jsbackup("restore", "latest", "-r", kept.place.location, *keys, "-s", target.url).ok()
+    assert compare(seen(server.url), seen(target.url)) == []
 
 
 @pytest.mark.nats
