@@ -21,6 +21,7 @@ from jsbackup.exchange.config_files import (
 )
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from tests.exchange.folders import tree
 
@@ -55,9 +56,20 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+def _is_read(config: dict[str, Any]) -> bool:
+    """Whether reading does not refuse one of its values, such as a negative duration."""
+    try:
+        refuse_values("", config)
+    except UsageError:
+        return False
+    return True
+
+
 CONFIGS = st.dictionaries(
     st.sampled_from(["subjects", "max_age", "placement", "größe", "metadata", "new in 2.99"]), VALUES, max_size=4
-)
+).filter(_is_read)
 
 
 @settings(max_examples=50, deadline=None)
