@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +14,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+import jsbackup
+from jsbackup.cli.main import run
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.pipeline.messages import stream_source
 from jsbackup.pipeline.messages.source_options import read_options
@@ -21,8 +25,10 @@ from jsbackup.repository.manifest import Manifest, Result, Selection, Source, St
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness import backups
+from tests.harness.api import call, connected
 from tests.harness.backups import make_repository, store_stream
 from tests.harness.batches import Message
+from tests.harness.servers import NEWEST, NatsServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,3 +237,53 @@ def test_a_query_that_cannot_be_says_why(spark: SparkSession, account: Account, 
         with pytest.raises(PySparkException) as caught:
             doing()
         assert re.search(rf"^jsbackup\.errors\.{sentence}", str(caught.value), re.MULTILINE), str(caught.value)
+
+
+@pytest.mark.nats
+def test_backups_of_a_server_are_followed(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
+    server = nats_server(NEWEST)
+    repository = jsbackup.open(tmp_path / "repo", create=True)
+    subjects = {"name": "ORDERS", "subjects": ["orders.*"]}
+
+    async def change(deleted: bool, purged: int, published: int) -> None:
+        async with connected(server.url) as nc:
+            if deleted:
+                await call(nc, "STREAM.DELETE.ORDERS", {})
+            await call(nc, "STREAM.CREATE.ORDERS", subjects)
+            if purged:
+                await call(nc, "STREAM.PURGE.ORDERS", {"seq": purged + 1})
+            for number in range(published):
+                await nc.publish(f"orders.{number % 3}", b"x" * 100)
+            await nc.flush()
+
+    def back_up(*, deleted: bool = False, purged: int = 0, published: int = 0) -> str:
+        asyncio.run(change(deleted, purged, published))
+        try:
+            return jsbackup.backup(server.url, repository).id
+        except IncompleteError as error:  # it says that this is another stream than before
+            return str(error.result.id)
+
+    def step(at: dict[str, Any] | None = None, **options: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+        """By a reader of its own each time, as a query that was stopped."""
+        given = read_options({"path": str(tmp_path / "repo"), **options})
+        reader = BackupStreamReader(given, ("stream", "sequence"))
+        at = reader.initialOffset() if at is None else json.loads(json.dumps(at))
+        end = reader.latestOffset(at, ALL)
+        return read(reader, at, end), end
+
+    back_up(published=30)
+    found, at = step()
+    assert found == of("ORDERS", range(1, 31))
+    back_up(purged=10, published=5)
+    back_up(purged=34)
+    found, at = step(at)
+    assert found == of("ORDERS", range(31, 36)) and step(at)[0] == []
+    back_up(deleted=True, published=3)
+    found, at = step(at)
+    assert found == of("ORDERS", range(1, 4))
+    unread = back_up(published=4)
+    back_up(purged=5, published=1)
+    assert run(["forget", unread, "--prune", "-r", str(tmp_path / "repo")]) == 0
+    with pytest.raises(IncompleteError, match=rf"backup {unread} was forgotten .*lacks 2 of the messages 4 to 8"):
+        step(at)
+    assert step(at, failOnDataLoss="false")[0] == of("ORDERS", range(6, 9))
