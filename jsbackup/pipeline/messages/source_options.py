@@ -152,13 +152,20 @@ def options_of(place: RepositoryRef) -> dict[str, str]:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Put the hint of an error behind its message: of an error in another process Spark shows the message only."""
+    """Put the hint of an error behind its message: of an error in another process Spark shows the message only.
+    Options of the command line that it names become those of the data source.
+    """
     try:
         yield
     except JsBackupError as error:
         if error.hint is None:
             raise
-        raise error.with_message(f"{error.message}. {error.hint}") from None
+        hint = re.sub(r"--([a-z][a-z0-9-]+)(?: [A-Z]+)?", _as_option, error.hint)
+        raise error.with_message(f"{error.message}. {hint}") from None
+
+
+def _as_option(found: re.Match[str]) -> str:
+    return f"the option '{found[1]}'" if found[1] in _NAMES.values() else found[0]
 
 
 def _name_of(given: str) -> str:

@@ -76,7 +76,7 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._only: frozenset[str] | None = None  # with Trigger.AvailableNow: the backups that were there then
         self._looked: tuple[float, list[str]] | None = None
-        self._through: set[str] = set()  # backups without anything that is behind `_start`
+        self._through: set[str] = set()  # backups, also forgotten ones, without anything that is behind `_start`
         self._start: StreamOffsets | None = None
         self._idle: tuple[StreamOffsets, list[str]] | None = (
             None  # when nothing was new: from where, and what was there
@@ -126,7 +126,7 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = (before, end, walk.ranges)
             # They have nothing behind the end either, but for streams whose sequences are given again.
             if not walk.has_turned:
-                self._start = end
+                self._start, self._through = end, set(_since(list(self._through), end.backup))
             return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -219,7 +219,7 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> BackupWalk:
         return BackupWalk(
             start,
-            frozenset(there),
+            self._through.union(there),
             sequences=partial(_sequences, repository),
             told=self._tell_loss,
             limits=limits,

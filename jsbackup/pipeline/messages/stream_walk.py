@@ -80,7 +80,7 @@ class ReadLimits:
 
 
 class BackupWalk:
-    """A walk from `start`; `there` are the backups in the repository.
+    """A walk from `start`; `there` are the backups in the repository, and those that have been read before.
 
     With `until` it ends where that offset does. `sequences` returns those of a segment. After `add` has returned false,
     no other backup may be added.

@@ -162,6 +162,22 @@ def test_a_backup_forgotten_after_the_plan_is_replaced_or_told(account: Account)
     assert account.reader(failOnDataLoss="false").partitions(start, end) == []
 
 
+def test_a_backup_that_was_looked_at_may_be_forgotten(account: Account) -> None:
+    """As `forget` does with those of `follow` that have nothing new."""
+    reader = account.reader()
+    account.back_up(1, {"ORDERS": range(1, 11)})
+    at = reader.latestOffset(reader.initialOffset(), ALL)
+    same = account.back_up(2, {"ORDERS": range(1, 11)})
+    assert reader.latestOffset(at, ALL) == at
+    account.back_up(3, {"ORDERS": [*range(1, 11), 15, 16]})
+    account.forget(same)
+    end = reader.latestOffset(at, ALL)
+    assert read(reader, at, end) == of("ORDERS", [15, 16])
+    # One that starts now cannot know that.
+    with pytest.raises(IncompleteError, match=rf"backup {same} was forgotten .* lacks 4 of the messages 11 to 16"):
+        account.reader().latestOffset(at, ALL)
+
+
 def test_one_source_is_followed(account: Account, tmp_path: Path) -> None:
     account.back_up(1, {"ORDERS": [1]})
     reader = account.reader()
