@@ -282,7 +282,9 @@ def test_a_command_prints_what_is_shown(session: Session, number: int) -> None:
 def test_a_program_runs_in_the_folder_of_the_repository(session: Session, program: str) -> None:
     line = [sys.executable, "-c", session.told(program)]
     done = subprocess.run(line, capture_output=True, text=True, cwd=session.folder, timeout=400, env=environment())
-    assert (done.returncode, done.stderr) == (0, "")
+    # A Spark that a program starts itself says what it does on stderr.
+    said = "" if "SparkSession.builder" in program and "Traceback" not in done.stderr else done.stderr
+    assert (done.returncode, said) == (0, "")
     assert "orders.us.0" in done.stdout
 
 
@@ -348,6 +350,9 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     packaged = [*(f"manual/{page}" for page in pages), *(f"browse/templates/{name}" for name in templates)]
     for name in (*data, "browse/page.js", *packaged):
         assert f"jsbackup/{name}" in packed
+    # Spark looks for them in the folders of the path.
+    program = "import pkgutil; print([one.name for one in pkgutil.iter_modules() if one.name.startswith('pyspark_')])"
+    assert installed("venv/bin/python", "-c", program) == "['pyspark_jsbackup']\n"
 
 
 def test_what_no_test_types_is_what_ci_runs() -> None:

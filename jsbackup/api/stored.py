@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from jsbackup.api.arguments import as_texts, to_datetime
@@ -15,7 +16,7 @@ from jsbackup.api.connecting import AnyServer, connection_to
 from jsbackup.api.streams import Stream
 from jsbackup.api.worker import blocking
 from jsbackup.config import Glob, nearest, parse_glob
-from jsbackup.errors import UsageError
+from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.keys import GivenKeys
@@ -31,9 +32,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from jsbackup.pipeline.messages.backup_frames import BackupFrames
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Backup", "BackupRepository"]
 
@@ -237,22 +236,32 @@ class Backup:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def spark(self, session: SparkSession) -> BackupFrames:
-        """Return an object that reads it with Spark: `.messages(["ORDERS"])` is a DataFrame. For its columns see
-        `jsbackup help spark`.
+    def spark(
+        self, session: SparkSession, streams: str | Sequence[str] = (), *, columns: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return its messages as a DataFrame of Spark, unordered: those of all streams, or of some by names or
+        patterns, with all columns or some. For the columns see `jsbackup help spark`.
+
+        A stream that is stored in an unknown archive format is left out, unless it is named.
 
         Raises:
-            UsageError: keys were given as bytes or as a passphrase, which executors do not have.
+            UnsupportedError: Spark is not installed, or a named stream is in an unknown archive format.
+            UsageError: there is no such stream or column; or keys were given as bytes or as a passphrase, which
+                executors do not have.
             KeyUnavailable: the messages are encrypted, and no key that reads them was given.
         """
-        from jsbackup.pipeline.messages.backup_frames import open_backup  # pyspark may not be installed
+        if find_spec("pyspark") is None:
+            raise UnsupportedError("Spark is not installed", hint="Install it with `pip install 'jsbackup[spark]'`.")
+        from jsbackup.pipeline.messages.backup_frames import open_backup
+        from jsbackup.pipeline.messages.columns import COLUMNS
 
         if self.repository._in_memory:
             raise UsageError(
                 "executors of Spark cannot have keys that were given in memory",
                 hint="Name key files, or set JSBACKUP_IDENTITY or JSBACKUP_PASSPHRASE where they run.",
             )
-        return open_backup(session, self.repository._place, self.id)
+        frames = open_backup(session, self.repository._place, self.id)
+        return frames.messages(as_texts(streams), as_texts(columns) or COLUMNS)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"

@@ -24,6 +24,8 @@ from jsbackup.transforms.rename import StreamKind, kinds_of
 from jsbackup.transforms.reshape import Reshape
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from jsbackup.api.stored import Backup
     from jsbackup.formats.digest import MessageBatch
     from jsbackup.look.buckets.bucket import KeyValueBucket
@@ -261,6 +263,10 @@ class Stream:
 
         batches = list(self.messages(subject, since=since, until=until))
         return pa.Table.from_batches(batches, schema=None if batches else BATCH_SCHEMA)
+
+    def spark(self, session: SparkSession, *, columns: Sequence[str] = ()) -> DataFrame:
+        """Return its messages as a DataFrame of Spark, with all columns or some. Raises as `Backup.spark`."""
+        return self.backup.spark(session, self.name, columns=columns)
 
     def __repr__(self) -> str:
         return f"<jsbackup stream {self.name} of backup {self.backup.id}>"

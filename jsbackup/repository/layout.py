@@ -77,6 +77,8 @@ __all__ = [
     "StreamFolder",
     "backup_id",
     "backup_id_of",
+    "begun_by",
+    "begun_ns",
     "catalog_generation_of",
     "catalog_key",
     "held_backup_of",
@@ -338,6 +340,23 @@ def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
 
 def _moment(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def begun_by(backup: str, moment_ns: int) -> bool:
+    """Return whether a backup began at this Unix time or before, as its id says: to the second."""
+    return backup.partition("-")[0] <= _moment(moment_ns // 1_000_000_000)
+
+
+def begun_ns(backup: str) -> int:
+    """Return the Unix time at which a backup began, as its id says, in nanoseconds. Raises FormatError for a text that
+    is not an id.
+    """
+    if not is_backup_id(backup):
+        raise FormatError(f"not the id of a backup: {backup[:40]!r}")
+    try:
+        return int(datetime.strptime(backup[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()) * 1_000_000_000
+    except ValueError as error:
+        raise FormatError(f"not the id of a backup: {backup[:40]!r}") from error
 
 
 def is_backup_id(text: str) -> bool:

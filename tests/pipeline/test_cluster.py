@@ -49,6 +49,13 @@ with open_session(SparkSettings(sys.argv[1], conf)) as session:
         if arguments == ["where"]:
             ask = functools.partial(eval, "__import__('jsbackup.formats._kernels_py').__file__")
             code, out = 0, list(OnSpark(session).run("asking", [ask] * 4))
+        elif arguments[0] == "follow":
+            _, repo, checkpoint, table = arguments
+            writing = session.readStream.format("jsbackup").option("columns", "stream,sequence").load(repo).writeStream
+            writing = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).format("parquet")
+            writing.start(table).awaitTermination()
+            rows = session.read.parquet(table).groupBy("stream").count().orderBy("stream").collect()
+            code, out = 0, [session.read.format("jsbackup").load(repo).count(), *map(list, rows)]
         else:
             with contextlib.redirect_stdout(printed):
                 code = run(arguments)
@@ -257,3 +264,11 @@ def test_a_java_that_does_not_do_is_said(tmp_path: Path) -> None:
     kept = keep(tmp_path, {"A": some_messages(3, 1)})
     done = in_shell("stats", "latest", *kept.line, "--spark", "always", JAVA_HOME=str(tmp_path))
     assert (done.code, done.out) == (13, "") and "JAVA_HOME has none" in done.err
+
+
+def test_a_repository_is_read_and_followed_there(driver: Driver, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(300, 200), "B": some_messages(40, 10, seed=2)}, encrypted=False)
+    line = ["follow", kept.place.location, str(tmp_path / "checkpoint"), str(tmp_path / "table")]
+    for _ in range(2):
+        code, rows = driver.type(*line)
+        assert (code, rows) == (0, [340, ["A", 300], ["B", 40]])

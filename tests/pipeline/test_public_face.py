@@ -21,7 +21,23 @@ def test_a_backup_is_read_with_the_session_of_a_notebook(
     store_backup(make_repository(LocalStore(tmp_path / "repo")), count=40)
     monkeypatch.chdir(tmp_path)
     backup = jsbackup.open("repo")[FIRST]
-    frame = backup.spark(spark).messages(["orders"])
-    assert sorted(row.sequence for row in frame.collect()) == sorted(
-        backup["orders"].table().column("sequence").to_pylist()
-    )
+    wanted = sorted(backup["orders"].table().column("sequence").to_pylist())
+    for frame in (
+        backup.spark(spark),
+        backup.spark(spark, "ord*"),
+        backup["orders"].spark(spark, columns=["sequence"]),
+    ):
+        assert sorted(row.sequence for row in frame.collect()) == wanted
+    assert backup["orders"].spark(spark, columns=["sequence"]).columns == ["sequence"]
+    with pytest.raises(jsbackup.errors.UsageError, match="has no stream order"):
+        backup.spark(spark, "order")
+    with pytest.raises(jsbackup.errors.UnsupportedError, match="verbatim is of an archive format"):
+        backup["verbatim"].spark(spark)
+
+
+def test_without_spark_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_backup(make_repository(LocalStore(tmp_path / "repo")))
+    backup = jsbackup.open(tmp_path / "repo")[FIRST]
+    monkeypatch.setattr("jsbackup.api.stored.find_spec", lambda name: None)
+    with pytest.raises(jsbackup.errors.UnsupportedError, match="Spark is not installed"):
+        backup["orders"].spark(None)  # type: ignore[arg-type]

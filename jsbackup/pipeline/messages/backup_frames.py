@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns, ddl
-from jsbackup.pipeline.messages.source import options_of
+from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
@@ -31,7 +31,6 @@ __all__ = ["BackupFrames", "FrameReader", "open_backup"]
 
 _log = logging.getLogger(__name__)
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _STORED = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
 # Streams that are read by a frame of their own.
@@ -91,7 +90,6 @@ class BackupFrames(ChosenBackup):
             streams=json.dumps([stream.name for stream in streams]),
             columns=",".join(names),
             cores=OnSpark(self.session).cores,
-            pushdown=str(self.session.conf.get(_PUSHDOWN, "false")).lower(),
         )
         return source.load()
 

@@ -14,7 +14,7 @@ All are nullable, because Spark makes those of files nullable too, and both ways
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,7 @@ __all__ = [
     "arrow_schema",
     "as_text_subjects",
     "check_columns",
+    "check_types",
     "ddl",
     "rows_alone",
     "shaped",
@@ -70,6 +71,15 @@ def check_columns(names: Sequence[str]) -> tuple[str, ...]:
     if len(set(names)) != len(names) or not names:
         raise UsageError("columns are named once each, and at least one of them")
     return tuple(names)
+
+
+def check_types(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the columns of a given schema, a type for each. Raises `UsageError` for others than ours."""
+    names = check_columns(list(given))
+    for name in names:
+        if given[name] != _SPARK_TYPES[name]:
+            raise UsageError(f"the column {name} is a {_SPARK_TYPES[name]}, not a {given[name][:80]}")
+    return names
 
 
 def ddl(names: Sequence[str]) -> str:

@@ -32,7 +32,8 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.formats.segment import GroupBounds
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.columns import as_text_subjects
-from jsbackup.pipeline.messages.source import BackupSource, options_of
+from jsbackup.pipeline.messages.source import BackupSource
+from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.refs import AnyRef

@@ -41,6 +41,19 @@ with open_session(SparkSettings(remote=sys.argv[1])) as session:
 """
 
 
+# What the data source reads, in a session that has been sent jsbackup. (Streaming queries do not see what was sent.)
+READ = """
+import json, sys
+from jsbackup.pipeline.session.session import SparkSettings, open_session
+_, remote, repo = sys.argv
+with open_session(SparkSettings(remote=remote)) as session:
+    found = [session.read.format("jsbackup").option("stream", "A").load(repo).where("sequence > 10").count()]
+    session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
+    found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
+    print(json.dumps(found))
+"""
+
+
 @pytest.fixture(scope="module")
 def server(s3_server: S3Server) -> Iterator[ConnectServer]:
     for name in ("pyspark", "grpc", "pandas"):
@@ -137,3 +150,17 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: P
         wrong = in_shell("query", "latest", sql, *kept.line, "--spark-remote", server.url)
         assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
     assert not (tmp_path / "out").exists()
+
+
+def test_a_repository_is_read_by_the_data_source_there(server: ConnectServer, tmp_path: Path) -> None:
+    messages = some_messages(300, 200)
+    kept = keep(tmp_path / "r", {"A": messages, "B": some_messages(40, 10, seed=2)})
+    asked = subprocess.run(
+        [sys.executable, "-c", READ, server.url, kept.place.location],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == [sum(one.sequence > 10 for one in messages), 40]

@@ -1,0 +1,1 @@
+"""What builds jsbackup: `pyproject.toml` names `jsbackup_build.py`. Nothing else imports it."""

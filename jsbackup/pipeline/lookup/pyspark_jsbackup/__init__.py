@@ -1,0 +1,13 @@
+"""Lets Spark find the data source `jsbackup`, so that nobody has to register it.
+
+Spark 4.3 imports each top-level module `pyspark_…` that it sees in a folder on the path of its Python, and registers
+its `DefaultSource`. So this one is installed beside `jsbackup`: `pyproject.toml` names the folder above as another one
+that has packages. In an editable install, whose packages no folder on the path has, `jsbackup_build` adds that folder
+to it.
+
+Executors do not need it: what is sent to them names `jsbackup.pipeline.messages.source`.
+"""
+
+from jsbackup.pipeline.messages.source import BackupSource as DefaultSource
+
+__all__ = ["DefaultSource"]

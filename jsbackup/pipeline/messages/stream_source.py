@@ -1,0 +1,291 @@
+"""`spark.readStream.format("jsbackup")`: follows a repository as backups are added to it, by any command.
+
+    spark.readStream.format("jsbackup").option("stream", "ORDERS").load("/backups")
+
+Each message comes once, by stream, incarnation and sequence, from the first backup that has it (`stream_walk.py`). The
+offset (`stream_offsets.py`) is in the checkpoint: a query that is started again goes on behind it. Followed are the
+backups of one source (cluster and account), made from a server: no imports, no transformed ones, none dated in the
+future.
+
+Backups may be committed in another order than they began in, which is that of their ids: a nightly one takes an hour,
+and `follow` makes some in between. So those of the last two days are looked at again, for streams of which a later one
+has not been read.
+
+The reader lives as long as the query, in a process beside the driver. It keeps the ids of backups that it is through
+with, and the ranges of the micro-batch that it has planned; nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from jsbackup.config import Glob, is_chosen, parse_glob
+from jsbackup.errors import IncompleteError, UnsupportedError, UsageError
+from jsbackup.pipeline.messages.bounds import ALL, Bounds
+from jsbackup.pipeline.messages.chosen import choose_streams
+from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence
+from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
+from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits
+from jsbackup.pipeline.session.repository_ref import check_readable, opened
+from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.task_source import freeze_worker
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.read.needed import read_needed
+from jsbackup.repository.read.sources import Wanted, counts, of_one_source
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import is_dated_ahead, summary_of
+
+__all__ = ["BackupStreamReader"]
+
+_log = logging.getLogger(__name__)
+
+# Spark asks for more all the time. A listing is a request to the store.
+_LOOK_SECONDS = 1.0
+# How long a backup may take, between its beginning and its commit, without its messages being left to the next one.
+_LATE_NS = 48 * 3600 * 10**9
+# Manifests that are read at the same time.
+_THREADS = 8
+_GO_ON = "Set the option failOnDataLoss to false to go on with what is there."
+
+
+class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader with the columns `columns`. Its methods raise errors with a sentence (`one_sentence`)."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._only: frozenset[str] | None = None  # with Trigger.AvailableNow: the backups that were there then
+        self._looked: tuple[float, list[str]] | None = None
+        self._through: set[str] = set()  # backups, also forgotten ones, without anything that is behind `_start`
+        self._start: StreamOffsets | None = None
+        self._idle: tuple[StreamOffsets, list[str]] | None = (
+            None  # when nothing was new: from where, and what was there
+        )
+        self._planned: tuple[StreamOffsets, StreamOffsets, list[MessageRange]] | None = None
+
+    # --- where it begins and how far it gets; beside the driver ---
+
+    def initialOffset(self) -> dict[str, Any]:
+        with one_sentence():
+            repository = self._open()
+            start = self._with_origin(repository, StreamOffsets(repository.descriptor.id))
+            if start.origin:
+                chosen = repository.choose(layout.LATEST, Wanted(origins=(Glob(start.origin),))).manifest
+                choose_streams(chosen, [text for text in self._options.patterns if parse_glob(text).is_literal])
+            if not self._options.from_latest or not start.origin:
+                return start.to_json()
+            there = repository.backups()
+            walk = self._walk(repository, start, there)
+            for backup in self._followed(repository, start, there):
+                walk.add(backup)
+            return walk.end.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with one_sentence():
+            repository = self._open()
+            before = self._decoded(repository, start)
+            there = self._look(repository)
+            if self._idle == (before, there):
+                return start
+            begin = self._with_origin(repository, before) if there else before
+            if not begin.origin:
+                self._idle = (before, there)
+                return start
+            if before != self._start:
+                self._start, self._through = before, set()
+            walk = self._walk(repository, begin, there, limits=self._limits(limit))
+            new = [one for one in _since(there, begin.backup) if one not in self._through]
+            for backup in self._followed(repository, begin, new):
+                if not walk.add(backup):
+                    break
+                self._through.add(backup.id)
+            if not walk.has_news:
+                self._idle = (before, there)
+                return start
+            end = walk.end.without_replaced(_LATE_NS)
+            self._planned = (before, end, walk.ranges)
+            # They have nothing behind the end either, but for streams whose sequences are given again.
+            if not walk.has_turned:
+                self._start, self._through = end, set(_since(list(self._through), end.backup))
+            return end.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.most_messages:
+            return ReadMaxRows(self._options.most_messages)
+        return ReadMaxBytes(self._options.most_bytes) if self._options.most_bytes else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with one_sentence():
+            self._only = frozenset(self._open().backups())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with one_sentence():
+            repository = self._open()
+            first, last = self._decoded(repository, start), self._decoded(repository, end)
+            ranges = self._ranges(repository, first, last)
+            slices = pack_tasks([one.ref.bytes for one in ranges], self._options.cores or os.cpu_count() or 0)
+            return [InputPartition(tuple(ranges[piece])) for piece in slices]
+
+    # --- on an executor ---
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_worker()
+        repository = opened(self._options.place)
+        one: MessageRange
+        for one in partition.value or ():
+            bounds = ALL if one.is_whole else Bounds(sequence=(one.first_seq, one.last_seq))
+            yield from segment_rows(repository, one.ref, self._columns, bounds, stream=one.stream, backup=one.backup)
+
+    # --- planning ---
+
+    def _open(self) -> Repository:
+        repository = opened(self._options.place)
+        check_readable(repository)
+        return repository
+
+    def _decoded(self, repository: Repository, offset: dict[str, Any]) -> StreamOffsets:
+        found = StreamOffsets.from_json(offset)
+        if found.repository != repository.descriptor.id:
+            raise UsageError(
+                f"the checkpoint belongs to another repository than the one at {self._options.place.location}",
+                hint="Use another checkpoint location for this one.",
+            )
+        return found
+
+    def _with_origin(self, repository: Repository, start: StreamOffsets) -> StreamOffsets:
+        """Return the offset with the source that is followed; that remains "" while there is no backup of one."""
+        if start.origin:
+            return start
+        summaries = [one for one in repository.inventory().summaries if one.is_of_a_server]
+        summaries = [one for one in summaries if counts(one, (), self._options.origins)]
+        if not summaries:
+            return start
+        try:
+            _, origin = of_one_source(summaries, Wanted())
+        except UsageError as error:
+            raise UsageError(
+                error.message.replace("'latest' is ambiguous: ", ""), hint="Choose one with the option 'origin'."
+            ) from None
+        return replace(start, origin=str(origin))
+
+    def _look(self, repository: Repository) -> list[str]:
+        """Return the backups that there are, at most `_LOOK_SECONDS` ago."""
+        now = time.monotonic()
+        if self._looked is None or now - self._looked[0] >= _LOOK_SECONDS:
+            self._looked = now, repository.backups()
+        there = self._looked[1]
+        return there if self._only is None else [backup for backup in there if backup in self._only]
+
+    def _limits(self, limit: ReadLimit) -> ReadLimits:
+        limits = ReadLimits()
+        if isinstance(limit, ReadAllAvailable):
+            return limits
+        limits.messages = self._options.most_messages or None
+        limits.bytes = self._options.most_bytes or None
+        if isinstance(limit, ReadMaxRows):
+            limits.messages = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            limits.bytes = limit.max_bytes
+        return limits
+
+    def _walk(
+        self,
+        repository: Repository,
+        start: StreamOffsets,
+        there: Sequence[str],
+        *,
+        limits: ReadLimits | None = None,
+        until: StreamOffsets | None = None,
+    ) -> BackupWalk:
+        return BackupWalk(
+            start,
+            self._through.union(there),
+            sequences=partial(_sequences, repository),
+            told=self._tell_loss,
+            limits=limits,
+            until=until,
+        )
+
+    def _tell_loss(self, sentence: str) -> None:
+        if self._options.fail_on_loss:
+            raise IncompleteError(sentence, hint=_GO_ON)
+        _log.warning("%s", sentence)
+
+    def _ranges(self, repository: Repository, start: StreamOffsets, end: StreamOffsets) -> list[MessageRange]:
+        """Return what is between two offsets: as it was planned, unless backups have been forgotten since."""
+        there = repository.backups()
+        if self._planned is not None and self._planned[:2] == (start, end):
+            ranges = self._planned[2]
+            if {one.backup for one in ranges} <= set(there):
+                return ranges
+        if not end.origin:
+            return []
+        begin = replace(start, origin=end.origin)
+        walk = self._walk(repository, begin, there, until=end)
+        for backup in self._followed(repository, begin, _since(there, begin.backup)):
+            walk.add(backup)
+            if walk.is_finished:
+                break
+        walk.finish()
+        return walk.ranges
+
+    def _followed(
+        self, repository: Repository, offset: StreamOffsets, backups: Sequence[str]
+    ) -> Iterator[FollowedBackup]:
+        """Yield those of the backups that are followed, oldest first. Forgotten ones are left out."""
+        origin, now_ns = Glob(offset.origin), time.time_ns()
+        for manifest in in_order([partial(self._read, repository, one) for one in backups], _THREADS):
+            if manifest is None:
+                continue
+            summary = summary_of(manifest)
+            if is_dated_ahead(manifest.created, now_ns):
+                continue
+            if summary.is_of_a_server and origin_of(manifest.source).matches(origin):
+                streams = tuple(stream for stream in manifest.streams if self._follows(stream))
+                yield FollowedBackup(manifest.id, manifest.previous, streams)
+
+    def _read(self, repository: Repository, backup: str) -> Manifest | None:
+        literal = all(parse_glob(pattern).is_literal for pattern in self._options.patterns)
+        needed = [[pattern] for pattern in self._options.patterns] if literal else ()
+        try:
+            return read_needed(repository, backup, needed, in_part=False)
+        except UsageError:  # forgotten since it was listed
+            return None
+
+    def _follows(self, stream: StreamBackup) -> bool:
+        patterns = self._options.patterns
+        if not is_chosen(stream.name, [parse_glob(pattern) for pattern in patterns], ()):
+            return False
+        if stream.unknown_format and stream.name in patterns:
+            raise UnsupportedError(stream.unknown_format)
+        return stream.archive_format.has_messages
+
+
+def _since(backups: Sequence[str], newest: str) -> list[str]:
+    """Return the backups that may have been committed after `newest`; all if it is ""."""
+    return [one for one in backups if not newest or not layout.begun_by(one, layout.begun_ns(newest) - _LATE_NS)]
+
+
+def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:
+    batches = segment_rows(repository, ref, ("sequence",), ALL, stream="", backup="")
+    return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
