@@ -75,7 +75,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "pipeline": (
         BASE | {"memory", "formats", "stores", "repository", "exchange", "engine", "transforms", "planning"},
-        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb", "setuptools"},
+        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb"},
     ),
     # It imports pyspark for types alone.
     "api": (
@@ -107,7 +107,6 @@ DOORS = {
     "boto3": {"stores/s3_client.py"},
     "botocore": {"stores/s3_client.py"},
     "urllib3": {"stores/s3_client.py"},
-    "setuptools": {"pipeline/build_backend/jsbackup_build.py"},
     "yaml": {"exchange/declared/yaml_reading.py"},
 }
 

@@ -225,7 +225,7 @@ def _incarnation(source: Source, info: StreamInfo) -> str:
 
 
 async def store_on_ranges(
-    run: BackupRun, source: Source, stream: RangedStream, parts: Sequence[StoredSegments], receipts: Receipts
+    run: BackupRun, source: Source, stream: RangedStream, parts: Sequence[StoredSegments], *, receipts: Receipts
 ) -> StoredStream | Failure:
     """Store the stream, of which `parts` are the ranges that were stored, in order: prove and complete them."""
     refs = tuple(ref for part in parts for ref in part.refs)

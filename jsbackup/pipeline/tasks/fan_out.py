@@ -195,7 +195,7 @@ class _SpreadBackup:
         found = [self._ranges[key] for key in keys if key in self._ranges]
         stored = [one.stored for one in found]
         source, receipts = self._begun.chosen.source, self._begun.receipts
-        result = complete(store_on_ranges(self._run, source, stream, stored, receipts))
+        result = complete(store_on_ranges(self._run, source, stream, stored, receipts=receipts))
         if isinstance(result, Failure):
             self._fail(result)
             return

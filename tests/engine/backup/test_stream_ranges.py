@@ -81,7 +81,7 @@ class Ranges:
     def store(self, stream: RangedStream, found: Sequence[StoredRange]) -> StoredStream:
         stored = [one.stored for one in found]
         chosen = self.begun.chosen
-        result = complete(store_on_ranges(self.run, chosen.source, stream, stored, self.begun.receipts))
+        result = complete(store_on_ranges(self.run, chosen.source, stream, stored, receipts=self.begun.receipts))
         assert not isinstance(result, Failure), result
         return result
 

@@ -2,8 +2,7 @@
 
 Spark 4.3 imports each top-level module `pyspark_…` that it sees in a folder on the path of its Python, and registers
 its `DefaultSource`. So this one is installed beside `jsbackup`: `pyproject.toml` names the folder above as another one
-that has packages. In an editable install, whose packages no folder on the path has, `jsbackup_build` adds that folder
-to it.
+that has packages. The packages of an editable install are in no folder on the path: there `scripts/venv` adds that one.
 
 Executors do not need it: what is sent to them names `jsbackup.pipeline.messages.source`.
 """

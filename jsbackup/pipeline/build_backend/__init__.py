@@ -1,1 +1,0 @@
-"""What builds jsbackup: `pyproject.toml` names `jsbackup_build.py`. Nothing else imports it."""
