@@ -512,7 +512,8 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
     line = ["export", "latest", "ORDERS", *kept.line, *s3, "--format", "parquet", "--output", f"s3://{BUCKET}/tables"]
     assert typed(*line, "--spark", "always").code == 0
     keys = s3_server.keys("tables/")
-    assert len(keys) == 2 and keys[1] == "tables/_SUCCESS" and keys[0].startswith("tables/ORDERS/0")
+    assert len(keys) == 3 and keys[2] == "tables/_SUCCESS" and keys[0].startswith("tables/ORDERS/0")
+    assert keys[1] == f"tables/ORDERS/_jsbackup/{0:020}.json"
     again = typed(*line)
     assert again.code == 2 and "is not empty" in again.err and s3_server.keys("tables/") == keys
 
