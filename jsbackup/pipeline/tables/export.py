@@ -57,12 +57,11 @@ __all__ = ["Exported", "export_tables"]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The written tables. `bytes` is the size of the files; `appended`: they were added to tables, or were to be."""
+    """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added."""
 
     files: int
     bytes: int
     streams: tuple[ExportedStream, ...]
-    appended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def export_tables(
     target.commit()
     exported = tuple(_exported(growth, kept.get(growth.name), kind, options) for growth in growths)
     runs = [one for each in written.values() for one in each]
-    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported, append)
+    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported)
 
 
 def _growths(
@@ -151,7 +150,7 @@ def _growths(
     for one in streams:
         name = one.reshaped.name
         log: TableLog | None = None
-        source = source_of(one, manifest, options, mask_secret=secret, partition_by="")
+        source = source_of(one, manifest, options, mask_secret=secret)
         if kind is TableFormat.PARQUET:
             log = ParquetLog(store, name, target.token, new_target=not target.has_tables)
         elif kind is TableFormat.DELTA:

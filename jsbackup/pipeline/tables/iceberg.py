@@ -104,11 +104,22 @@ def write_iceberg(store: Store, location: str, stream: str, backups: Sequence[Ba
             raise TargetConflict(
                 f"another command writes the table of stream {stream} at the same time", hint="Run it again."
             ) from None
-    if is_new or _HINT not in there:
-        store.delete(f"{folder}/{_HINT}")
-        store.put(f"{folder}/{_HINT}", str(last).encode())
+    _point_to(store, f"{folder}/{_HINT}", last, is_there=_HINT in there)
     newest, metadata = snapshots[-1], f"{location}/{folder}/v{last}.metadata.json"
     return IcebergTable(stream, metadata, len(backups), newest.files, newest.messages, is_new)
+
+
+def _point_to(store: Store, key: str, version: int, *, is_there: bool) -> None:
+    """Let the hint name a version. A store replaces nothing, so for a moment there is no hint."""
+    hint = str(version).encode()
+    if is_there:
+        if store.get(key) == hint:
+            return
+        store.delete(key)
+    try:
+        store.put(key, hint)
+    except ObjectExists:
+        raise TargetConflict(f"another command writes {key} at the same time", hint="Run it again.") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,14 +35,13 @@ _MAX = (1 << 63) - 1
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """What has to be the same in all exports into a table. `words` are the options for messages; `digest` is that of
-    all that decides how messages look, keys included. `partition_by` is "" if the table has no partitions.
+    all that decides how messages look, keys included.
     """
 
     incarnation: str
     words: tuple[str, ...]
     digest: str
     columns: tuple[str, ...] = COLUMNS
-    partition_by: str = ""
 
     def to_json(self) -> JsonObject:
         return {
@@ -51,7 +50,6 @@ class TableSource:
             "options": list(self.words),
             "digest": self.digest,
             "columns": list(self.columns),
-            "partition_by": self.partition_by,
         }
 
     @classmethod
@@ -65,7 +63,7 @@ class TableSource:
         number = value.get("format")
         if type(number) is int and number > _FORMAT:
             raise UnsupportedError(f"{what} was written by a newer jsbackup", hint="Use that version.")
-        texts, lists = ("incarnation", "digest", "partition_by"), ("options", "columns")
+        texts, lists = ("incarnation", "digest"), ("options", "columns")
         sound = number == _FORMAT and all(isinstance(value.get(name), str) for name in texts)
         for name in lists if sound else ():
             found = value.get(name)
@@ -77,7 +75,6 @@ class TableSource:
             tuple(value["options"]),
             value["digest"],
             tuple(value["columns"]),
-            value["partition_by"],
         )
 
 
@@ -140,9 +137,7 @@ def refuse_unsteady(options: TransformOptions) -> None:
         )
 
 
-def source_of(
-    one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes, partition_by: str
-) -> TableSource:
+def source_of(one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes) -> TableSource:
     """Return what the table of a stream is made of. `mask_secret` is the key of masks, b"" without one."""
     reshape, obfuscation = options.reshape, options.reshape.obfuscation
     edges = [f"--{name} {edge}" for name, edge in (("since", reshape.cut.since), ("until", reshape.cut.until)) if edge]
@@ -154,7 +149,7 @@ def source_of(
     whole = {"words": words, "mask_key": mark, "transformed": summary_of(manifest).transformed}
     digest = hmac.digest(key, write_json(whole, "options", sort_keys=True), hashlib.sha256).hex()
     shown = tuple(words) if obfuscation is None else ("--obfuscate",)
-    return TableSource(incarnation, shown, digest, partition_by=partition_by)
+    return TableSource(incarnation, shown, digest)
 
 
 def new_messages(one: PlannedStream, manifest: Manifest, source: TableSource, state: TableState | None) -> NewMessages:
@@ -201,9 +196,6 @@ def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupEr
             f"the table of stream {name} was made by another version of jsbackup, with other columns",
             hint="Export to another folder.",
         )
-    if had.partition_by != has.partition_by:
-        made = f"with --partition-by {had.partition_by}" if had.partition_by else "without --partition-by"
-        return UsageError(f"the table of stream {name} was made {made}", hint="Append to it in the same way.")
     if had.digest != has.digest:
         made = f"with {' '.join(had.words)}" if had.words else "without options that change messages"
         if had.words == has.words:

@@ -19,6 +19,7 @@ from jsbackup.errors import FormatError, JsBackupError, StoreError, TargetConfli
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.tables import export as export_module
+from jsbackup.pipeline.tables.table_files import find_tables
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.pipeline.tasks.tasks import OnSpark
@@ -75,6 +76,10 @@ def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat) -> None
         last = MESSAGES[count - 1].sequence
         assert again.streams[0].notes == (f"nothing is new: the table has everything up to sequence {last}",)
         assert _content(tmp_path / "out") == content
+    if kind is TableFormat.PARQUET:  # as `import` finds them
+        tables = find_tables(tmp_path / "out", kind, None)
+        assert [one.stream for one in tables] == ["ORDERS", "STILL"]
+        assert not any("_jsbackup" in file for one in tables for file in one.files)
     older = export(kept, manifests[0], place, kind)
     assert older.streams[0].notes[0].endswith("from a later backup") and _content(tmp_path / "out") == content
     assert not list((tmp_path / "out").rglob("*.part")) and not list((tmp_path / "out").glob("_SUCCESS"))

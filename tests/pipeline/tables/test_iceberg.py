@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan, LessThan
 from pyiceberg.table import StaticTable
 from pyiceberg.table.refs import SnapshotRefType
 
-from jsbackup.errors import TargetConflict
+from jsbackup.errors import StoreError, TargetConflict
 from jsbackup.pipeline.tables import iceberg
 from jsbackup.pipeline.tables.iceberg import BackedUp, write_iceberg
 from jsbackup.repository.manifest import Manifest
@@ -22,7 +23,7 @@ from tests.cli.test_json import check
 from tests.cli.typed import in_shell
 from tests.harness.batches import Message, some_messages
 from tests.harness.s3server import BUCKET, REGION, S3Server
-from tests.harness.stores import FaultStore
+from tests.harness.stores import Fault, FaultStore, Killed
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.tables.growing import backed_up, growing, ids, rows
 
@@ -156,6 +157,30 @@ def test_two_at_once(tmp_path: Path) -> None:
         write_iceberg(FaultStore(store, before=come_between), "memory:", "ORDERS", _backups(manifests), data="memory:")
     again = write_iceberg(store, "memory:", "ORDERS", _backups(manifests), data="memory:")
     assert again.is_new and json.loads(store.get("ORDERS/metadata/version-hint.text")) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.FAIL])
+def test_stopped_at_every_operation(tmp_path: Path, fault: Fault) -> None:
+    """The version that readers see is the old one or the new one; and a rerun makes it the new one."""
+    kept, manifests = growing(tmp_path / "r")
+    data, seen = f"file://{kept.place.location}", set()
+    for at in range(1, 100):
+        out = tmp_path / f"out{at}"
+        store, where = LocalStore(out), f"file://{out}"
+        write_iceberg(store, where, "ORDERS", _backups(manifests[:2]), data=data)
+        faulty = FaultStore(store, fault, at=at)
+        with suppress(Killed, StoreError):
+            write_iceberg(faulty, where, "ORDERS", _backups(manifests), data=data)
+        hint = out / "ORDERS" / "metadata" / "version-hint.text"
+        seen.add(hint.read_text() if hint.exists() else "")
+        if hint.exists():
+            assert _read(StaticTable.from_metadata(str(out / "ORDERS"))) in (rows(MESSAGES[:100]), rows(MESSAGES))
+        done = write_iceberg(store, where, "ORDERS", _backups(manifests), data=data)
+        assert _read(StaticTable.from_metadata(done.metadata)) == rows(MESSAGES)
+        assert hint.read_text() == "2", at
+        if at > faulty.operations:
+            break
+    assert seen == {"", "1", "2"}
 
 
 def test_what_cannot_be_a_table_is_refused(tmp_path: Path) -> None:
