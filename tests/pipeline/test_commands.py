@@ -437,13 +437,13 @@ def test_tables_hold_all_messages(kept: Kept, sealed: Kept, typed: Type, tmp_pat
     document = check("export", done)
     assert document["rows"] == sum(map(len, STREAMS.values()))
     files = sorted((tmp_path / "tables").rglob("*"))
-    tables = [path for path in files if path.is_file()]
+    tables = [path for path in files if path.suffix == ".parquet"]
     assert document["files"] == len(tables) == 3 and document["bytes"] == sum(path.stat().st_size for path in tables)
     assert {path.parent.name for path in tables} == {"ODD", "ORDERS"} | {p.name for p in files if "%" in p.name}
     found = pa.concat_tables(pq.read_table(path) for path in tables)
     by_stream = Counter(found.column("stream").to_pylist())
     assert by_stream == {name: len(messages) for name, messages in STREAMS.items() if messages}
-    (orders,) = (tmp_path / "tables" / "ORDERS").iterdir()
+    (orders,) = (tmp_path / "tables" / "ORDERS").glob("*.parquet")
     rows = pq.read_table(orders).to_pylist()
     assert [(r["sequence"], r["timestamp_ns"], r["subject"], r["headers"], r["data"]) for r in rows] == STREAMS[
         "ORDERS"

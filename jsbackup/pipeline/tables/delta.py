@@ -71,7 +71,7 @@ class TableFile:
 class KnownLog:
     """A log that was read: its files by name, its last version, and the state of its table, None if it has none.
 
-    `with_bounds` says whether all files of the table have statistics.
+    `with_bounds` says whether files of the table have statistics, so that more files need them.
     """
 
     files: Mapping[str, bytes]
@@ -136,7 +136,7 @@ def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
         table = DeltaTable(folder)
         _check_protocol(name, table)
         added = pa.table(table.get_add_actions(flatten=True))
-        bounded = "min.sequence" in added.column_names and added["min.sequence"].null_count == 0
+        bounded = "min.sequence" in added.column_names and added["min.sequence"].null_count < added.num_rows
         text = table.metadata().configuration.get(_PROPERTY)
         position = {field: table.transaction_version(f"{_TRANSACTION}{field}") for field in TablePosition().to_json()}
         version = table.version()

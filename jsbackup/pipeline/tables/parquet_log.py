@@ -31,6 +31,7 @@ _FOLDER = "_jsbackup"
 _RECORD = re.compile(r"(\d{20})\.json")
 _STAGED = re.compile(r"(\d{20})-([0-9a-f]+)/.+\.part", re.DOTALL)
 _ENDING, _STAGED_ENDING = ".parquet", ".part"
+_NO_TOKEN = "00000000"  # of a new target, whose files are not moved: equal exports have equal records
 _MAX_BYTES = 256 << 20
 
 
@@ -45,7 +46,8 @@ class ParquetLog:
     """
 
     def __init__(self, store: Store, name: str, token: str, *, new_target: bool) -> None:
-        self._store, self._name, self._token = store, name, token
+        self._store, self._name = store, name
+        self._token = _NO_TOKEN if new_target else token
         self._folder = encode_name(name)
         self._is_new = new_target
         self._number = 0  # of the next record

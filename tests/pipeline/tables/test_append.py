@@ -37,6 +37,7 @@ from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
 from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.stores import Fault, FaultStore, Killed
+from tests.pipeline.places import keep
 from tests.pipeline.tables.growing import StoreAt, backed_up, copied, export, growing, rows, rows_of
 
 if TYPE_CHECKING:
@@ -362,7 +363,23 @@ def test_subjects_that_are_no_text_after_some_that_are(tmp_path: Path) -> None:
     for subject in ("orders.1", "z" * 2000):
         truth = sum(m.subject == subject for m in [*MESSAGES[:40], *odd])
         assert table.to_pyarrow_table(filters=[("subject", "=", subject)]).num_rows == truth
-    for m in [MESSAGES[3], odd[-1]]:
+    more = some_messages(30, 60, seed=9, first=odd[-1].sequence + 1)
+    again = backed_up(kept, 2, {"ORDERS": [*MESSAGES[:40], *odd, *more], "STILL": STILL})
+    export(kept, again, place, TableFormat.DELTA, token="0000abce")
+    table = DeltaTable(tmp_path / "out" / "ORDERS")
+    for m in [MESSAGES[3], odd[-1], more[-1]]:
+        assert table.to_pyarrow_table(filters=[("sequence", "=", m.sequence)]).num_rows == 1
+
+
+def test_a_table_whose_first_files_have_no_statistics(tmp_path: Path) -> None:
+    """Then those that are added have none, or readers would take the others for files without rows."""
+    kept = keep(tmp_path / "r", {"ORDERS": [m._replace(subject="z" * 2000) for m in MESSAGES[:40]]})
+    place = place_of(str(tmp_path / "out"), S3Settings(), {})
+    export(kept, kept.manifest, place, TableFormat.DELTA)
+    old = [m._replace(subject="z" * 2000) for m in MESSAGES[:40]]
+    export(kept, backed_up(kept, 1, {"ORDERS": [*old, *MESSAGES[40:]]}), place, TableFormat.DELTA, token="0000abcd")
+    table = DeltaTable(tmp_path / "out" / "ORDERS")
+    for m in MESSAGES[::31]:
         assert table.to_pyarrow_table(filters=[("sequence", "=", m.sequence)]).num_rows == 1
 
 
