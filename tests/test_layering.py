@@ -75,7 +75,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "pipeline": (
         BASE | {"memory", "formats", "stores", "repository", "exchange", "engine", "transforms", "planning"},
-        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb"},
+        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb", "pyiceberg"},
     ),
     # It imports pyspark for types alone.
     "api": (

@@ -123,6 +123,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Analyse": {
         "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject."),
         "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
+        "iceberg": (
+            "jsbackup.cli.commands.spark.iceberg",
+            "Describe backups as Iceberg tables, without a copy.",
+        ),
         "transform": (
             "jsbackup.cli.commands.spark.transform",
             "Make a new backup from another one: renamed, cut, masked (on Spark).",

@@ -387,7 +387,7 @@ def test_tables_and_configurations_are_obfuscated(typed: Type, repository: Path,
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     _assert_nothing_clear("\n".join(map(str, files)))
     for path in files:
-        if kind == "parquet":
+        if path.suffix == ".parquet":
             table = pq.read_table(path)
             _assert_nothing_clear(f"{table.schema} {table.schema.metadata} {table.to_pylist()}")
         else:

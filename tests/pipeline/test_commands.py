@@ -438,13 +438,13 @@ def test_tables_hold_all_messages(kept: Kept, sealed: Kept, typed: Type, tmp_pat
     document = check("export", done)
     assert document["rows"] == sum(map(len, STREAMS.values()))
     files = sorted((tmp_path / "tables").rglob("*"))
-    tables = [path for path in files if path.is_file()]
+    tables = [path for path in files if path.suffix == ".parquet"]
     assert document["files"] == len(tables) == 3 and document["bytes"] == sum(path.stat().st_size for path in tables)
     assert {path.parent.name for path in tables} == {"ODD", "ORDERS"} | {p.name for p in files if "%" in p.name}
     found = pa.concat_tables(pq.read_table(path) for path in tables)
     by_stream = Counter(found.column("stream").to_pylist())
     assert by_stream == {name: len(messages) for name, messages in STREAMS.items() if messages}
-    (orders,) = (tmp_path / "tables" / "ORDERS").iterdir()
+    (orders,) = (tmp_path / "tables" / "ORDERS").glob("*.parquet")
     rows = pq.read_table(orders).to_pylist()
     assert [(r["sequence"], r["timestamp_ns"], r["subject"], r["headers"], r["data"]) for r in rows] == STREAMS[
         "ORDERS"
@@ -513,7 +513,8 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
     line = ["export", "latest", "ORDERS", *kept.line, *s3, "--format", "parquet", "--output", f"s3://{BUCKET}/tables"]
     assert typed(*line, "--spark", "always").code == 0
     keys = s3_server.keys("tables/")
-    assert len(keys) == 2 and keys[1] == "tables/_SUCCESS" and keys[0].startswith("tables/ORDERS/0")
+    assert len(keys) == 3 and keys[2] == "tables/_SUCCESS" and keys[0].startswith("tables/ORDERS/0")
+    assert keys[1] == f"tables/ORDERS/_jsbackup/{0:020}.json"
     again = typed(*line)
     assert again.code == 2 and "is not empty" in again.err and s3_server.keys("tables/") == keys
 

@@ -196,7 +196,7 @@ def test_commands_print_and_write_the_same(
             document = check("export", done)
             assert document.pop("spark") == {"used": use == "always", "why": f"--spark {use}"}
             files = _files(tmp_path / use)
-            logs = {name: files.pop(name) for name in list(files) if "_delta_log" in name}
+            logs = {name: files.pop(name) for name in list(files) if name.endswith(".json")}
             told = [json.loads(line) for name in sorted(logs) for line in logs[name].splitlines()]
             for one in told:  # what is of the moment
                 one.get("metaData", {}).pop("id", None), one.get("metaData", {}).pop("createdTime", None)
@@ -204,7 +204,7 @@ def test_commands_print_and_write_the_same(
             found.append((document, files, told))
             shutil.rmtree(tmp_path / use)
         assert found[0] == found[1] and len(found[0][1]) > 8
-        assert bool(found[0][2]) == (kind == "delta")
+        assert bool(found[0][2]) == (kind != "jsonl")
 
 
 @pytest.mark.s3
@@ -228,7 +228,8 @@ def test_from_s3_to_s3_without_spark(s3_server: S3Server, tmp_path: Path, monkey
     written = in_shell(*line, "--json", cold=True, **environ)
     assert written.code == 0 and written.document["rows"] == sum(s.captured.messages for s in kept.manifest.streams)
     keys = s3_server.keys("tables-direct/")
-    assert "tables-direct/_SUCCESS" in keys and len(keys) == written.document["files"] + 1
+    logs = [key for key in keys if "/_jsbackup/" in key]
+    assert "tables-direct/_SUCCESS" in keys and len(keys) == written.document["files"] + len(logs) + 1 and logs
     joined = in_shell("compact", "latest", "-r", place, *s3, "--json", cold=True, **environ)
     assert joined.code == 0 and joined.document["segments"] < joined.document["segments_before"], joined
     assert "less than" in joined.document["spark"]["why"]

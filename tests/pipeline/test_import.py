@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.tables import line_files
-from jsbackup.pipeline.tables.export import TableFormat
 from jsbackup.pipeline.tables.line_files import ReadLines
 from jsbackup.pipeline.tables.table_files import find_tables
+from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.names import encode_name
 from tests.cli.test_json import check

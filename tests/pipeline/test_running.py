@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
-from jsbackup.pipeline.tables.export import TableFormat, export_tables
+from jsbackup.pipeline.tables.export import export_tables
 from jsbackup.pipeline.tables.target import new_target
+from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.transforming import TransformOptions, plan_streams

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.spark.tables import READ_FORMATS, WRITTEN_FORMATS, read_tables, write_tables
+from jsbackup.cli.commands.spark.tables import (
+    APPENDED_FORMATS,
+    READ_FORMATS,
+    WRITTEN_FORMATS,
+    read_tables,
+    write_tables,
+)
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
@@ -30,19 +36,16 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.grouped import broken_json, tell_broken
+from jsbackup.cli.output.exported import tell_exported
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
 from jsbackup.config import Glob, environment, mask_secret, nearest, parse_glob, server_store_keys
-from jsbackup.errors import IncompleteError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.readable import in_short
 
 if TYPE_CHECKING:
-    from jsbackup.cli.options.jobs import SparkChoice
-    from jsbackup.exchange.exporting import ChangedStream, ExportedStream
+    from jsbackup.exchange.exporting import ChangedStream
     from jsbackup.repository.manifest import Manifest, StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
 
@@ -251,6 +254,11 @@ def _import_store(
     help="Folder to create, or an empty one; for tables also s3://bucket/prefix.",
 )
 @click.option(
+    "--append",
+    is_flag=True,
+    help="For parquet and delta: DIR may have the tables of an earlier export; add the messages that came since.",
+)
+@click.option(
     "--archive",
     type=click.Choice(["v1", "v2"]),
     help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer, and for `nats backup info`, "
@@ -268,6 +276,7 @@ def export(
     kind: str,
     *,
     directory: str,
+    append: bool,
     archive: str | None,
     typed: Mapping[str, Any],
     mask_key: tuple[tuple[str, str], ...],
@@ -291,6 +300,9 @@ def export(
     what a restore with them would send; all of it is read once before.
 
     DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
+
+    With --append, run it after each backup, with the same options: each message is added to its table once, whatever
+    interrupts the command. Messages that were deleted since stay in the table. See 'jsbackup help spark'.
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
@@ -305,6 +317,11 @@ def export(
         raise UsageError(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
+        )
+    if append and kind not in APPENDED_FORMATS:
+        raise UsageError(
+            f"--append is for --format {' and '.join(APPENDED_FORMATS)}, and this is --format {kind}",
+            hint="Leave out --append, or choose another format.",
         )
     if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
         typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
@@ -334,9 +351,17 @@ def export(
                 mask_key=mask_key,
                 where=where,
                 lock_timeout=lock_timeout,
+                append=append,
             )
-        return _tell(
-            shared, tables.files, tables.bytes, tables.streams, broken=lost, directory=directory, choice=choice
+        return tell_exported(
+            shared,
+            tables.files,
+            tables.bytes,
+            tables.streams,
+            broken=lost,
+            directory=directory,
+            choice=choice,
+            append=append,
         )
     if where.given or where.use is not SparkUse.AUTO:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
@@ -361,7 +386,7 @@ def export(
             else:
                 exported = export_account(new, repository.objects, written, wanted, progress=progress)
             new.commit()
-    return _tell(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
+    return tell_exported(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
 
 
 def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
@@ -376,54 +401,6 @@ def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
     if not chosen:
         raise UsageError(f"backup {manifest.id} has no streams")
     return chosen
-
-
-def _tell(
-    shared: Shared,
-    files: int,
-    size: int,
-    exported: Sequence[ExportedStream],
-    *,
-    broken: BrokenLists,
-    directory: str,
-    choice: SparkChoice | None = None,
-) -> int:
-    output = shared.output
-    messages = sum(stream.messages for stream in exported)
-
-    def text() -> None:
-        output.table(
-            ["STREAM", ">MESSAGES", "WRITTEN AS"], [(s.name, format_count(s.messages), s.archive) for s in exported]
-        )
-        for note, names in _by_note(exported).items():
-            output.line(f"note: {in_short(names)}: {note}")
-        tell_broken(output, broken)
-        output.line(
-            f"wrote {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
-            f"{format_count(files, 'file')}, {format_bytes(size)}"
-        )
-
-    document = {
-        "files": files,
-        "rows": messages,
-        "bytes": size,
-        "streams": [
-            {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
-        ],
-        "failed": broken_json(broken),
-        **({} if choice is None else {"spark": choice.json}),
-    }
-    output.result(document, text)
-    return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0
-
-
-def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:
-    """Return the streams by note: many have the same one, which is printed once."""
-    found: dict[str, list[str]] = {}
-    for stream in exported:
-        for note in stream.notes:
-            found.setdefault(note, []).append(stream.name)
-    return found
 
 
 COMMANDS = {"import": import_, "export": export}

@@ -467,6 +467,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup export latest --format config --output ./configs -r ./repo": "files for version control",
             "jsbackup export latest --format nack --output ./kubernetes -r ./repo": "resources for kubectl apply",
             "jsbackup export latest ORDERS --format parquet --output s3://lake/orders -r ./repo": "a table",
+            "jsbackup export latest --format delta --append --output ./lake -r ./repo": "add what is new to tables",
             "jsbackup export latest ORDERS --payload-match '(?i)error' --format jsonl --output ./errors -r ./repo": (
                 "only messages in which an expression matches"
             ),
@@ -478,9 +479,23 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             11: _OTHERS_AT_WORK,
             13: _NO_SPARK,
             15: _NOT_SO,
-            16: _COLLIDE,
+            16: f"{_COLLIDE}; or --append: a table is of another stream, or something else writes it",
         },
-        ("import", "query"),
+        ("import", "query", "iceberg"),
+    ),
+    "iceberg": CommandHelp(
+        {
+            "jsbackup iceberg --output ./tables -r ./repo": "all streams and all backups",
+            "jsbackup iceberg ORDERS --output s3://bucket/tables -r s3://bucket/prefix": "one stream, in S3",
+        },
+        _WRITES,
+        {
+            0: "written",
+            11: _OTHERS_AT_WORK,
+            13: "format or feature not supported; the repository is encrypted",
+            16: "another command writes the same table",
+        },
+        ("export", "query"),
     ),
     "stats": CommandHelp(
         {
@@ -613,7 +628,7 @@ MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("forget", "hold", "prune", "unlock", "copy"), "retention"),
     "upgrade": "format",
     **dict.fromkeys(("import", "export"), "nats-cli"),
-    **dict.fromkeys(("stats", "query", "transform", "compact"), "spark"),
+    **dict.fromkeys(("stats", "query", "iceberg", "transform", "compact"), "spark"),
     **dict.fromkeys(("key add", "key list", "key remove", "key replace-writer"), "security"),
     **dict.fromkeys(("schedule", "config check"), "profiles"),
     "clone": "recipes",

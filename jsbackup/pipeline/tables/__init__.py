@@ -1,1 +1,1 @@
-"""Tables of messages in files: Parquet, JSON lines, Delta; written and read."""
+"""Tables of messages in files: Parquet, JSON lines, Delta, written, extended and read; Iceberg tables over segments."""

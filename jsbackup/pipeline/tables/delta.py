@@ -5,29 +5,53 @@ package writes it to a temporary folder; the caller stores it.
 
 Readers skip files by the statistics in the log. They are complete, or only the number of rows: delta-rs takes a column
 whose bounds are missing beside those of others for one without values, and finds none of its rows.
+
+How far a table goes is in its log, too: what it is made of (`TableSource`) in a property, the position in transaction
+identifiers, which each commit replaces. Both survive checkpoints, and what other programs write.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.pipeline.tables.bounds import FileBounds
+from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
+from jsbackup.strict_json import read_object, write_json
+from jsbackup.tool import TOOL
 
-__all__ = ["LOG_KEY", "TableFile", "first_log", "require_deltalake"]
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import CommitProperties
 
-LOG_KEY = "_delta_log/00000000000000000000.json"
+__all__ = ["LOG_FOLDER", "LOG_KEY", "KnownLog", "TableFile", "first_log", "known_log", "next_log", "require_deltalake"]
+
+LOG_FOLDER = "_delta_log"
+LOG_KEY = f"{LOG_FOLDER}/00000000000000000000.json"
+
+_PROPERTY = "jsbackup.export"
+_TRANSACTION = "jsbackup.export."  # and a field of `TablePosition`
 
 # Longer subjects would make a log of many files large.
 _MAX_SUBJECT_BYTES = 512
+
+# Around all subjects that are text, for files with subjects that cannot be written.
+_WIDEST = ("", "\U0010ffff")
+
+# What a writer that only adds files need not care about.
+_WRITER_VERSIONS = (2, 7)  # 7 names its features
+_FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
 
 _MILLISECOND_NS = 10**6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,6 +67,19 @@ class TableFile:
     bounds: FileBounds | None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A log that was read: its files by name, its last version, and the state of its table, None if it has none.
+
+    `with_bounds` says whether files of the table have statistics, so that more files need them.
+    """
+
+    files: Mapping[str, bytes]
+    version: int
+    state: TableState | None
+    with_bounds: bool
+
+
 def require_deltalake() -> None:
     """Raise UnsupportedError if it is not installed."""
     if find_spec("deltalake") is None:
@@ -53,37 +90,163 @@ def require_deltalake() -> None:
 
 
 def first_log(
-    name: str, schema: pa.Schema, files: Sequence[TableFile], *, constants: Mapping[str, str], now_ms: int
+    name: str,
+    schema: pa.Schema,
+    files: Sequence[TableFile],
+    *,
+    constants: Mapping[str, str],
+    now_ms: int,
+    state: TableState,
 ) -> bytes:
     """Return the log of the first version of a table called `name`. `constants` are columns with one value.
 
     Raises FormatError if these files cannot be one.
     """
     from deltalake import Schema
-    from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, create_table_with_add_actions
 
     # All files or none: bounds that one file lacks would be missing beside those of others.
     with_bounds = all(_is_text(file.bounds) for file in files)
     actions = [
-        AddAction(
-            file.name,
-            file.size,
-            {},
-            now_ms,
-            True,
-            json.dumps(_statistics(file, schema, constants if with_bounds else None), ensure_ascii=False),
-        )
+        AddAction(file.name, file.size, {}, now_ms, True, _stats(file, schema, constants if with_bounds else None))
         for file in files
     ]
-    with tempfile.TemporaryDirectory(prefix="jsbackup-delta-") as folder:
-        try:
-            create_table_with_add_actions(folder, Schema.from_arrow(schema), actions, name=name)
-        except DeltaError as error:
-            raise FormatError(f"no Delta table can be made of stream {name}: {error}") from error
-        lines = (Path(folder) / LOG_KEY).read_bytes().splitlines(keepends=True)
+    with _folder_of({}) as folder, _delta_errors(name):
+        create_table_with_add_actions(
+            str(folder), Schema.from_arrow(schema), actions, name=name, commit_properties=_commit(state.position)
+        )
+        lines = [json.loads(line) for line in (folder / LOG_KEY).read_bytes().splitlines()]
+    for line in lines:
+        if "metaData" in line:  # deltalake reads properties of others, but does not write them
+            line["metaData"]["configuration"] = {_PROPERTY: write_json(state.source.to_json(), "a table").decode()}
     # Without the commit info, which names the temporary folder.
-    return b"".join(line for line in lines if "commitInfo" not in json.loads(line))
+    return _lines([line for line in lines if "commitInfo" not in line])
+
+
+def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
+    """Read the log of a table called `name`, of which these are the files, by their names in its folder.
+
+    Raises:
+        FormatError: it is damaged.
+        UnsupportedError: its table has features that are not known here.
+    """
+    from deltalake import DeltaTable
+
+    with _folder_of(files) as folder, _delta_errors(name):
+        table = DeltaTable(folder)
+        _check_protocol(name, table)
+        added = pa.table(table.get_add_actions(flatten=True))
+        bounded = "min.sequence" in added.column_names and added["min.sequence"].null_count < added.num_rows
+        text = table.metadata().configuration.get(_PROPERTY)
+        position = {field: table.transaction_version(f"{_TRANSACTION}{field}") for field in TablePosition().to_json()}
+        version = table.version()
+        may_bound = bounded or not added.num_rows or set(pc.unique(added["num_records"]).to_pylist()) == {0}
+    if text is None:
+        return KnownLog(files, version, None, may_bound)
+    what = f"the log of the table of stream {name}"
+    source = TableSource.from_json(read_object(text, what), what)
+    return KnownLog(files, version, TableState(source, TablePosition.from_json(position, what)), may_bound)
+
+
+def next_log(
+    known: KnownLog,
+    files: Sequence[TableFile],
+    *,
+    constants: Mapping[str, str],
+    now_ms: int,
+    state: TableState,
+    schema: pa.Schema,
+) -> bytes:
+    """Return the log of the version after the one that is known, with more files."""
+    commit = {
+        "timestamp": now_ms,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+        "isBlindAppend": True,
+        "engineInfo": TOOL,
+        "userMetadata": json.dumps({"backup": constants["backup"]}),
+    }
+    actions: list[dict[str, Any]] = [{"commitInfo": commit}]
+    actions += [
+        {
+            "add": {
+                "path": file.name,
+                "partitionValues": {},
+                "size": file.size,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": _stats(file, schema, constants if known.with_bounds else None),
+            }
+        }
+        for file in files
+    ]
+    actions += [
+        {"txn": {"appId": f"{_TRANSACTION}{name}", "version": value, "lastUpdated": now_ms}}
+        for name, value in state.position.to_json().items()
+    ]
+    return _lines(actions)
+
+
+def _stats(file: TableFile, schema: pa.Schema, constants: Mapping[str, str] | None) -> str:
+    return json.dumps(_statistics(file, schema, constants), ensure_ascii=False)
+
+
+def _commit(position: TablePosition) -> CommitProperties:
+    from deltalake.transaction import CommitProperties, Transaction
+
+    return CommitProperties(
+        app_transactions=[Transaction(f"{_TRANSACTION}{name}", value) for name, value in position.to_json().items()]
+    )
+
+
+def _check_protocol(name: str, table: DeltaTable) -> None:
+    """Raise UnsupportedError if more than adding files would be due to an export that extends the table."""
+    protocol = table.protocol()
+    unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if protocol.min_writer_version not in _WRITER_VERSIONS or unknown:
+        what = f"the feature {unknown[0]}" if unknown else f"version {protocol.min_writer_version} for writers"
+        raise UnsupportedError(
+            f"the Delta table of stream {name} has {what}, which is not known here",
+            hint="Export to another folder.",
+        )
+    if table.metadata().partition_columns:
+        raise UnsupportedError(
+            f"the Delta table of stream {name} was partitioned since it was made", hint="Export to another folder."
+        )
+
+
+@contextmanager
+def _folder_of(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """Make a temporary folder of a table with this log."""
+    with tempfile.TemporaryDirectory(prefix="jsbackup-delta-") as name:
+        folder = Path(name)
+        if files:
+            (folder / LOG_FOLDER).mkdir()
+        for file, content in files.items():
+            (folder / LOG_FOLDER / file).write_bytes(content)
+        yield folder
+
+
+@contextmanager
+def _delta_errors(name: str) -> Iterator[None]:
+    from deltalake.exceptions import DeltaError, DeltaProtocolError
+
+    try:
+        yield
+    except DeltaProtocolError as error:
+        raise UnsupportedError(f"the Delta table of stream {name} cannot be extended: {_said(error)}") from error
+    except DeltaError as error:
+        raise FormatError(f"the files of stream {name} are no Delta table: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
+    return b"".join(
+        json.dumps(action, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for action in actions
+    )
 
 
 def _is_text(bounds: FileBounds | None) -> bool:
@@ -101,13 +264,14 @@ def _statistics(file: TableFile, schema: pa.Schema, constants: Mapping[str, str]
     bounds = file.bounds
     if bounds is None or constants is None:
         return {"numRecords": file.rows}
+    subjects = [one.decode() for one in bounds.subject] if _is_text(bounds) else _WIDEST
     least, most = (
         dict(constants)
         | {
             "sequence": bounds.sequence[end],
             "timestamp_ns": bounds.timestamp_ns[end],
             "time": _milliseconds(bounds.timestamp_ns[end], up=bool(end)),
-            "subject": bounds.subject[end].decode(),
+            "subject": subjects[end],
         }
         for end in (0, 1)
     )

@@ -2,40 +2,40 @@
 
 Messages may be changed on the way, as a restore would change them (`planning/transforming.py`).
 
-Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table. A
-Delta table consists of such files and a log beside them. JSON lines are described in `formats/json_lines.py`. A file
-has about 32 MiB of messages.
+A Delta table consists of such files and a log beside them. Tables can be extended by what came since: their logs say
+how far they go (`table_log.py`). A file has about 32 MiB of messages.
 
-A task reads, verifies, encodes and writes a few files: three times as fast as sending the messages through Spark to its
-own writers, and without Spark the same files.
+A task reads, verifies, encodes and writes a few files (`writing.py`): three times as fast as sending the messages
+through Spark to its own writers, and without Spark the same files.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import reduce
-from itertools import chain
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from jsbackup.errors import IntegrityError
+from jsbackup.errors import IntegrityError, StoreError, TargetConflict
 from jsbackup.exchange.exporting import ExportedStream
-from jsbackup.formats.digest import MessageBatch
-from jsbackup.formats.json_lines import encode_lines
-from jsbackup.formats.paged import PagedFile
-from jsbackup.formats.segment import split_batch
-from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema, as_text_subjects, shaped
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
-from jsbackup.pipeline.tables.delta import LOG_KEY, TableFile, first_log, require_deltalake
-from jsbackup.pipeline.tables.target import TableTarget, put_again
+from jsbackup.pipeline.tables.delta import require_deltalake
+from jsbackup.pipeline.tables.delta_log import DeltaLog
+from jsbackup.pipeline.tables.parquet_log import ParquetLog
+from jsbackup.pipeline.tables.table_log import TableLog
+from jsbackup.pipeline.tables.table_state import (
+    NewMessages,
+    TablePosition,
+    TableSource,
+    TableState,
+    new_messages,
+    refuse_unsteady,
+    source_of,
+)
+from jsbackup.pipeline.tables.target import TableTarget
+from jsbackup.pipeline.tables.writing import FileToWrite, TableFormat, WriteFiles, WrittenRun
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
@@ -44,39 +44,20 @@ from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.planning.transforming import PlannedStream, TransformOptions, about_transformed, refuse_results
 from jsbackup.progress import Progress
-from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.repository.segments import SegmentReader
-from jsbackup.stores.base import Data, Store
+from jsbackup.stores.base import Store
+from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
-from jsbackup.transforms.reshape import ReshapeTally
 
-__all__ = ["Exported", "TableFormat", "export_tables"]
-
-# The amount that readers of tables read at once; our segments are made for readers of single messages. Twice as much
-# takes 40 MiB more.
-_GROUP_BYTES = 16 << 20
-
-# Messages become objects of Python, which take several times their bytes.
-_LINES_BYTES = 1 << 20
-
-
-class TableFormat(StrEnum):
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-    DELTA = "delta"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of its files."""
-        return "parquet" if self is TableFormat.DELTA else self.value
+__all__ = ["Exported", "export_tables"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The written tables. `bytes` is the size of the files."""
+    """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added."""
 
     files: int
     bytes: int
@@ -84,81 +65,17 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """A file to write, `number` of its stream there, with a run of segments of a stream that may change on the way."""
+class _Growth:
+    """A stream's table and what is added to it. `log` is None for JSON lines, which have none."""
 
-    stream: str
-    number: int
-    suffix: str
-    run: SegmentRun
-
-    @property
-    def refs(self) -> tuple[SegmentRef, ...]:
-        return self.run.groups[0]
+    one: PlannedStream
+    source: TableSource
+    log: TableLog | None
+    new: NewMessages
 
     @property
-    def key(self) -> str:
-        """The name says which messages were looked at: they were not read yet when it is given."""
-        first, last = self.refs[0].first_seq, self.refs[-1].last_seq
-        if self.run.reshape.renumber:  # the sequences say nothing any more
-            return f"{encode_name(self.stream)}/{self.number:020}.{self.suffix}"
-        return f"{encode_name(self.stream)}/{first:020}-{last:020}.{self.suffix}"
-
-    @property
-    def raw_bytes(self) -> int:
-        return sum(ref.bytes for ref in self.refs)
-
-    @property
-    def stored_bytes(self) -> int:
-        return sum(ref.size for ref in self.refs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A written file; `bounds` only of Parquet. Without rows nothing is written."""
-
-    rows: int
-    bytes: int
-    bounds: FileBounds | None
-    tally: ReshapeTally
-    hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
-
-
-@dataclass(frozen=True, slots=True)
-class _WriteFiles:
-    """A task; returns what was written of each file."""
-
-    source: RepositoryRef
-    target: RepositoryRef
-    kind: TableFormat
-    backup: str
-    mask_key: MaskKey
-    files: tuple[_File, ...]
-
-    def __call__(self) -> list[_Written]:
-        objects, store = opened(self.source).objects, self.target.store()
-        hashing = any(file.run.reshape.masks.needs_secret for file in self.files)
-        secret = self.mask_key.secret() if hashing else b""
-        encode = _ENCODERS[self.kind]
-        written = []
-        for file in self.files:
-            # Its first object is fetched while another thread may still encode; then what is large takes turns.
-            first, *rest = file.refs
-            batches = SegmentReader(objects).prove(first)
-            with objects.room.share() as share:
-                share.hold(file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes)
-                others = (batch for ref in rest for batch in SegmentReader(objects).prove(ref))
-                tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
-                known = 0 if obfuscation is None else obfuscation.names.count
-                changed = file.run.changed(chain(batches, others), secret, tally)
-                rows, data, bounds = encode(changed, file.stream, self.backup)
-                if rows:
-                    put_again(store, file.key, data)
-                hashed = () if obfuscation is None else obfuscation.names.since(known)
-                written.append(_Written(rows, memoryview(data).nbytes if rows else 0, bounds, tally, hashed))
-                del data
-            give_back()
-        return written
+    def name(self) -> str:
+        return self.one.reshaped.name
 
 
 def export_tables(
@@ -170,50 +87,134 @@ def export_tables(
     streams: Sequence[PlannedStream],
     options: TransformOptions | None = None,
     mask_key: MaskKey | None = None,
+    append: bool = False,
     progress: Progress,
 ) -> Exported:
-    """Write the messages of `streams` of a backup, and commit the target. `runner` runs the tasks.
+    """Write the messages of `streams` of a backup, and commit the target. `runner` runs the tasks. With `append`, only
+    what is new is added to tables that are there.
 
     Raises:
         PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
+        UsageError: a table cannot be extended in this way.
+        TargetConflict: a table is of another stream, or something else changed it meanwhile.
         IntegrityError: the repository is damaged; nothing is left.
         UnsupportedError: the package for Delta tables is not installed.
         StoreError: something cannot be read or written.
     """
     if kind is TableFormat.DELTA:
         require_deltalake()
-    key = mask_key or MaskKey()
-    streams = with_newest_of(runner, backup.place, streams, progress)
-    files = [file for one in streams for file in _files_of(one, kind)]
-    runs = numbered_runs(runner, backup.place, key, [file.run for file in files], progress=progress)
+    options, key = options or TransformOptions(), mask_key or MaskKey()
+    if append:
+        refuse_unsteady(options)
+    growths = _growths(backup.manifest, target, kind, streams, options=options, key=key)
+    if any(growth.log is not None and growth.log.state is not None for growth in growths):
+        # That nothing of what is new matches says nothing about the options.
+        options = replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
+    for growth in growths:
+        if growth.log is not None:
+            growth.log.finish()
+    settled: set[str] = set()  # tables whose commit was tried
+    try:
+        written = _write(runner, backup, target, kind, growths=growths, key=key, progress=progress)
+        if options.reshape.obfuscation is not None:
+            for one in (one for runs in written.values() for one in runs):
+                options.reshape.obfuscation.names.learn(one.hashed)
+        planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
+        kept = {one.reshaped.name: _kept(one, written[one.reshaped.name]) for one in planned}
+        results = [(one, kept[one.reshaped.name]) for one in planned]
+        refuse_results(backup.manifest.id, options, results, "exported")
+        for growth in growths:
+            _commit(growth, backup.manifest, written, settled)
+    except BaseException:
+        if target.has_tables:
+            _remove_staged(target.place.store(), [growth for growth in growths if growth.name not in settled])
+        raise
+    target.commit()
+    exported = tuple(_exported(growth, kept.get(growth.name), kind, options) for growth in growths)
+    runs = [one for each in written.values() for one in each]
+    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported)
+
+
+def _growths(
+    manifest: Manifest,
+    target: TableTarget,
+    kind: TableFormat,
+    streams: Sequence[PlannedStream],
+    *,
+    options: TransformOptions,
+    key: MaskKey,
+) -> list[_Growth]:
+    """Read the logs of all tables, and decide what is added to them. Nothing is written before."""
+    secret = key.secret() if options.reshape.masks.needs_secret else b""
+    store, now_ms, growths = target.place.store(), time.time_ns() // 1_000_000, []
+    for one in streams:
+        name = one.reshaped.name
+        log: TableLog | None = None
+        source = source_of(one, manifest, options, mask_secret=secret)
+        if kind is TableFormat.PARQUET:
+            log = ParquetLog(store, name, target.token, new_target=not target.has_tables)
+        elif kind is TableFormat.DELTA:
+            log = DeltaLog(
+                store,
+                name,
+                target.token,
+                new_target=not target.has_tables,
+                constants={"stream": name, "backup": manifest.id},
+                now_ms=now_ms,
+            )
+        # Without tables there, every stream is written, as one without messages.
+        new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
+        growths.append(_Growth(one, source, log, new))
+    return growths
+
+
+def _write(
+    runner: TaskRunner,
+    backup: ChosenBackup,
+    target: TableTarget,
+    kind: TableFormat,
+    *,
+    growths: Sequence[_Growth],
+    key: MaskKey,
+    progress: Progress,
+) -> dict[str, list[WrittenRun]]:
+    """Write the files, and return what was written of each stream, by its new name."""
+    place, found = backup.place, {growth.name: growth for growth in growths if growth.new.planned is not None}
+    planned = [growth.new.planned for growth in found.values() if growth.new.planned is not None]
+    changed = with_newest_of(runner, place, planned, progress)
+    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind)]
+    runs = numbered_runs(runner, place, key, [file.run for file in files], progress=progress)
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
     for piece in pack_tasks([file.raw_bytes for file in files], runner.cores):
         part = tuple(files[piece])
-        tasks.append(_WriteFiles(backup.place, target.place, kind, backup.manifest.id, key, part))
+        tasks.append(WriteFiles(place, target.place, kind, backup.manifest.id, key, part))
         weights.append(sum(file.raw_bytes for file in part))
     parts = runner.run("the export", tasks, weights=weights, progress=progress)
-    written = [one for part in parts for one in part]
-    if options is not None and options.reshape.obfuscation is not None:
-        for one in written:
-            options.reshape.obfuscation.names.learn(one.hashed)
-    kept = [(one, _kept(one, files, written)) for one in streams]
-    refuse_results(backup.manifest.id, options or TransformOptions(), kept, "exported")
-    if kind is TableFormat.DELTA:
-        _log_tables(target.place.store(), backup.manifest.id, streams, files=files, written=written)
-    target.commit()
-    exported = tuple(
-        ExportedStream(one.reshaped.name, kind, result.entry.captured.messages, _notes(one, result, options))
-        for one, result in kept
-    )
-    return Exported(sum(one.rows > 0 for one in written), sum(one.bytes for one in written), exported)
+    written: dict[str, list[WrittenRun]] = {name: [] for name in found}
+    for file, one in zip(files, (one for part in parts for one in part), strict=True):
+        written[file.stream].append(one)
+    return written
 
 
-def _kept(one: PlannedStream, files: Sequence[_File], written: Sequence[_Written]) -> KeptStream:
+def _files_of(one: PlannedStream, growth: _Growth, kind: TableFormat) -> Iterator[FileToWrite]:
+    reshape, name = one.reshaped.messages, one.reshaped.name
+    folder = encode_name(name) if growth.log is None else growth.log.staging
+    ending = f".{kind.suffix}" if growth.log is None else growth.log.ending
+    position = growth.new.position
+    known = (position.message, position.message_ns) if position.message else None
+    segments = segments_within(one.entry, reshape.cut)
+    for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
+        run = SegmentRun.of(one.entry.name, tuple(segments[piece]), reshape)
+        yield FileToWrite(name, number, folder, ending, run, growth.new.after, known)
+
+
+def _kept(one: PlannedStream, written: Sequence[WrittenRun]) -> KeptStream:
     """Return what was written of a stream. Raises IntegrityError if not all of it came."""
-    entry, tallies = one.entry, [w.tally for f, w in zip(files, written, strict=True) if f.stream == one.reshaped.name]
+    entry, tallies = one.entry, [run.tally for run in written]
     expected = sum(ref.messages for ref in segments_within(entry, one.reshaped.messages.cut))
-    came = sum(tally.came.messages for tally in tallies)
+    old = sum(run.old for run in written)
+    came = old + sum(tally.came.messages for tally in tallies)
     if came != expected or (not one.reshaped.messages.cut and came != entry.captured.messages):
         raise IntegrityError(f"stream {entry.name} has {entry.captured.messages} messages, and {came} came out")
     extent = reduce(Extent.followed_by, (tally.kept for tally in tallies), Extent())
@@ -224,74 +225,41 @@ def _kept(one: PlannedStream, files: Sequence[_File], written: Sequence[_Written
     return KeptStream(
         kept,
         masked=reduce(MaskCount.plus, (tally.masked for tally in tallies), MaskCount()),
-        had=entry.captured.messages,
+        had=entry.captured.messages - old,
         matched=sum((tally.matched for tally in tallies), Counter()),
         markers=sum(tally.markers for tally in tallies),
     )
 
 
-def _notes(one: PlannedStream, kept: KeptStream, options: TransformOptions | None) -> tuple[str, ...]:
-    return tuple(finding.reason for finding in about_transformed(one, kept, options or TransformOptions()))
+def _commit(growth: _Growth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]) -> None:
+    """Make the written files of a stream a part of its table. Adds it to `settled` unless it has none of them."""
+    if growth.log is None or growth.new.planned is None:
+        return
+    runs, entry = written[growth.name], growth.one.entry
+    came = reduce(Extent.followed_by, (run.tally.came for run in runs), Extent())
+    position = TablePosition()
+    if entry.archive_format.has_messages:
+        position = growth.new.position.followed_by(came, entry.last_seq, parse_time(manifest.created))
+    settled.add(growth.name)
+    try:
+        growth.log.commit([file for run in runs for file in run.files], TableState(growth.source, position))
+    except TargetConflict:
+        settled.remove(growth.name)
+        raise
 
 
-def _files_of(one: PlannedStream, kind: TableFormat) -> Iterator[_File]:
-    reshape, name = one.reshaped.messages, one.reshaped.name
-    segments = segments_within(one.entry, reshape.cut)
-    for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
-        refs = tuple(segments[piece])
-        yield _File(name, number, kind.suffix, SegmentRun.of(one.entry.name, refs, reshape))
+def _remove_staged(store: Store, growths: Sequence[_Growth]) -> None:
+    """Remove what was written for tables and did not become a part of them."""
+    for growth in growths:
+        if growth.log is not None:
+            with suppress(StoreError):
+                for info in list(store.list(f"{growth.log.staging}/")):
+                    if info.key.endswith(growth.log.ending):
+                        store.delete(info.key)
 
 
-def _log_tables(
-    store: Store, backup: str, streams: Sequence[PlannedStream], *, files: Sequence[_File], written: Sequence[_Written]
-) -> None:
-    """Add logs, which make the written files Delta tables."""
-    now_ms = time.time_ns() // 1_000_000
-    tables: dict[str, list[TableFile]] = {one.reshaped.name: [] for one in streams}
-    for file, one in zip(files, written, strict=True):
-        if one.rows:
-            tables[file.stream].append(TableFile(file.key.rpartition("/")[2], one.bytes, one.rows, one.bounds))
-    for name, parts in tables.items():
-        log = first_log(name, arrow_schema(COLUMNS), parts, constants={"stream": name, "backup": backup}, now_ms=now_ms)
-        store.put(f"{encode_name(name)}/{LOG_KEY}", log)
-
-
-def _parquet(batches: Iterable[MessageBatch], stream: str, backup: str) -> tuple[int, Data, FileBounds | None]:
-    sink = PagedFile()
-    writer: pq.ParquetWriter | None = None
-    waiting: list[pa.RecordBatch] = []
-    bounds = BoundsOfRows()
-    size = 0
-
-    def write() -> None:
-        nonlocal writer, size
-        table = pa.Table.from_batches(waiting)
-        writer = writer or pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True)
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
-        waiting.clear()
-        size = 0
-
-    for batch in batches:
-        waiting += shaped(as_text_subjects(batch), COLUMNS, stream, backup)
-        bounds.add(batch)
-        size += batch.nbytes
-        if size >= _GROUP_BYTES:
-            write()
-    if waiting:
-        write()
-    if writer is not None:
-        writer.close()
-    return bounds.rows, sink.content(), bounds.found()
-
-
-def _json_lines(batches: Iterable[MessageBatch], stream: str, _backup: str) -> tuple[int, Data, FileBounds | None]:
-    rows = 0
-    lines = PagedFile()
-    for batch in batches:
-        for part in split_batch(batch, _LINES_BYTES):
-            lines.write(encode_lines(part, stream))
-        rows += batch.num_rows
-    return rows, lines.content(), None
-
-
-_ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines, TableFormat.DELTA: _parquet}
+def _exported(growth: _Growth, kept: KeptStream | None, kind: TableFormat, options: TransformOptions) -> ExportedStream:
+    if kept is None or growth.new.planned is None:
+        return ExportedStream(growth.name, kind, 0, (growth.new.note,))
+    notes = tuple(finding.reason for finding in about_transformed(growth.new.planned, kept, options))
+    return ExportedStream(growth.name, kind, kept.entry.captured.messages, notes)

@@ -23,8 +23,8 @@ from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
-from jsbackup.pipeline.tables.export import TableFormat
 from jsbackup.pipeline.tables.line_files import read_lines
+from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.repository.names import decode_name, encode_name
 
 __all__ = ["Table", "find_tables", "read_table"]

@@ -3,10 +3,13 @@
 Executors put files to a store under names that depend on their content: a second attempt writes the same, and finds it
 already there. A folder is written under a hidden name, and renamed at the end. S3 has no renaming: there an object
 `_SUCCESS` is written last, as readers of tables expect, and the files of a failed export are deleted.
+
+A target that is extended has tables, each with a log of its own (`table_log.py`), which decides what is visible.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UsageError
+from jsbackup.exchange.folder import printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 
-__all__ = ["SUCCESS", "TableTarget", "new_target", "put_again"]
+__all__ = ["SUCCESS", "TableTarget", "new_target", "open_target", "put_again"]
 
 SUCCESS = "_SUCCESS"
 
@@ -31,6 +35,14 @@ class TableTarget(Protocol):
 
     @property
     def place(self) -> RepositoryRef: ...
+
+    @property
+    def token(self) -> str:
+        """Random, for names that no other run uses."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there may be tables in it, which are extended."""
 
     def commit(self) -> None:
         """Make it visible. Raises UsageError or StoreError if something else is there by now."""
@@ -46,15 +58,36 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
     """
     if place.folder is not None:
         with NewFolder(Path(place.folder), token, _PRIVATE) as new:
-            yield _FolderTarget(replace(place, location=str(new.staging)), new)
+            yield _FolderTarget(replace(place, location=str(new.staging)), new, token)
         return
-    target = _PrefixTarget(place)
+    target = _PrefixTarget(place, token)
     if next(iter(place.store().list()), None) is not None:
         raise UsageError(f"{place.store().location} is not empty", hint="Name a prefix under which there is nothing.")
     try:
         yield target
     finally:
         target.clean()
+
+
+@contextmanager
+def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
+    """Open tables at `place` to extend them, or make a new target where nothing is. `token` is random.
+
+    Raises the errors of `new_target`, and UsageError if there is something else than a folder.
+    """
+    if place.folder is not None:
+        folder = Path(place.folder)
+        try:
+            is_new = not folder.is_dir() or not any(folder.iterdir())
+        except OSError as error:
+            shown = printable_name(place.folder)
+            raise StoreError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
+        if is_new:
+            with new_target(place, token) as target:
+                yield target
+            return
+    # Also where nothing is in S3: what an interrupted first export leaves there is then no obstacle.
+    yield _GrowingTarget(place, token)
 
 
 def put_again(store: Store, key: str, data: Data) -> None:
@@ -72,8 +105,10 @@ def put_again(store: Store, key: str, data: Data) -> None:
 
 
 class _FolderTarget:
-    def __init__(self, place: RepositoryRef, new: NewFolder) -> None:
-        self.place = place
+    has_tables = False
+
+    def __init__(self, place: RepositoryRef, new: NewFolder, token: str) -> None:
+        self.place, self.token = place, token
         self._new = new
 
     def commit(self) -> None:
@@ -83,8 +118,10 @@ class _FolderTarget:
 
 
 class _PrefixTarget:
-    def __init__(self, place: RepositoryRef) -> None:
-        self.place = place
+    has_tables = False
+
+    def __init__(self, place: RepositoryRef, token: str) -> None:
+        self.place, self.token = place, token
         self._committed = False
 
     def commit(self) -> None:
@@ -96,3 +133,14 @@ class _PrefixTarget:
             store = self.place.store()
             for info in list(store.list()):
                 store.delete(info.key)
+
+
+class _GrowingTarget:
+    has_tables = True
+
+    def __init__(self, place: RepositoryRef, token: str) -> None:
+        self.place, self.token = place, token
+
+    def commit(self) -> None:
+        if self.place.folder is None:
+            put_again(self.place.store(), SUCCESS, b"")

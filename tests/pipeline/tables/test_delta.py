@@ -19,8 +19,9 @@ from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.tables import export
 from jsbackup.pipeline.tables.delta import LOG_KEY
-from jsbackup.pipeline.tables.export import TableFormat, export_tables
+from jsbackup.pipeline.tables.export import export_tables
 from jsbackup.pipeline.tables.target import new_target
+from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.planning.transforming import TransformOptions, plan_streams
 from jsbackup.progress import NullProgress

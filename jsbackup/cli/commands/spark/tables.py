@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
 
-__all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
+__all__ = ["APPENDED_FORMATS", "READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
 
 # As in `pipeline/tables/export.py`. Delta tables are not read: files in their folders may be obsolete.
 READ_FORMATS = ("parquet", "jsonl")
 WRITTEN_FORMATS = (*READ_FORMATS, "delta")
+APPENDED_FORMATS = ("parquet", "delta")
 
 
 def write_tables(
@@ -51,16 +52,18 @@ def write_tables(
     mask_key: tuple[tuple[str, str], ...],
     where: Where,
     lock_timeout: str,
+    append: bool = False,
 ) -> tuple[Exported, BrokenLists, SparkChoice]:
     """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also those that
-    cannot be read, and what wrote.
+    cannot be read, and what wrote. With `append`, tables that are there get what is new.
 
-    Raises the errors of `export_tables`, `plan_streams` and `new_target`.
+    Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
-    from jsbackup.pipeline.tables.export import TableFormat, export_tables
-    from jsbackup.pipeline.tables.target import new_target
+    from jsbackup.pipeline.tables.export import export_tables
+    from jsbackup.pipeline.tables.target import new_target, open_target
+    from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.planning.transforming import plan_streams
 
@@ -71,7 +74,7 @@ def write_tables(
     # The target is checked first: Spark takes a while to start.
     check_spark_options(where)
     with (
-        new_target(place, os.urandom(4).hex()) as target,
+        (open_target if append else new_target)(place, os.urandom(4).hex()) as target,
         open_job(shared, "export", wanted, where=where, lock_timeout=lock_timeout, least_bytes=least_bytes) as job,
         make_progress("export", wanted=shared.progress) as progress,
     ):
@@ -84,6 +87,7 @@ def write_tables(
             streams=plan_streams(job.backup.manifest, job.backup.streams(readable), options, "exported"),
             options=options,
             mask_key=MaskKey(mask_key),
+            append=append,
             progress=progress,
         )
         return exported, broken, job.choice
@@ -109,8 +113,8 @@ def read_tables(
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.write import TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
-    from jsbackup.pipeline.tables.export import TableFormat
     from jsbackup.pipeline.tables.table_files import find_tables, read_table
+    from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.tasks import OnSpark
 
     # Errors in the command are reported before Spark starts, and before a repository is created.

@@ -1,0 +1,171 @@
+"""`jsbackup iceberg`: describe the backups of a repository as Iceberg tables. Runs without Spark.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_stream
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup, origin_option, parse_choosing
+from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.opening import open_repository
+from jsbackup.cli.options.spark import place_given
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_count
+from jsbackup.config import environment, s3_settings
+from jsbackup.config.values import parse_glob
+from jsbackup.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jsbackup.pipeline.session.repository_ref import RepositoryRef
+    from jsbackup.pipeline.tables.iceberg import BackedUp, IcebergTable
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--output",
+    "directory",
+    required=True,
+    metavar="DIR",
+    help="Folder for the tables, made if it does not exist; or s3://bucket/prefix. Run it again with the same one.",
+)
+@origin_option
+@lock_timeout_option
+def iceberg(
+    shared: Shared, streams: tuple[str, ...], directory: str, *, origins: tuple[str, ...], lock_timeout: str
+) -> int:
+    """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
+
+    DIR gets some kilobytes of metadata, in DIR/STREAM/metadata. The messages stay in the repository, which is not
+    changed; readers of Iceberg read them there. The tag of a snapshot is the id of its backup: `SELECT * FROM orders
+    VERSION AS OF '20261121T094249Z-acd9df'`. The tables have all backups of the account that `latest` is of.
+
+    Run it after each backup, and after each prune: tables from before name segments that prune has deleted.
+
+    Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
+    """
+    from jsbackup.pipeline.session.repository_ref import place_of
+    from jsbackup.pipeline.tables.iceberg import require_pyiceberg, write_iceberg
+
+    start_log(shared)
+    require_pyiceberg()
+    patterns = tuple(map(parse_glob, streams))
+    place = place_of(directory, s3_settings(shared.s3, environment()), {})
+    source = place_given(shared)
+    _refuse_within(source, place)
+    repository = open_repository(shared)
+    if repository.objects.sealing.suffix:
+        raise UnsupportedError(
+            "the repository is encrypted, and readers of Iceberg cannot read it",
+            hint="Make tables with `jsbackup export --format delta`, or parquet; they are not encrypted.",
+        )
+    wanted = WantedBackup(LATEST, parse_choosing(LATEST, origins, ()), patterns, all_needed=False)
+    with reading(shared, repository, "iceberg", lock_timeout):
+        newest = find_backup(shared, repository, wanted)
+        found, left_out = _backed_up(repository, newest, streams)
+        for name in left_out:
+            shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
+        if not found:
+            raise UsageError(f"no backup has messages of {' '.join(streams) or 'any stream'}")
+        store, data = place.store(), _location(source)
+        tables = [
+            write_iceberg(store, _location(place), name, backups, data=data) for name, backups in sorted(found.items())
+        ]
+    return _tell(shared, tables)
+
+
+def _backed_up(
+    repository: Repository, newest: Manifest, streams: Sequence[str]
+) -> tuple[dict[str, list[BackedUp]], list[str]]:
+    """Return the backups of each stream of the account that `newest` is of, and streams of an unknown format."""
+    from jsbackup.config import is_chosen
+    from jsbackup.pipeline.tables.iceberg import BackedUp
+    from jsbackup.repository.origin import origin_of
+    from jsbackup.repository.summary import summary_of
+    from jsbackup.times import parse_time
+
+    globs, like = [parse_glob(text) for text in streams], summary_of(newest)
+    found: dict[str, list[BackedUp]] = {}
+    unknown: dict[str, None] = {}
+    for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
+        mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
+        if not mine or summary.transformed != like.transformed:
+            continue
+        created_ms = parse_time(summary.created) // 10**6
+        for stream in repository.manifest(summary.id).streams:
+            if not is_chosen(stream.name, globs, ()):
+                continue
+            if stream.unknown_format:
+                unknown[stream.name] = None
+            elif stream.archive_format.has_messages:
+                found.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
+    return found, list(unknown)
+
+
+def _refuse_within(source: RepositoryRef, target: RepositoryRef) -> None:
+    """Raise UsageError if tables would be in the repository: nothing else is written there."""
+    if source.folder is not None and target.folder is not None:
+        within = Path(target.folder).resolve().is_relative_to(Path(source.folder).resolve())
+    else:
+        within = f"{target.location.rstrip('/')}/".startswith(f"{source.location.rstrip('/')}/")
+    if within:
+        raise UsageError(
+            f"{target.location} is in the repository, where nothing else is written", hint="Name a folder beside it."
+        )
+
+
+def _location(place: RepositoryRef) -> str:
+    """Return a place as readers of Iceberg know it."""
+    if place.folder is not None:
+        return f"file://{Path(place.folder).resolve()}"
+    return place.location.rstrip("/")
+
+
+def _tell(shared: Shared, tables: Sequence[IcebergTable]) -> int:
+    output = shared.output
+
+    def text() -> None:
+        rows = [
+            (
+                table.stream,
+                format_count(table.backups),
+                format_count(table.files),
+                format_count(table.messages),
+                table.metadata if table.is_new else f"{table.metadata} (as before)",
+            )
+            for table in tables
+        ]
+        output.table(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], rows)
+
+    document = {
+        "tables": [
+            {
+                "stream": table.stream,
+                "metadata": table.metadata,
+                "backups": table.backups,
+                "files": table.files,
+                "messages": table.messages,
+                "new": table.is_new,
+            }
+            for table in tables
+        ]
+    }
+    output.result(document, text)
+    return 0
+
+
+COMMANDS = {"iceberg": iceberg}

@@ -1,0 +1,108 @@
+"""The log of a stream's Delta table at the target of an export.
+
+Readers see the files that the log names, so an export that extends a table writes its files beside the others, under
+names that no other export uses, and a commit adds all of them at once. What an interrupted export leaves is never seen;
+`VACUUM` removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
+from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
+from jsbackup.pipeline.tables.table_log import put_commit
+from jsbackup.pipeline.tables.table_state import TableState
+from jsbackup.pipeline.tables.writing import WrittenFile
+from jsbackup.repository.names import encode_name
+from jsbackup.stores.base import Store
+from jsbackup.strict_json import read_object
+
+__all__ = ["DeltaLog"]
+
+_LAST_CHECKPOINT = "_last_checkpoint"
+_VERSION = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
+
+
+class DeltaLog:
+    """The log of the stream called `name` there. `token` is random, in hex. A new target has no tables.
+
+    `constants` are columns with one value; `now_ms` is the time.
+
+    Raises:
+        UsageError: files are there that no export can extend.
+        FormatError, UnsupportedError: as `known_log`.
+        StoreError: it cannot be read.
+    """
+
+    def __init__(
+        self, store: Store, name: str, token: str, *, new_target: bool, constants: dict[str, str], now_ms: int
+    ) -> None:
+        self._store, self._name = store, name
+        self._about: dict[str, Any] = {"constants": constants, "now_ms": now_ms}
+        self._folder = encode_name(name)
+        self._known: KnownLog | None = None
+        self.ending = ".parquet" if new_target else f"-{token}.parquet"
+        if not new_target:
+            self._read()
+
+    @property
+    def state(self) -> TableState | None:
+        return None if self._known is None else self._known.state
+
+    @property
+    def staging(self) -> str:
+        return self._folder
+
+    def finish(self) -> None:
+        """A commit is complete at once."""
+
+    def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
+        parts = [TableFile(file.name, file.bytes, file.rows, file.bounds) for file in files]
+        schema, known = arrow_schema(COLUMNS), self._known
+        if known is None:
+            number, log = 0, first_log(self._name, schema, parts, state=state, **self._about)
+        else:
+            log = next_log(known, parts, state=state, schema=schema, **self._about)
+            number = known.version + 1
+        put_commit(self._store, f"{self._folder}/{LOG_FOLDER}/{number:020}.json", log, self._name)
+
+    def _read(self) -> None:
+        folder, names, others = f"{self._folder}/{LOG_FOLDER}/", [], False
+        for info in self._store.list(f"{self._folder}/"):
+            if info.key.startswith(folder):
+                names.append(info.key.removeprefix(folder))
+            elif info.key.startswith(f"{self._folder}/_jsbackup/"):
+                raise UsageError(
+                    f"the table of stream {self._name} is one of plain Parquet files",
+                    hint="Append to it with --format parquet.",
+                )
+            else:
+                others = others or not re.search(r"-[0-9a-f]{8}\.parquet", info.key)
+        files = self._log_files(folder, names)
+        if files:
+            self._known = known_log(self._name, files)
+        if (self._known is None and others) or (self._known is not None and self._known.state is None):
+            raise UsageError(
+                f"the log of the table of stream {self._name} does not say how far it goes: an older jsbackup or "
+                "something else has made it",
+                hint="Export to another folder; --append can extend that.",
+            )
+
+    def _log_files(self, folder: str, names: Sequence[str]) -> dict[str, bytes]:
+        """Read the log from the last checkpoint on."""
+        begin, files = 0, {}
+        if _LAST_CHECKPOINT in names:
+            data = self._store.get(f"{folder}{_LAST_CHECKPOINT}")
+            version = read_object(data, f"{folder}{_LAST_CHECKPOINT}").get("version")
+            if type(version) is not int:
+                raise FormatError(f"{folder}{_LAST_CHECKPOINT} is damaged")
+            begin, files[_LAST_CHECKPOINT] = version, data
+        for name in names:
+            found = _VERSION.fullmatch(name)
+            if found is not None and int(found[1]) >= begin:
+                files[name] = self._store.get(f"{folder}{name}")
+        return files

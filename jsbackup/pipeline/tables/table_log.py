@@ -1,0 +1,57 @@
+"""How files become a part of a stream's table: by an object that names them, whose writing is the commit.
+
+Each export into a table has a number, and its commit is create-only: of two exports at the same time one is refused.
+The commit also says how far the table goes (`table_state.py`), so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from jsbackup.errors import ObjectExists, TargetConflict
+from jsbackup.pipeline.tables.table_state import TableState
+from jsbackup.pipeline.tables.writing import WrittenFile
+from jsbackup.stores.base import Store
+
+__all__ = ["TableLog", "put_commit"]
+
+
+class TableLog(Protocol):
+    """The log of a table that an export writes or extends.
+
+    Tasks write to the folder `staging`, names that end with `ending`. `state` is None if there is no table yet.
+    """
+
+    @property
+    def state(self) -> TableState | None: ...
+
+    @property
+    def staging(self) -> str: ...
+
+    @property
+    def ending(self) -> str: ...
+
+    def finish(self) -> None:
+        """Complete what an interrupted export has committed. Raises StoreError."""
+
+    def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
+        """Make the written files a part of the table.
+
+        Raises:
+            TargetConflict: another export has extended it meanwhile; these files are not a part of it.
+            StoreError: it is not known whether they are.
+            FormatError: they cannot be.
+        """
+
+
+def put_commit(store: Store, key: str, data: bytes, name: str) -> None:
+    """Put the commit of a table called `name`, whose content is unique. Raises TargetConflict and StoreError."""
+    try:
+        store.put(key, data)
+    except ObjectExists:
+        if store.get(key) != data:
+            raise TargetConflict(
+                f"something else has changed the table of stream {name} meanwhile",
+                hint="Run the command again: it adds what is still missing.",
+            ) from None

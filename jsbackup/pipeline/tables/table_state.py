@@ -1,0 +1,208 @@
+"""What a table knows about itself, so that an export can extend it: of which stream it is, how its messages were
+changed, and how far it goes. Pure.
+
+A sequence is exported once. So the table has all messages that backups had when it was extended, up to the last
+sequence that the stream had given then; what is deleted later stays in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jsbackup.errors import FormatError, JsBackupError, TargetConflict, UnsupportedError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.pipeline.messages.columns import COLUMNS
+from jsbackup.planning.transforming import PlannedStream, TransformOptions
+from jsbackup.repository.manifest import Manifest, total_of
+from jsbackup.repository.pages.segment_list import touching
+from jsbackup.repository.summary import summary_of
+from jsbackup.strict_json import write_json
+from jsbackup.times import parse_time
+from jsbackup.transforms.cut import Extent
+from jsbackup.transforms.obfuscate.names import keyed_hash
+
+__all__ = ["NewMessages", "TablePosition", "TableSource", "TableState", "new_messages", "refuse_unsteady", "source_of"]
+
+_FORMAT = 1
+_MARK_BYTES = 4  # as of `MaskKey`: they distinguish keys, and reveal next to nothing
+_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """What has to be the same in all exports into a table. `words` are the options for messages; `digest` is that of
+    all that decides how messages look, keys included.
+    """
+
+    incarnation: str
+    words: tuple[str, ...]
+    digest: str
+    columns: tuple[str, ...] = COLUMNS
+
+    def to_json(self) -> JsonObject:
+        return {
+            "format": _FORMAT,
+            "incarnation": self.incarnation,
+            "options": list(self.words),
+            "digest": self.digest,
+            "columns": list(self.columns),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], what: str) -> TableSource:
+        """Decode the result of `to_json`; `what` begins errors.
+
+        Raises:
+            FormatError: it is damaged.
+            UnsupportedError: a newer version has written it.
+        """
+        number = value.get("format")
+        if type(number) is int and number > _FORMAT:
+            raise UnsupportedError(f"{what} was written by a newer jsbackup", hint="Use that version.")
+        texts, lists = ("incarnation", "digest"), ("options", "columns")
+        sound = number == _FORMAT and all(isinstance(value.get(name), str) for name in texts)
+        for name in lists if sound else ():
+            found = value.get(name)
+            sound = sound and isinstance(found, list) and all(isinstance(one, str) for one in found)
+        if not sound:
+            raise FormatError(f"{what} is damaged")
+        return cls(
+            value["incarnation"],
+            tuple(value["options"]),
+            value["digest"],
+            tuple(value["columns"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TablePosition:
+    """How far a table goes: `last_seq` is the last sequence that the stream had given. `message` and `message_ns` are
+    sequence and time of the last message that was looked at, 0 if there was none. `backup_ns` is the backup's time.
+    """
+
+    last_seq: int = 0
+    message: int = 0
+    message_ns: int = 0
+    backup_ns: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("last_seq", "message", "message_ns", "backup_ns")}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object], what: str) -> TablePosition:
+        """Decode the result of `to_json`; `what` begins errors. Raises FormatError."""
+        found = [value.get(name) for name in ("last_seq", "message", "message_ns", "backup_ns")]
+        numbers = [number for number in found if type(number) is int]
+        if len(numbers) != len(found) or not 0 <= numbers[1] <= numbers[0]:
+            raise FormatError(f"{what} is damaged")
+        return cls(*numbers)
+
+    def followed_by(self, came: Extent, last_seq: int, backup_ns: int) -> TablePosition:
+        """Return the position after messages that came were added, of a backup up to `last_seq`."""
+        message, message_ns = (came.last_seq, came.last_ns) if came.messages else (self.message, self.message_ns)
+        return TablePosition(max(last_seq, self.last_seq), message, message_ns, max(backup_ns, self.backup_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    source: TableSource
+    position: TablePosition
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessages:
+    """What of a stream is to be added. `planned` has only segments that may have some of it; None if nothing is new,
+    and `note` says why. Messages up to `after` are in the table, the last of them at `position.message`.
+    """
+
+    planned: PlannedStream | None
+    after: int = 0
+    position: TablePosition = TablePosition()
+    note: str = ""
+
+
+def refuse_unsteady(options: TransformOptions) -> None:
+    """Raise UsageError for options whose result for old messages changes with new ones."""
+    reshape = options.reshape
+    unsteady = [] if reshape.newest is None else [str(reshape.newest)]
+    unsteady += ["--renumber"] if reshape.renumber else []
+    if unsteady:
+        raise UsageError(
+            f"{unsteady[0].split()[0]} and --append exclude each other: what is exported would change later",
+            hint="Leave one of them out.",
+        )
+
+
+def source_of(one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes) -> TableSource:
+    """Return what the table of a stream is made of. `mask_secret` is the key of masks, b"" without one."""
+    reshape, obfuscation = options.reshape, options.reshape.obfuscation
+    edges = [f"--{name} {edge}" for name, edge in (("since", reshape.cut.since), ("until", reshape.cut.until)) if edge]
+    words = [word for word in options.words if word not in ("--since", "--until") and "--consumers" not in word] + edges
+    key, incarnation = b"jsbackup export", one.entry.incarnation
+    if obfuscation is not None:  # names must not be found by trying
+        key, incarnation = obfuscation.names.secret, keyed_hash(obfuscation.names.secret, incarnation.encode())
+    mark = hmac.digest(mask_secret, b"jsbackup export", hashlib.sha256)[:_MARK_BYTES].hex() if mask_secret else ""
+    whole = {"words": words, "mask_key": mark, "transformed": summary_of(manifest).transformed}
+    digest = hmac.digest(key, write_json(whole, "options", sort_keys=True), hashlib.sha256).hex()
+    shown = tuple(words) if obfuscation is None else ("--obfuscate",)
+    return TableSource(incarnation, shown, digest)
+
+
+def new_messages(one: PlannedStream, manifest: Manifest, source: TableSource, state: TableState | None) -> NewMessages:
+    """Decide what of a stream is added to its table, which has this state; None if there is no table.
+
+    Raises:
+        UsageError: the table was made with other options.
+        UnsupportedError: it has other columns.
+        TargetConflict: it is of another stream, or the stream was set back since.
+    """
+    if not one.entry.archive_format.has_messages:
+        return NewMessages(None, note="the backup has no messages of it")
+    if state is None:
+        return NewMessages(one)
+    if error := _against_source(one.reshaped.name, state.source, source):
+        raise error
+    had, has = state.position, one.entry.last_seq
+    older = parse_time(manifest.created) <= had.backup_ns
+    if has < had.last_seq and not older:
+        raise TargetConflict(
+            f"stream {one.entry.name} was set back since its table was extended: it had given sequence {had.last_seq} "
+            f"then, and {has} now",
+            hint="A server was restored to an older state, it seems. Export to another folder.",
+        )
+    if has <= had.last_seq:
+        note = f"nothing is new: the table has everything up to sequence {had.last_seq}"
+        return NewMessages(None, note=f"{note}, from a later backup" if has < had.last_seq else note)
+    segments = tuple(touching(one.entry.segments, min(had.message or _MAX, had.last_seq + 1), _MAX))
+    total = total_of(segments)
+    captured = replace(one.entry.captured, messages=total.messages, bytes=total.bytes)
+    planned = replace(one, entry=replace(one.entry, segments=segments, captured=captured))
+    return NewMessages(planned, had.last_seq, had)
+
+
+def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupError | None:
+    if had.incarnation != has.incarnation:
+        return TargetConflict(
+            f"the table of stream {name} is of another stream of that name: it was deleted and created again since, or "
+            "is that of another account, and its sequences say something else",
+            hint=f"Export to another folder, or move the folder of {name} away first.",
+        )
+    if had.columns != has.columns:
+        return UnsupportedError(
+            f"the table of stream {name} was made by another version of jsbackup, with other columns",
+            hint="Export to another folder.",
+        )
+    if had.digest != has.digest:
+        made = f"with {' '.join(had.words)}" if had.words else "without options that change messages"
+        if had.words == has.words:
+            made += " and with another key, or of backups that were transformed in another way"
+        return UsageError(
+            f"the table of stream {name} was made {made}",
+            hint="Append to it with the same options (a --since that counts from now is another one each time), or "
+            "export to another folder.",
+        )
+    return None
