@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scripts.bench_profile import STAGES
 from tests.harness.servers import BUNDLED, missing
 
 ROOT = Path(__file__).parents[1]
@@ -144,6 +145,18 @@ def test_costs_of_commands_on_a_fabricated_repository_are_counted() -> None:
     # Of the twenty segments of a stream each is read, and not those of the others.
     assert 20 <= asked["restore of one stream"]["get"] < 60
     assert asked["forget --prune"]["delete"] >= 3 + 3  # manifests, and the last segment of each
+
+
+@pytest.mark.nats
+def test_processor_time_is_told_by_thread() -> None:
+    command = [sys.executable, "-m", "scripts.bench_profile", "--stream-bytes", "20000000", "--runs", "1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row.pop("case"): row for row in json.loads(done.stdout)["rows"]}
+    assert list(rows) == ["backup", "restore, --verify none", "restore, --verify full"]
+    assert all(tuple(row) == STAGES and row["start"] > 0 and row["other"] < 1 for row in rows.values())
+    assert rows["backup"]["compress"] > 0 and rows["backup"]["encode"] == 0
+    assert rows["restore, --verify none"]["encode"] > 0 and rows["restore, --verify none"]["compress"] == 0
 
 
 def test_masks_are_measured_with_both_kernels() -> None:

@@ -55,9 +55,9 @@ class Aftermath:
     task has raised, no other runs, and every call raises the same exception.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, thread_name: str = "aftermath") -> None:
         self._limit_bytes = limit_bytes
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="aftermath")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
         self._ahead: deque[tuple[Future[None], int]] = deque()
         self._ahead_bytes = 0
         self._error: BaseException | None = None

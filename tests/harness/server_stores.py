@@ -44,6 +44,8 @@ STORES = [
     ("2.15.1", "aes"),
     *((VERSIONS[-1], kind) for kind in KINDS),
 ]
+# Those on the oldest and the newest server.
+STORES_AT_ENDS = [(version, kind) for version, kind in STORES if version in (VERSIONS[0], VERSIONS[-1])]
 _BLOCKS_BYTES = 127_000
 
 

@@ -57,8 +57,8 @@ class SegmentCutter:
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
         self._ended: dict[_OpenSegment, int] = {}
-        self._after = Aftermath(_AHEAD_BYTES)
-        self._storing = Aftermath(0)
+        self._after = Aftermath(_AHEAD_BYTES, "compress")
+        self._storing = Aftermath(0, "store")
         self._refs: list[SegmentRef] = []
         self.begun = False
         """Whether there has been a message."""

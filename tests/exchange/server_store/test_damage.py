@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,20 +25,25 @@ from tests.exchange.server_store.stores import (
     subjects_of,
 )
 from tests.harness.oracle import ObservedStream
-from tests.harness.server_stores import STORES, Damage, MadeStore, applied, damages, make_store
+from tests.harness.server_stores import STORES, STORES_AT_ENDS, Damage, MadeStore, applied, damages, make_store
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(900)]
 
 STREAMS = ("ORDERS", "KV_settings")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
+def _params(stores: Iterable[tuple[str, str]]) -> list[Any]:
+    return [
         pytest.param((version, kind), id=f"{version}-{kind}", marks=pytest.mark.xdist_group(f"store-{version}-{kind}"))
-        for version, kind in STORES
-    ],
-)
+        for version, kind in stores
+    ]
+
+
+# For files whose form no server between them changed.
+at_ends = pytest.mark.parametrize("made", _params(STORES_AT_ENDS), indirect=True)
+
+
+@pytest.fixture(scope="module", params=_params(STORES))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeStore]:
     version, kind = request.param
     yield make_store(version, kind, tmp_path_factory.mktemp("store"))
@@ -139,6 +145,7 @@ def _assert_only_touched(
     assert lost == touched & held_sequences, damage.name
 
 
+@at_ends
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_key_of_a_block_costs_that_block(made: MadeStore, copy: Path, name: str) -> None:
     if not made.keys:
@@ -177,6 +184,7 @@ def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, 
         _others_are_whole(made, imported, name)
 
 
+@at_ends
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum"])
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_configuration_costs_no_message(made: MadeStore, copy: Path, name: str, file: str) -> None:
@@ -199,6 +207,7 @@ def test_a_damaged_configuration_costs_no_message(made: MadeStore, copy: Path, n
         _others_are_whole(made, imported, name)
 
 
+@at_ends
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_key_of_a_stream_costs_its_configuration_and_index(made: MadeStore, copy: Path, name: str) -> None:
     if not made.keys:
@@ -217,6 +226,7 @@ def test_a_damaged_key_of_a_stream_costs_its_configuration_and_index(made: MadeS
         _others_are_whole(made, imported, name)
 
 
+@at_ends
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum", "meta.key", "o.dat"])
 def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, copy: Path, file: str) -> None:
     path = copy / "ORDERS" / "obs" / "worker" / file
