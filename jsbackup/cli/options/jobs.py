@@ -6,7 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -154,9 +154,12 @@ def open_job(
     where: Where,
     lock_timeout: str,
     least_bytes: int = LEAST_SPARK_BYTES,
+    raw_bytes: Callable[[ChosenBackup], int] | None = None,
 ) -> Iterator[OpenedJob]:
     """Open a backup for a job on its messages, under a lease. Errors in the command are reported before Spark starts,
     and before the job, where it runs and why, if there was a choice.
+
+    `raw_bytes` tells how much the job will read, if that is not all of the chosen streams.
     """
     check_spark_options(where)
     from jsbackup.cli.options.latest import find_backup
@@ -172,7 +175,8 @@ def open_job(
         opened, frames = ChosenBackup(place, manifest), None
         chosen = opened.streams(streams)
         refuse_broken(broken_lists(chosen), of=len(chosen))
-        choice = choose_spark(where, sum(stream.captured.bytes for stream in chosen), least_bytes)
+        size = sum(stream.captured.bytes for stream in chosen) if raw_bytes is None else raw_bytes(opened)
+        choice = choose_spark(where, size, least_bytes)
         if where.use is not SparkUse.REQUIRED:
             shared.output.note(choice.words)
         runner = stack.enter_context(job_runner(choice, where, place, repository))

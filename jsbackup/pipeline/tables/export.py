@@ -52,7 +52,7 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Exported", "export_tables"]
+__all__ = ["Exported", "export_tables", "new_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,24 @@ def export_tables(
     exported = tuple(_exported(growth, kept.get(growth.name), kind, options) for growth in growths)
     runs = [one for each in written.values() for one in each]
     return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported)
+
+
+def new_bytes(
+    manifest: Manifest,
+    target: TableTarget,
+    kind: TableFormat,
+    streams: Sequence[PlannedStream],
+    *,
+    options: TransformOptions,
+    key: MaskKey,
+) -> int:
+    """Return how much of `streams` is to be read, in raw bytes: of tables that are there, what they lack. Raises as
+    `export_tables`.
+    """
+    if target.has_tables:
+        refuse_unsteady(options)
+    growths = _growths(manifest, target, kind, streams, options=options, key=key)
+    return sum(one.new.planned.entry.captured.bytes for one in growths if one.new.planned is not None)
 
 
 def _growths(

@@ -469,3 +469,13 @@ def test_obfuscated_tables_grow_with_the_same_key_file(tmp_path: Path) -> None:
     assert b"ORDERS" not in logs and backups.INCARNATION.encode() not in logs
     refused = in_shell(*line[:-1], tmp_path / "other.json", "latest")
     assert refused.code == 0 and len(list((tmp_path / "out").glob("*/_jsbackup"))) == 4  # other names
+
+
+def test_what_is_new_decides_whether_spark_is_worth_starting(tmp_path: Path) -> None:
+    kept, (first, last) = growing(tmp_path, (400, 410))
+    line = ["--format", "parquet", "--output", tmp_path / "tables", "--append", *kept.line]
+    done = in_shell("export", first.id, *line)
+    assert done.code == 0 and "runs without Spark: 35.1 KiB of messages" in done.err
+    done = in_shell("export", last.id, *line)
+    assert done.code == 0 and "runs without Spark: 2.56 KiB of messages" in done.err
+    assert rows_of(tmp_path / "tables" / "ORDERS", TableFormat.PARQUET) == rows(some_messages(410, 60, seed=7))

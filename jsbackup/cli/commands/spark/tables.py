@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,9 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment, s3_settings
 
 if TYPE_CHECKING:
+    from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported
-    from jsbackup.planning.transforming import TransformOptions
+    from jsbackup.planning.transforming import PlannedStream, TransformOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
@@ -61,7 +63,7 @@ def write_tables(
     """
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
-    from jsbackup.pipeline.tables.export import export_tables
+    from jsbackup.pipeline.tables.export import export_tables, new_bytes
     from jsbackup.pipeline.tables.target import new_target, open_target
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
@@ -71,24 +73,43 @@ def write_tables(
         require_deltalake()
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
-    # The target is checked first: Spark takes a while to start.
+    key = MaskKey(mask_key)
+    planned: list[PlannedStream] = []
+    broken: BrokenLists = {}
+    # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
     with (
         (open_target if append else new_target)(place, os.urandom(4).hex()) as target,
-        open_job(shared, "export", wanted, where=where, lock_timeout=lock_timeout, least_bytes=least_bytes) as job,
-        make_progress("export", wanted=shared.progress) as progress,
+        ExitStack() as stack,
     ):
-        readable, broken = choose_readable(shared, job.backup, names_of(wanted))
+
+        def plan(backup: ChosenBackup) -> int:
+            nonlocal broken
+            readable, broken = choose_readable(shared, backup, names_of(wanted))
+            planned[:] = plan_streams(backup.manifest, backup.streams(readable), options, "exported")
+            return new_bytes(backup.manifest, target, TableFormat(kind), planned, options=options, key=key)
+
+        job = stack.enter_context(
+            open_job(
+                shared,
+                "export",
+                wanted,
+                where=where,
+                lock_timeout=lock_timeout,
+                least_bytes=least_bytes,
+                raw_bytes=plan,
+            )
+        )
         exported = export_tables(
             job.runner,
             job.backup,
             target,
             TableFormat(kind),
-            streams=plan_streams(job.backup.manifest, job.backup.streams(readable), options, "exported"),
+            streams=planned,
             options=options,
-            mask_key=MaskKey(mask_key),
+            mask_key=key,
             append=append,
-            progress=progress,
+            progress=stack.enter_context(make_progress("export", wanted=shared.progress)),
         )
         return exported, broken, job.choice
 
