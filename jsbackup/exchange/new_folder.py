@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from jsbackup.errors import StoreError, UsageError
+from jsbackup.errors import TargetConflict, UsageError
 from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.stores import posix
 
@@ -106,7 +106,7 @@ class NewFolder:
             file.write(content)
 
     def commit(self) -> None:
-        """Give everything its final name. Raises `UsageError` if something is there by now."""
+        """Give everything its final name. Raises TargetConflict if something is there by now."""
         with folder_errors("the output folder cannot get its name"):
             for folder, _, _ in os.walk(self._staging):
                 _fsync_folder(Path(folder))
@@ -155,5 +155,8 @@ def _same_name(path: str) -> UsageError:
     )
 
 
-def _in_the_way(path: Path) -> StoreError:
-    return StoreError(f"something was put into {printable_name(str(path))} meanwhile, so nothing was written there")
+def _in_the_way(path: Path) -> TargetConflict:
+    return TargetConflict(
+        f"something was put into {printable_name(str(path))} meanwhile, so nothing was written there",
+        hint="Run it again if another export has made it; else name another folder.",
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import StoreError, UsageError
+from jsbackup.errors import StoreError, TargetConflict, UsageError
 from jsbackup.exchange.new_folder import NewFolder
 from tests.exchange.folders import tree
 
@@ -96,7 +96,7 @@ def test_a_link_to_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 
 def test_what_appears_meanwhile_is_never_replaced(target: Path) -> None:
-    with pytest.raises(StoreError, match="meanwhile"), NewFolder(target, "token", 0o700) as new:
+    with pytest.raises(TargetConflict, match="meanwhile"), NewFolder(target, "token", 0o700) as new:
         fill(new)
         target.mkdir(exist_ok=True)
         # The last of ours that was made, so that others were moved before it is met.
@@ -123,7 +123,7 @@ def test_in_a_folder_that_exists_what_was_made_last_gets_its_name_last(
 
 def test_a_file_in_the_place_of_the_folder_is_never_replaced(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with pytest.raises(StoreError, match="meanwhile"), NewFolder(target, "token", 0o700) as new:
+    with pytest.raises(TargetConflict, match="meanwhile"), NewFolder(target, "token", 0o700) as new:
         fill(new)
         target.write_bytes(b"theirs")
         new.commit()

@@ -323,6 +323,12 @@ def export(
             f"--append is for --format {' and '.join(APPENDED_FORMATS)}, and this is --format {kind}",
             hint="Leave out --append, or choose another format.",
         )
+    for name in ("since", "until") if append else ():
+        if typed[name] and not re.match(r"\s*(\d{4}-|\d+\s*$)", typed[name]):
+            raise UsageError(
+                f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
+                hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
+            )
     if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
         typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
         if os.path.lexists(typed["obfuscation_key"]):
@@ -362,6 +368,7 @@ def export(
             directory=directory,
             choice=choice,
             append=append,
+            is_new=tables.is_new,
         )
     if where.given or where.use is not SparkUse.AUTO:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")

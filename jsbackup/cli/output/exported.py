@@ -29,12 +29,13 @@ def tell_exported(
     directory: str,
     choice: SparkChoice | None = None,
     append: bool = False,
+    is_new: bool = True,
 ) -> int:
     """Report what was written, or with `append` added to tables, to `directory`; return the exit code. `broken` could
-    not be read; `choice` is what wrote tables.
+    not be read; `choice` is what wrote tables. `is_new`: nothing was there.
     """
     output = shared.output
-    messages, done = sum(stream.messages for stream in exported), "appended to" if append else "wrote"
+    messages, done = sum(stream.messages for stream in exported), "wrote" if is_new else "appended to"
 
     def text() -> None:
         output.table(

@@ -207,7 +207,9 @@ def _s3(location: str, found: Mapping[str, str]) -> S3Settings:
 
 def _patterns(found: Mapping[str, str]) -> tuple[str, ...]:
     if "streams" not in found:
-        return (found["stream"],) if found.get("stream") else ()
+        if "stream" in found and not found["stream"].strip():
+            raise UsageError("the option 'stream' is empty", hint="Leave it out to read all streams.")
+        return (found["stream"],) if "stream" in found else ()
     if "stream" in found:
         raise UsageError("the options 'stream' and 'streams' exclude each other")
     text = found["streams"].strip()

@@ -167,6 +167,11 @@ class BackupWalk:
             self._positions[key] = ReadPosition(stream.last_seq, backup)
             self._turned.add(key)
             return True
+        elif stream.lost_since and position.sequence:
+            self._told(
+                f"backup {backup} says that the server has lost messages of stream {stream.name}, which goes on beyond "
+                f"sequence {position.sequence}: other messages than those delivered may have sequences up to there"
+            )
         if self._forgotten > position.backup:
             self._check(backup, stream, position)
         reached = position.sequence

@@ -57,11 +57,14 @@ __all__ = ["Exported", "export_tables", "new_bytes"]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added."""
+    """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added.
+    `is_new`: nothing was at the target.
+    """
 
     files: int
     bytes: int
     streams: tuple[ExportedStream, ...]
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,13 @@ def export_tables(
             _remove_staged(target.place.store(), [growth for growth in growths if growth.name not in settled])
         raise
     target.commit()
-    exported = tuple(_exported(growth, kept.get(growth.name), kind, options) for growth in growths)
+    extended = target.has_tables
+    exported = tuple(
+        _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options, extended=extended)
+        for growth in growths
+    )
     runs = [one for each in written.values() for one in each]
-    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported)
+    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported, not extended)
 
 
 def new_bytes(
@@ -220,7 +227,7 @@ def _files_of(one: PlannedStream, growth: _Growth, kind: TableFormat) -> Iterato
     folder = encode_name(name) if growth.log is None else growth.log.staging
     ending = f".{kind.suffix}" if growth.log is None else growth.log.ending
     position = growth.new.position
-    known = (position.message, position.message_ns) if position.message else None
+    known = (position.message, position.message_ns, position.newest_ns) if position.message else None
     segments = segments_within(one.entry, reshape.cut)
     for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
         run = SegmentRun.of(one.entry.name, tuple(segments[piece]), reshape)
@@ -257,7 +264,8 @@ def _commit(growth: _Growth, manifest: Manifest, written: Mapping[str, list[Writ
     came = reduce(Extent.followed_by, (run.tally.came for run in runs), Extent())
     position = TablePosition()
     if entry.archive_format.has_messages:
-        position = growth.new.position.followed_by(came, entry.last_seq, parse_time(manifest.created))
+        newest_ns = max((ref.max_ns for ref in growth.new.planned.entry.segments), default=0)
+        position = growth.new.position.followed_by(came, entry.last_seq, newest_ns, parse_time(manifest.created))
     settled.add(growth.name)
     try:
         growth.log.commit([file for run in runs for file in run.files], TableState(growth.source, position))
@@ -276,8 +284,26 @@ def _remove_staged(store: Store, growths: Sequence[_Growth]) -> None:
                         store.delete(info.key)
 
 
-def _exported(growth: _Growth, kept: KeptStream | None, kind: TableFormat, options: TransformOptions) -> ExportedStream:
+def _exported(
+    growth: _Growth,
+    kept: KeptStream | None,
+    runs: Sequence[WrittenRun],
+    kind: TableFormat,
+    options: TransformOptions,
+    *,
+    extended: bool,
+) -> ExportedStream:
     if kept is None or growth.new.planned is None:
         return ExportedStream(growth.name, kind, 0, (growth.new.note,))
-    notes = tuple(finding.reason for finding in about_transformed(growth.new.planned, kept, options))
-    return ExportedStream(growth.name, kind, kept.entry.captured.messages, notes)
+    messages, grew = kept.entry.captured.messages, growth.log is not None and growth.log.state is not None
+    # Of a table that has messages, nothing is told as of a stream that is restored without any.
+    notes = (
+        [] if grew and not messages else [one.reason for one in about_transformed(growth.new.planned, kept, options)]
+    )
+    if grew and not messages:
+        notes.append("nothing that is new matches")
+    if extended and not grew:
+        notes.append("a new table")
+    if kind is not TableFormat.JSONL and not all(run.is_text for run in runs):
+        notes.append("has subjects that are not UTF-8, where DuckDB, pyarrow and pyiceberg fail; Spark reads them")
+    return ExportedStream(growth.name, kind, messages, tuple(notes))

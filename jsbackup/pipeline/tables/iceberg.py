@@ -21,27 +21,30 @@ import json
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsbackup.errors import ObjectExists, TargetConflict, UnsupportedError
+from jsbackup.errors import FormatError, ObjectExists, TargetConflict, UnsupportedError
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.names import encode_name
+from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.stores.base import Store
-from jsbackup.strict_json import write_json
+from jsbackup.strict_json import read_object, write_json
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputFile, OutputFile
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.schema import Schema
 
-__all__ = ["BackedUp", "IcebergTable", "require_pyiceberg", "write_iceberg"]
+__all__ = ["BackedUp", "IcebergTable", "described_streams", "require_pyiceberg", "write_iceberg"]
 
 _COLUMNS = {"sequence": "long", "timestamp_ns": "long", "subject": "string", "headers": "binary", "data": "binary"}
 _CODEC: Literal["deflate"] = "deflate"
 _HINT = "version-hint.text"
+_OWNER = "jsbackup.repository"
+_MAX_BYTES = 256 << 20
 _VERSION = re.compile(r"v(\d{1,9})\.metadata\.json")
 
 # A list ends after a segment whose digest begins so, or after so many: lists stay the same when segments are added at
@@ -79,22 +82,36 @@ def require_pyiceberg() -> None:
         )
 
 
-def write_iceberg(store: Store, location: str, stream: str, backups: Sequence[BackedUp], *, data: str) -> IcebergTable:
+def described_streams(store: Store) -> list[str]:
+    """Return the streams that have a table there, if their folders spell their names."""
+    ending = f"/metadata/{_HINT}"
+    folders = [info.key.removesuffix(ending) for info in store.list() if info.key.endswith(ending)]
+    names: list[str] = []
+    for folder in folders:
+        with suppress(FormatError):
+            names += [name] if (name := decode_name(folder)) is not None else []
+    return names
+
+
+def write_iceberg(
+    store: Store, location: str, stream: str, backups: Sequence[BackedUp], *, data: str, repository: str = ""
+) -> IcebergTable:
     """Write the table of a stream to `store`, which readers know as `location`; segments are below `data`. Backups are
-    in the order of their times, at least one.
+    in the order of their times, at least one. `repository` is the id of theirs.
 
     Raises:
-        TargetConflict: another command writes it at the same time.
+        TargetConflict: another command writes it at the same time, or something else is there.
         StoreError: it cannot be read or written.
     """
     folder = f"{encode_name(stream)}/metadata"
     there = {info.key.removeprefix(f"{folder}/") for info in store.list(f"{folder}/")}
+    last = max((int(found[1]) for name in there if (found := _VERSION.fullmatch(name))), default=0)
+    _refuse_others(store, stream, f"{folder}/v{last}.metadata.json" if last else "", repository)
     writing = _Writing(store, f"{location}/{folder}", folder, data, there)
     snapshots: list[_Snapshot] = []
     for number, one in enumerate(backups, start=1):
         snapshots.append(writing.snapshot(stream, one, number, snapshots[-1] if snapshots else None))
-    document = _metadata(f"{location}/{encode_name(stream)}", stream, snapshots)
-    last = max((int(found[1]) for name in there if (found := _VERSION.fullmatch(name))), default=0)
+    document = _metadata(f"{location}/{encode_name(stream)}", stream, snapshots, repository)
     is_new = not last or store.get(f"{folder}/v{last}.metadata.json") != document
     if is_new:
         last += 1
@@ -107,6 +124,26 @@ def write_iceberg(store: Store, location: str, stream: str, backups: Sequence[Ba
     _point_to(store, f"{folder}/{_HINT}", last, is_there=_HINT in there)
     newest, metadata = snapshots[-1], f"{location}/{folder}/v{last}.metadata.json"
     return IcebergTable(stream, metadata, len(backups), newest.files, newest.messages, is_new)
+
+
+def _refuse_others(store: Store, stream: str, version: str, repository: str) -> None:
+    """Raise TargetConflict if there is a table of another kind, or of another repository."""
+    folder = f"{encode_name(stream)}/"
+    for info in store.list(folder):
+        if not info.key.startswith(f"{folder}metadata/"):
+            raise TargetConflict(
+                f"the folder of stream {stream} there has something else than an Iceberg table: {info.key[:200]}",
+                hint="Name another folder with --output.",
+            )
+    if not version:
+        return
+    properties = read_object(store.get(version), version, max_bytes=_MAX_BYTES).get("properties")
+    owner = properties.get(_OWNER) if isinstance(properties, dict) else None
+    if owner != repository:
+        raise TargetConflict(
+            f"the Iceberg table of stream {stream} there is of another repository",
+            hint="Name another folder with --output.",
+        )
 
 
 def _point_to(store: Store, key: str, version: int, *, is_there: bool) -> None:
@@ -202,7 +239,7 @@ class _Writing:
             return self.lists[key]
         entries = [self._entry(ref, snapshot_id, number) for ref in refs]
         about = [f"{ref.key} {self.added[ref.key]}" for ref in refs]
-        name = f"{_digest([*about, str(snapshot_id)])}-m.avro"
+        name = f"{_digest([self.data, *about, str(snapshot_id)])}-m.avro"
         file = _output(f"{self.location}/{name}")
         with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, _schema(), file, snapshot_id, _CODEC) as writer:
             for entry in entries:
@@ -269,7 +306,7 @@ def _lists_of(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
         yield refs
 
 
-def _metadata(location: str, stream: str, snapshots: Sequence[_Snapshot]) -> bytes:
+def _metadata(location: str, stream: str, snapshots: Sequence[_Snapshot], repository: str) -> bytes:
     """Return a version, as in https://iceberg.apache.org/spec/#table-metadata."""
     names = [{"field-id": number, "names": [name]} for number, name in enumerate(_COLUMNS, start=1)]
     newest = snapshots[-1]
@@ -290,7 +327,11 @@ def _metadata(location: str, stream: str, snapshots: Sequence[_Snapshot]) -> byt
         "partition-specs": [{"spec-id": 0, "fields": []}],
         "default-spec-id": 0,
         "last-partition-id": 999,
-        "properties": {"schema.name-mapping.default": json.dumps(names), "jsbackup.stream": stream},
+        "properties": {
+            "schema.name-mapping.default": json.dumps(names),
+            "jsbackup.stream": stream,
+            _OWNER: repository,
+        },
         "current-snapshot-id": newest.id,
         "snapshots": [one.json for one in snapshots],
         "snapshot-log": [{"snapshot-id": one.id, "timestamp-ms": one.created_ms} for one in snapshots],

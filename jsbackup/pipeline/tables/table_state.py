@@ -18,18 +18,28 @@ from jsbackup.model import JsonObject
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.manifest import Manifest, total_of
-from jsbackup.repository.pages.segment_list import touching
+from jsbackup.repository.pages.segment_list import split_at, touching
 from jsbackup.repository.summary import summary_of
 from jsbackup.strict_json import write_json
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.obfuscate.names import keyed_hash
 
-__all__ = ["NewMessages", "TablePosition", "TableSource", "TableState", "new_messages", "refuse_unsteady", "source_of"]
+__all__ = [
+    "NewMessages",
+    "TablePosition",
+    "TableSource",
+    "TableState",
+    "new_messages",
+    "refuse_unsteady",
+    "set_back",
+    "source_of",
+]
 
 _FORMAT = 1
 _MARK_BYTES = 4  # as of `MaskKey`: they distinguish keys, and reveal next to nothing
 _MAX = (1 << 63) - 1
+_POSITION = ("last_seq", "message", "message_ns", "newest_ns", "backup_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +91,37 @@ class TableSource:
 @dataclass(frozen=True, slots=True)
 class TablePosition:
     """How far a table goes: `last_seq` is the last sequence that the stream had given. `message` and `message_ns` are
-    sequence and time of the last message that was looked at, 0 if there was none. `backup_ns` is the backup's time.
+    sequence and time of the last message that was looked at, 0 if there was none; `newest_ns` is the latest time of all
+    of them. `backup_ns` is the backup's time.
     """
 
     last_seq: int = 0
     message: int = 0
     message_ns: int = 0
+    newest_ns: int = 0
     backup_ns: int = 0
 
     def to_json(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("last_seq", "message", "message_ns", "backup_ns")}
+        return {name: getattr(self, name) for name in _POSITION}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], what: str) -> TablePosition:
         """Decode the result of `to_json`; `what` begins errors. Raises FormatError."""
-        found = [value.get(name) for name in ("last_seq", "message", "message_ns", "backup_ns")]
+        found = [value.get(name) for name in _POSITION]
         numbers = [number for number in found if type(number) is int]
         if len(numbers) != len(found) or not 0 <= numbers[1] <= numbers[0]:
             raise FormatError(f"{what} is damaged")
         return cls(*numbers)
 
-    def followed_by(self, came: Extent, last_seq: int, backup_ns: int) -> TablePosition:
-        """Return the position after messages that came were added, of a backup up to `last_seq`."""
+    def followed_by(self, came: Extent, last_seq: int, newest_ns: int, backup_ns: int) -> TablePosition:
+        """Return the position after messages that came were added, none later than `newest_ns`, of a backup up to
+        `last_seq`.
+        """
         message, message_ns = (came.last_seq, came.last_ns) if came.messages else (self.message, self.message_ns)
-        return TablePosition(max(last_seq, self.last_seq), message, message_ns, max(backup_ns, self.backup_ns))
+        newest_ns = max(newest_ns, self.newest_ns) if self.message else newest_ns
+        return TablePosition(
+            max(last_seq, self.last_seq), message, message_ns, newest_ns, max(backup_ns, self.backup_ns)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +195,23 @@ def new_messages(one: PlannedStream, manifest: Manifest, source: TableSource, st
         note = f"nothing is new: the table has everything up to sequence {had.last_seq}"
         return NewMessages(None, note=f"{note}, from a later backup" if has < had.last_seq else note)
     segments = tuple(touching(one.entry.segments, min(had.message or _MAX, had.last_seq + 1), _MAX))
+    # Sequences that were given again have later times. They are the last ones up to `last_seq`, if any are left.
+    before = split_at(one.entry.segments, segments[0].first_seq if segments else had.last_seq + 1)[0]
+    if had.message and before and before[-1].max_ns > had.newest_ns:
+        raise set_back(one.entry.name, one.reshaped.name, before[-1].last_seq)
     total = total_of(segments)
     captured = replace(one.entry.captured, messages=total.messages, bytes=total.bytes)
     planned = replace(one, entry=replace(one.entry, segments=segments, captured=captured))
     return NewMessages(planned, had.last_seq, had)
+
+
+def set_back(stream: str, table: str, message: int) -> TargetConflict:
+    """Return the error for a stream that has another message than was exported, or one that is younger."""
+    return TargetConflict(
+        f"message {message} of stream {stream} is another one than the table of {table} has: the stream was set back "
+        "since",
+        hint="A server was restored to an older state, it seems. Export to another folder.",
+    )
 
 
 def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupError | None:

@@ -23,7 +23,7 @@ from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 
-__all__ = ["SUCCESS", "TableTarget", "new_target", "open_target", "put_again"]
+__all__ = ["SUCCESS", "TableTarget", "new_target", "open_target", "put_again", "refuse_place"]
 
 SUCCESS = "_SUCCESS"
 
@@ -102,6 +102,30 @@ def put_again(store: Store, key: str, data: Data) -> None:
             same = False
         if not same:
             raise StoreError(f"{key} is there already, with another content") from None
+
+
+def refuse_place(source: RepositoryRef, target: RepositoryRef) -> None:
+    """Raise UsageError if tables would be in the repository, where nothing else is written, or in a table.
+
+    Raises StoreError if the target cannot be listed.
+    """
+    if source.folder is not None and target.folder is not None:
+        within = Path(target.folder).resolve().is_relative_to(Path(source.folder).resolve())
+    else:
+        within = f"{target.location.rstrip('/')}/".startswith(f"{source.location.rstrip('/')}/")
+    if within:
+        raise UsageError(
+            f"{target.location} is in the repository, where nothing else is written", hint="Name a folder beside it."
+        )
+    if target.folder is not None and not Path(target.folder).is_dir():
+        return
+    store = target.store()
+    for log in ("_jsbackup", "_delta_log", "metadata"):
+        if next(iter(store.list(f"{log}/")), None) is not None:
+            raise UsageError(
+                f"{target.location} is itself the table of a stream: it has a folder {log}",
+                hint="Name the folder above it, which has a folder for each stream.",
+            )
 
 
 class _FolderTarget:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jsbackup.errors import TargetConflict
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.json_lines import encode_lines
 from jsbackup.formats.paged import PagedFile
@@ -24,6 +23,7 @@ from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
+from jsbackup.pipeline.tables.table_state import set_back
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
 from jsbackup.repository.manifest import SegmentRef
@@ -57,7 +57,8 @@ class FileToWrite:
     """A file to write, `number` of its stream there, with a run of segments of a stream that may change on the way.
 
     `folder` is where tasks write it, `ending` what follows the sequences in its name. Messages up to the sequence
-    `after` are left out; `known` are sequence and time of the last of them that was exported, if any.
+    `after` are left out; `known` are sequence and time of the last of them that was exported, and the latest time of
+    all, if any were.
     """
 
     stream: str
@@ -66,7 +67,7 @@ class FileToWrite:
     ending: str
     run: SegmentRun
     after: int = 0
-    known: tuple[int, int] | None = None
+    known: tuple[int, int, int] | None = None
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
@@ -101,12 +102,15 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """What was written of a run: no file without rows. `old` messages were left out because they are in the table."""
+    """What was written of a run: no file without rows. `old` messages were left out because they are in the table;
+    `is_text`: all subjects of the others are UTF-8.
+    """
 
     files: tuple[WrittenFile, ...]
     tally: ReshapeTally
     hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
     old: int = 0
+    is_text: bool = True
 
     @property
     def rows(self) -> int:
@@ -154,18 +158,19 @@ class WriteFiles:
                     put_again(store, f"{file.folder}/{file.name}", data)
                     files = (WrittenFile(file.name, rows, memoryview(data).nbytes, bounds),)
                 hashed = () if obfuscation is None else obfuscation.names.since(known)
-                written.append(WrittenRun(files, tally, hashed, newer.old))
+                written.append(WrittenRun(files, tally, hashed, newer.old, newer.is_text))
                 del data
             give_back()
         return written
 
 
 class _Newer:
-    """Leaves out the messages that are in the table; `old` counts them."""
+    """Leaves out the messages that are in the table; `old` counts them. `is_text`: all other subjects are UTF-8."""
 
     def __init__(self, file: FileToWrite) -> None:
         self._file = file
         self.old = 0
+        self.is_text = True
 
     def of(self, batches: Iterable[MessageBatch]) -> Iterator[MessageBatch]:
         """Yield the newer messages. Raises TargetConflict if one of the others is not the one that was exported."""
@@ -173,6 +178,7 @@ class _Newer:
         for batch in batches:
             sequence = batch.column("sequence")
             if not batch.num_rows or sequence[0].as_py() > after:
+                self._look(batch)
                 yield batch
                 continue
             self._check(batch)
@@ -180,19 +186,29 @@ class _Newer:
             newer = batch.filter(rows)
             self.old += batch.num_rows - newer.num_rows
             if newer.num_rows:
+                self._look(newer)
                 yield newer
+
+    def _look(self, batch: MessageBatch) -> None:
+        subjects = batch.column("subject")
+        if self.is_text and pa.types.is_binary(subjects.type):
+            try:
+                subjects.cast(pa.string())
+            except pa.ArrowInvalid:
+                self.is_text = False
 
     def _check(self, batch: MessageBatch) -> None:
         if self._file.known is None:
             return
-        message, time_ns = self._file.known
-        row = pc.index(batch.column("sequence"), message).as_py()
-        if row >= 0 and batch.column("timestamp_ns")[row].as_py() != time_ns:
-            raise TargetConflict(
-                f"message {message} of stream {self._file.run.stream} is another one than the table of "
-                f"{self._file.stream} has: the stream was set back since",
-                hint="A server was restored to an older state, it seems. Export to another folder.",
-            )
+        message, time_ns, newest_ns = self._file.known
+        sequences, times = batch.column("sequence"), batch.column("timestamp_ns")
+        row = pc.index(sequences, message).as_py()
+        old = pc.less_equal(sequences, self._file.after)
+        younger = pc.indices_nonzero(pc.and_(old, pc.greater(times, newest_ns)))
+        if len(younger):
+            message = sequences[younger[0].as_py()].as_py()
+        if len(younger) or (row >= 0 and times[row].as_py() != time_ns):
+            raise set_back(self._file.run.stream, self._file.stream, message)
 
 
 def _parquet(batches: Iterable[MessageBatch], stream: str, backup: str) -> tuple[int, Data, FileBounds | None]:

@@ -200,6 +200,17 @@ def test_sequences_that_a_server_gives_again_come_again() -> None:
     assert shelf.step(at)[0] == of("ORDERS", range(31, 36))
 
 
+def test_a_stream_that_lost_its_end_and_grew_beyond_is_told() -> None:
+    shelf = Shelf()
+    shelf.add(1, ORDERS=range(1, 51))
+    _, at = shelf.step(EMPTY)
+    shelf.add(2, ORDERS=range(1, 91), warnings=(f"{LOST_SINCE}its end",))
+    assert not shelf.told
+    found, at = shelf.step(at)
+    assert "the server has lost messages of stream ORDERS, which goes on beyond sequence 50" in shelf.told[0]
+    assert found == of("ORDERS", range(51, 91)) and shelf.step(at) == ([], at)
+
+
 @pytest.mark.parametrize("limits", [(7, None), (None, 7 * SIZE), (1, None), (None, 1), (7, 1000)])
 def test_a_micro_batch_has_a_limit(limits: tuple[int | None, int | None]) -> None:
     shelf = Shelf()

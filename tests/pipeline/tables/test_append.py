@@ -167,6 +167,44 @@ def test_another_stream_of_that_name_is_refused(
 
 
 @both
+@pytest.mark.parametrize("gone", [range(39, 40), range(33, 60), range(31, 40)])
+def test_a_stream_that_was_set_back_is_refused_whatever_was_deleted_since(
+    tmp_path: Path, kind: TableFormat, gone: range
+) -> None:
+    kept, manifests = growing(tmp_path / "r")
+    place = place_of(str(tmp_path / "out"), S3Settings(), {})
+    export(kept, manifests[0], place, kind)
+    export(kept, manifests[1], place, kind)
+    content = _content(tmp_path / "out")
+    others = [m._replace(timestamp_ns=m.timestamp_ns + 10**6) for m in MESSAGES[30:150]]
+    left = [m for number, m in enumerate(others, start=30) if number - 60 not in gone]
+    other = backed_up(kept, 5, {"ORDERS": [*MESSAGES[:30], *left], "STILL": STILL})
+    with pytest.raises(TargetConflict, match="of stream ORDERS is another one than the table of ORDERS has"):
+        export(kept, other, place, kind)
+    assert _content(tmp_path / "out") == content
+
+
+def test_tables_are_neither_in_the_repository_nor_in_a_table(tmp_path: Path) -> None:
+    kept, _ = growing(tmp_path / "r")
+    repository, out = Path(kept.place.location), tmp_path / "out"
+    (tmp_path / "link").symlink_to(repository)
+    before = _content(repository)
+    for more in (["--append"], []):
+        for where in (repository, repository / "tables", tmp_path / "link" / "segments"):
+            done = in_shell("export", "latest", "--format", "parquet", "--output", where, *more, *kept.line)
+            assert done.code == 2 and "is in the repository" in done.err, done
+    assert _content(repository) == before
+    for kind in ("parquet", "delta"):
+        line = ["export", "latest", "--format", kind, "--append", *kept.line]
+        out.mkdir(exist_ok=True)
+        assert in_shell(*line, "--output", out / kind).code == 0
+        done = in_shell(*line, "--output", out / kind / "ORDERS")
+        assert done.code == 2 and "is itself the table of a stream" in done.err, done
+    done = in_shell(*line, "--output", out / "delta", "--since", "7d")
+    assert done.code == 2 and "--since 7d counts from now" in done.err
+
+
+@both
 def test_a_backup_without_messages_changes_nothing(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -479,3 +517,16 @@ def test_what_is_new_decides_whether_spark_is_worth_starting(tmp_path: Path) -> 
     done = in_shell("export", last.id, *line)
     assert done.code == 0 and "runs without Spark: 2.56 KiB of messages" in done.err
     assert rows_of(tmp_path / "tables" / "ORDERS", TableFormat.PARQUET) == rows(some_messages(410, 60, seed=7))
+
+
+def test_what_a_reader_may_trip_over_is_said(tmp_path: Path) -> None:
+    odd = some_messages(20, 60, seed=9)
+    messages = [*odd[:10], odd[10]._replace(subject=b"a.\xff"), *odd[11:]]
+    kept = keep(tmp_path, {"ODD": messages, "PLAIN": odd})
+    line = ["export", "latest", "--format", "parquet", "--append", *kept.line, "--output", tmp_path / "out"]
+    first = in_shell(*line, "PLAIN")
+    assert first.code == 0 and "wrote " in first.out and "a new table" not in first.out and "UTF-8" not in first.out
+    second = in_shell(*line)
+    assert second.code == 0 and "appended to " in second.out
+    assert "note: ODD: a new table" in second.out
+    assert "note: ODD: has subjects that are not UTF-8, where DuckDB" in second.out

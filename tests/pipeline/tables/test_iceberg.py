@@ -200,6 +200,53 @@ def test_what_cannot_be_a_table_is_refused(tmp_path: Path) -> None:
     assert some.code == 0 and "VERBATIM" in some.err and "ORDERS" in some.out
 
 
+def test_a_repository_that_was_moved_is_described_anew(tmp_path: Path) -> None:
+    kept, _ = growing(tmp_path / "r")
+    out = tmp_path / "out"
+    assert in_shell("iceberg", *kept.line, "--output", out).code == 0
+    Path(kept.place.location).rename(tmp_path / "moved")
+    for _ in range(2):
+        done = in_shell("iceberg", "-r", tmp_path / "moved", "--output", out)
+        assert done.code == 0
+        assert _read(StaticTable.from_metadata(str(out / "ORDERS"))) == rows(MESSAGES)
+    out.rename(tmp_path / "elsewhere")
+    assert in_shell("iceberg", "-r", tmp_path / "moved", "--output", tmp_path / "elsewhere").code == 0
+    assert _read(StaticTable.from_metadata(str(tmp_path / "elsewhere" / "ORDERS"))) == rows(MESSAGES)
+
+
+def test_what_else_is_there_is_left_alone(tmp_path: Path) -> None:
+    kept, _ = growing(tmp_path / "r")
+    out = tmp_path / "out"
+    assert in_shell("iceberg", *kept.line, "--output", out).code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    done = in_shell("iceberg", *kept.line, "--output", out / "ORDERS")
+    assert done.code == 2 and "is itself the table of a stream" in done.err
+    only = keep(tmp_path / "other", {"ORDERS": STILL})
+    line = ["-r", tmp_path / "copy", "--output", out]
+    assert in_shell("init", "-r", tmp_path / "copy").code == 0
+    assert in_shell("copy", "--to-repo", tmp_path / "copy", *only.line).code == 0
+    done = in_shell("iceberg", *line)
+    assert done.code == 16 and "the Iceberg table of stream ORDERS there is of another repository" in done.err, done
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    tables = tmp_path / "tables"
+    assert in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", tables).code == 0
+    done = in_shell("iceberg", *kept.line, "--output", tables)
+    assert done.code == 16 and "something else than an Iceberg table" in done.err, done
+    assert not list(tables.rglob("*.avro"))
+
+
+def test_a_table_of_which_no_backup_is_left_is_named(tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r")
+    out = tmp_path / "out"
+    assert in_shell("iceberg", *kept.line, "--output", out).code == 0
+    backed_up(kept, 3, {"STILL": STILL})
+    for manifest in manifests:
+        assert in_shell("forget", manifest.id, *kept.line).code == 0
+    done = in_shell("iceberg", *kept.line, "--output", out)
+    assert done.code == 0 and "no backup has messages of stream ORDERS any more" in done.err
+    assert "STILL any more" not in done.err
+
+
 @pytest.mark.s3
 def test_in_s3(s3_server: S3Server, tmp_path: Path) -> None:
     kept, _ = growing(tmp_path / "r", (40, 100))

@@ -58,15 +58,17 @@ def iceberg(
 
     Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
     """
+    from jsbackup.config import is_chosen
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.iceberg import require_pyiceberg, write_iceberg
+    from jsbackup.pipeline.tables.iceberg import described_streams, require_pyiceberg, write_iceberg
+    from jsbackup.pipeline.tables.target import refuse_place
 
     start_log(shared)
     require_pyiceberg()
     patterns = tuple(map(parse_glob, streams))
     place = place_of(directory, s3_settings(shared.s3, environment()), {})
     source = place_given(shared)
-    _refuse_within(source, place)
+    refuse_place(source, place)
     repository = open_repository(shared)
     if repository.objects.sealing.suffix:
         raise UnsupportedError(
@@ -81,9 +83,16 @@ def iceberg(
             shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
         if not found:
             raise UsageError(f"no backup has messages of {' '.join(streams) or 'any stream'}")
-        store, data = place.store(), _location(source)
+        store, data, repository_id = place.store(), _location(source), repository.descriptor.id
+        for name in sorted(set(described_streams(store)) - found.keys()):
+            if is_chosen(name, patterns, ()):
+                shared.output.note(
+                    f"no backup has messages of stream {name} any more: its table stays as it was, and names segments "
+                    "that prune deletes"
+                )
         tables = [
-            write_iceberg(store, _location(place), name, backups, data=data) for name, backups in sorted(found.items())
+            write_iceberg(store, _location(place), name, backups, data=data, repository=repository_id)
+            for name, backups in sorted(found.items())
         ]
     return _tell(shared, tables)
 
@@ -114,18 +123,6 @@ def _backed_up(
             elif stream.archive_format.has_messages:
                 found.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
     return found, list(unknown)
-
-
-def _refuse_within(source: RepositoryRef, target: RepositoryRef) -> None:
-    """Raise UsageError if tables would be in the repository: nothing else is written there."""
-    if source.folder is not None and target.folder is not None:
-        within = Path(target.folder).resolve().is_relative_to(Path(source.folder).resolve())
-    else:
-        within = f"{target.location.rstrip('/')}/".startswith(f"{source.location.rstrip('/')}/")
-    if within:
-        raise UsageError(
-            f"{target.location} is in the repository, where nothing else is written", hint="Name a folder beside it."
-        )
 
 
 def _location(place: RepositoryRef) -> str:

@@ -64,7 +64,7 @@ def write_tables(
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import export_tables, new_bytes
-    from jsbackup.pipeline.tables.target import new_target, open_target
+    from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.planning.transforming import plan_streams
@@ -73,6 +73,7 @@ def write_tables(
         require_deltalake()
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
+    refuse_place(place_given(shared), place)
     key = MaskKey(mask_key)
     planned: list[PlannedStream] = []
     broken: BrokenLists = {}
