@@ -224,6 +224,7 @@ def _incarnation(source: Source, info: StreamInfo) -> str:
 # --- all ranges together ---
 
 
+@with_own_threads
 async def store_on_ranges(
     run: BackupRun, source: Source, stream: RangedStream, parts: Sequence[StoredSegments], *, receipts: Receipts
 ) -> StoredStream | Failure:
