@@ -135,7 +135,7 @@ def export_tables(
     target.commit()
     extended = target.has_tables
     exported = tuple(
-        _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options, extended=extended)
+        _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended)
         for growth in growths
     )
     runs = [one for each in written.values() for one in each]
@@ -289,8 +289,8 @@ def _exported(
     kept: KeptStream | None,
     runs: Sequence[WrittenRun],
     kind: TableFormat,
-    options: TransformOptions,
     *,
+    options: TransformOptions,
     extended: bool,
 ) -> ExportedStream:
     if kept is None or growth.new.planned is None:
