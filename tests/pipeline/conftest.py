@@ -26,6 +26,7 @@ QUICK = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at groups, also where this folder was named
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever takes Spark is marked so, and all of them run in one process."""
     for item in items:
