@@ -289,6 +289,7 @@ def test_a_segment_that_is_not_the_stored_one_gives_no_answer(tmp_path: Path) ->
 # --- the command ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_a_long_query_is_interrupted_at_once(small: Kept, number: signal.Signals, code: int) -> None:
     sql = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c WHERE a.range * b.range < c.range"

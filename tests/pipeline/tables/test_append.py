@@ -43,6 +43,9 @@ from tests.pipeline.tables.growing import StoreAt, backed_up, copied, export, gr
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
+
 KINDS = [TableFormat.PARQUET, TableFormat.DELTA]
 both = pytest.mark.parametrize("kind", KINDS)
 MESSAGES = some_messages(180, 60, seed=7)

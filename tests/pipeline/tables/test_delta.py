@@ -28,6 +28,9 @@ from jsbackup.progress import NullProgress
 from tests.harness.batches import Message, some_messages
 from tests.pipeline.places import keep
 
+pytestmark = pytest.mark.slow
+
+
 Compare = Callable[[Any, Any], bool]
 
 _COMPARE: dict[str, Compare] = {

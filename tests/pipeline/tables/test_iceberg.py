@@ -27,6 +27,9 @@ from tests.harness.stores import Fault, FaultStore, Killed
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.tables.growing import backed_up, growing, ids, rows
 
+pytestmark = pytest.mark.slow
+
+
 MESSAGES = some_messages(180, 60, seed=7)
 STILL = some_messages(10, 60, seed=8)
 
