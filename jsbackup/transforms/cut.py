@@ -32,10 +32,12 @@ from jsbackup.times import format_time
 from jsbackup.times import parse_time as decode_time
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch
 
-__all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "KeptShare", "parse_edge"]
+__all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "KeptShare", "counts_from_now", "parse_edge"]
 
 _MAX = (1 << 63) - 1
 _SECOND = 1_000_000_000
+_SEQUENCE = re.compile(r"\d+", re.ASCII)
+_TIME = re.compile(r"\d{4}-", re.ASCII)  # its beginning
 _HINT = "Give a time such as 2026-11-21T14:02:00Z, a duration before now such as 24h, or a sequence number."
 
 
@@ -70,17 +72,22 @@ class AtTime:
 Edge: TypeAlias = AtSequence | AtTime
 
 
+def counts_from_now(text: str) -> bool:
+    """Whether `parse_edge` would take a text for a duration before now."""
+    return not (_SEQUENCE.fullmatch(text.strip()) or _TIME.match(text.strip()))
+
+
 def parse_edge(what: str, text: str, now_ns: int) -> Edge:
     """Parse `2026-11-21T14:02:00.5Z`, `24h` (before `now_ns`) or `4711` (a sequence). Raises UsageError, which names
     `what`.
     """
     text = text.strip()
-    if re.fullmatch(r"\d+", text, re.ASCII):
+    if _SEQUENCE.fullmatch(text):
         if len(text) > 19 or not 0 < int(text) <= _MAX:
             raise UsageError(f"{what}: no such sequence: {text[:40]}", hint="Sequences are 1 to 2^63-1.")
         return AtSequence(int(text))
     try:
-        if re.match(r"\d{4}-", text, re.ASCII):
+        if _TIME.match(text):
             return AtTime(parse_typed_time(text))
         seconds, fraction = divmod(parse_duration(text, "a time, a duration or a sequence"), 1)
     except UsageError as error:

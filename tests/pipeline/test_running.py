@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
-from jsbackup.pipeline.tables.export import export_tables
+from jsbackup.pipeline.tables.export import export_tables, plan_export
 from jsbackup.pipeline.tables.target import new_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
@@ -129,8 +129,7 @@ def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp
             OnSpark(spark),
             ChosenBackup(kept.place, kept.manifest),
             made,
-            TableFormat.JSONL,
-            streams=streams,
+            plan_export(kept.manifest, made, TableFormat.JSONL, streams),
             progress=Watcher(),
         )
     assert [path.name for path in tmp_path.iterdir()] == ["r"]

@@ -309,6 +309,7 @@ def export(
     from jsbackup.planning.transforming import plan_streams
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
+    from jsbackup.transforms.cut import counts_from_now
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
@@ -324,7 +325,7 @@ def export(
             hint="Leave out --append, or choose another format.",
         )
     for name in ("since", "until") if append else ():
-        if typed[name] and not re.match(r"\s*(\d{4}-|\d+\s*$)", typed[name]):
+        if typed[name] and counts_from_now(typed[name]):
             raise UsageError(
                 f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
                 hint="Write a time or a sequence, or leave it out: --append adds only what is new.",

@@ -52,7 +52,7 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Exported", "export_tables", "new_bytes"]
+__all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,38 +81,64 @@ class _Growth:
         return self.one.reshaped.name
 
 
-def export_tables(
-    runner: TaskRunner,
-    backup: ChosenBackup,
+@dataclass(frozen=True, slots=True)
+class PlannedExport:
+    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks."""
+
+    kind: TableFormat
+    options: TransformOptions
+    key: MaskKey
+    growths: tuple[_Growth, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        """How much is to be read: of tables that are there, what they lack."""
+        return sum(one.new.planned.entry.captured.bytes for one in self.growths if one.new.planned is not None)
+
+
+def plan_export(
+    manifest: Manifest,
     target: TableTarget,
     kind: TableFormat,
-    *,
     streams: Sequence[PlannedStream],
+    *,
     options: TransformOptions | None = None,
     mask_key: MaskKey | None = None,
     append: bool = False,
-    progress: Progress,
-) -> Exported:
-    """Write the messages of `streams` of a backup, and commit the target. `runner` runs the tasks. With `append`, only
-    what is new is added to tables that are there.
+) -> PlannedExport:
+    """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
+    new is added to tables that are there.
 
     Raises:
-        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
         UsageError: a table cannot be extended in this way.
-        TargetConflict: a table is of another stream, or something else changed it meanwhile.
-        IntegrityError: the repository is damaged; nothing is left.
+        TargetConflict: a table is of another stream.
         UnsupportedError: the package for Delta tables is not installed.
-        StoreError: something cannot be read or written.
+        FormatError, StoreError: the log of a table cannot be read.
     """
     if kind is TableFormat.DELTA:
         require_deltalake()
     options, key = options or TransformOptions(), mask_key or MaskKey()
     if append:
         refuse_unsteady(options)
-    growths = _growths(backup.manifest, target, kind, streams, options=options, key=key)
+    growths = _growths(manifest, target, kind, streams, options=options, key=key)
     if any(growth.log is not None and growth.log.state is not None for growth in growths):
         # That nothing of what is new matches says nothing about the options.
         options = replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
+    return PlannedExport(kind, options, key, tuple(growths))
+
+
+def export_tables(
+    runner: TaskRunner, backup: ChosenBackup, target: TableTarget, plan: PlannedExport, *, progress: Progress
+) -> Exported:
+    """Write what is planned of a backup, and commit the target. `runner` runs the tasks.
+
+    Raises:
+        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
+        TargetConflict: a table is of another stream, or something else changed it meanwhile.
+        IntegrityError: the repository is damaged; nothing is left.
+        StoreError: something cannot be read or written.
+    """
+    kind, options, key, growths = plan.kind, plan.options, plan.key, plan.growths
     for growth in growths:
         if growth.log is not None:
             growth.log.finish()
@@ -140,24 +166,6 @@ def export_tables(
     )
     runs = [one for each in written.values() for one in each]
     return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported, not extended)
-
-
-def new_bytes(
-    manifest: Manifest,
-    target: TableTarget,
-    kind: TableFormat,
-    streams: Sequence[PlannedStream],
-    *,
-    options: TransformOptions,
-    key: MaskKey,
-) -> int:
-    """Return how much of `streams` is to be read, in raw bytes: of tables that are there, what they lack. Raises as
-    `export_tables`.
-    """
-    if target.has_tables:
-        refuse_unsteady(options)
-    growths = _growths(manifest, target, kind, streams, options=options, key=key)
-    return sum(one.new.planned.entry.captured.bytes for one in growths if one.new.planned is not None)
 
 
 def _growths(

@@ -383,7 +383,7 @@ def _output(location: str) -> Any:
             return False
 
         def to_input_file(self) -> InputFile:
-            raise NotImplementedError("it is only written")
+            raise io.UnsupportedOperation("it is only written")
 
         def create(self, overwrite: bool = False) -> Any:
             file: OutputFile = self

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
-from jsbackup.pipeline.tables.export import Exported, export_tables
+from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
 from jsbackup.pipeline.tables.target import open_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess, TaskRunner
@@ -80,16 +80,10 @@ def export(
     """Export with --append."""
     options = options or TransformOptions()
     with open_target(place, token) as target, lent(kept.place, kept.repository):
-        return export_tables(
-            runner or InProcess(),
-            ChosenBackup(kept.place, manifest),
-            target,
-            kind,
-            streams=plan_streams(manifest, manifest.streams, options, "exported"),
-            options=options,
-            append=True,
-            progress=NullProgress(),
-        )
+        streams = plan_streams(manifest, manifest.streams, options, "exported")
+        plan = plan_export(manifest, target, kind, streams, options=options, append=True)
+        backup = ChosenBackup(kept.place, manifest)
+        return export_tables(runner or InProcess(), backup, target, plan, progress=NullProgress())
 
 
 def delta_table(folder: Path, store: Store, name: str) -> DeltaTable:

@@ -19,7 +19,7 @@ from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.tables import export
 from jsbackup.pipeline.tables.delta import LOG_KEY
-from jsbackup.pipeline.tables.export import export_tables
+from jsbackup.pipeline.tables.export import export_tables, plan_export
 from jsbackup.pipeline.tables.target import new_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess
@@ -81,8 +81,7 @@ def _exported(folder: Path, messages: Sequence[Message]) -> DeltaTable:
             InProcess(),
             ChosenBackup(kept.place, kept.manifest),
             target,
-            TableFormat.DELTA,
-            streams=streams,
+            plan_export(kept.manifest, target, TableFormat.DELTA, streams),
             progress=NullProgress(),
         )
     return DeltaTable(folder / "out" / "S")

@@ -30,8 +30,8 @@ from jsbackup.config import environment, s3_settings
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
-    from jsbackup.pipeline.tables.export import Exported
-    from jsbackup.planning.transforming import PlannedStream, TransformOptions
+    from jsbackup.pipeline.tables.export import Exported, PlannedExport
+    from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
@@ -63,7 +63,7 @@ def write_tables(
     """
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
-    from jsbackup.pipeline.tables.export import export_tables, new_bytes
+    from jsbackup.pipeline.tables.export import export_tables, plan_export
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
@@ -74,8 +74,7 @@ def write_tables(
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
     refuse_place(place_given(shared), place)
-    key = MaskKey(mask_key)
-    planned: list[PlannedStream] = []
+    planned: list[PlannedExport] = []
     broken: BrokenLists = {}
     # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
@@ -87,8 +86,17 @@ def write_tables(
         def plan(backup: ChosenBackup) -> int:
             nonlocal broken
             readable, broken = choose_readable(shared, backup, names_of(wanted))
-            planned[:] = plan_streams(backup.manifest, backup.streams(readable), options, "exported")
-            return new_bytes(backup.manifest, target, TableFormat(kind), planned, options=options, key=key)
+            found = plan_export(
+                backup.manifest,
+                target,
+                TableFormat(kind),
+                plan_streams(backup.manifest, backup.streams(readable), options, "exported"),
+                options=options,
+                mask_key=MaskKey(mask_key),
+                append=append,
+            )
+            planned.append(found)
+            return found.raw_bytes
 
         job = stack.enter_context(
             open_job(
@@ -105,11 +113,7 @@ def write_tables(
             job.runner,
             job.backup,
             target,
-            TableFormat(kind),
-            streams=planned,
-            options=options,
-            mask_key=key,
-            append=append,
+            planned[0],
             progress=stack.enter_context(make_progress("export", wanted=shared.progress)),
         )
         return exported, broken, job.choice
