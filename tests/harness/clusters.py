@@ -26,15 +26,20 @@ _UNAVAILABLE = 503
 _ALIKE = ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
 
 
-def ask(server: NatsServer, subject: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request on a connection of its own, without credentials, for what has to be known before a test begins.
+def ask(
+    server: NatsServer, subject: str, request: dict[str, Any] | None = None, *, user: str | None = None
+) -> dict[str, Any]:
+    """One request as `user` ("name:password") on a connection of its own: what a test has to know before it begins.
 
     PermissionError where the server wants credentials, TimeoutError where it does not answer.
     """
     payload = json.dumps(request).encode() if request is not None else b""
+    connect: dict[str, Any] = {"verbose": False, "headers": True, "no_responders": True}
+    if user is not None:
+        connect |= dict(zip(("user", "pass"), user.split(":"), strict=True))
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         lines = connection.makefile("rb")
-        connection.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB _INBOX.ask 1\r\n')
+        connection.sendall(b"CONNECT %b\r\nSUB _INBOX.ask 1\r\n" % json.dumps(connect).encode())
         connection.sendall(b"PUB %b _INBOX.ask %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
         while line := lines.readline():
             if line.startswith(b"-ERR"):
@@ -51,7 +56,8 @@ def ask(server: NatsServer, subject: str, request: dict[str, Any] | None = None)
 class NatsCluster:
     """`size` servers with full routes and one JetStream meta group; use it as a context manager.
 
-    `config` is appended to every server's configuration.
+    `config` is appended to every server's configuration. Where that has accounts, `user` ("name:password") belongs to
+    one with JetStream, and is who finds out whether streams find their peers.
     """
 
     def __init__(
@@ -64,10 +70,12 @@ class NatsCluster:
         domain: str | None = None,
         key: str | None = None,
         max_payload_bytes: int | None = None,
+        user: str | None = None,
     ) -> None:
         self.version = version
         self.name = name
         self.domain = domain
+        self._user = user
         self._routes = [Port() for _ in range(size)]
         self.servers = [
             NatsServer(
@@ -126,7 +134,7 @@ class NatsCluster:
 
     def _places(self) -> bool:
         # The meta leader places streams only on servers whose statistics have come, and no monitoring page shows that.
-        # Servers with accounts refuse this one and are taken as they are.
+        # Servers with accounts refuse who has no user, and are taken as they are then.
         config: dict[str, Any] = {
             "name": "harness_probe",
             "subjects": ["harness_probe"],
@@ -135,10 +143,10 @@ class NatsCluster:
         }
         config |= {"num_replicas": len(self.servers)}
         try:
-            made = ask(self.servers[0], "$JS.API.STREAM.CREATE.harness_probe", config)
+            made = ask(self.servers[0], "$JS.API.STREAM.CREATE.harness_probe", config, user=self._user)
             error = made.get("error")
             if error is None:
-                ask(self.servers[0], "$JS.API.STREAM.DELETE.harness_probe")
+                ask(self.servers[0], "$JS.API.STREAM.DELETE.harness_probe", user=self._user)
         except PermissionError:
             return True
         return error is None or not (error.get("err_code") == _NO_PEERS or error["code"] == _UNAVAILABLE)

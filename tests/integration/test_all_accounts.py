@@ -678,7 +678,7 @@ def test_a_cluster_is_asked_as_a_whole_and_a_server_that_is_gone_is_missed(tmp_p
     logins = tmp_path / "logins.toml"
     logins.write_text('[SHOP]\nuser = "backup-SHOP"\npassword = "env://S"\n[PAY]\nuser = "pay"\npassword = "env://P"\n')
     options = ("--account-logins", logins, "--exclude-account", "EMPTY")
-    with NatsCluster(NEWEST, config=config) as cluster:
+    with NatsCluster(NEWEST, config=config, user="pay:p") as cluster:
         first = cluster.servers[0]
 
         async def make() -> str:

@@ -104,8 +104,10 @@ def test_a_copy_that_was_empty_when_the_clone_began_is_not_ahead_of_its_origin(
     had = {name: min(many, count) for name, (many, _, _) in SCENE.items()}
     if not count:
         del had["FROM"], had["CHAIN"], had["MIRROR_FROM"]  # they would start behind the end
-    asyncio.run(make(source, [{"name": name, **SCENE[name][2]} for name in had]))
+    # Server source: a source that starts at a sequence starts at the first if its origin is still empty then.
+    asyncio.run(make(source, [{"name": "ORIG", **SCENE["ORIG"][2]}]))
     asyncio.run(publish(source, "orig.a", (f"m{number}" for number in range(count))))
+    asyncio.run(make(source, [{"name": name, **SCENE[name][2]} for name in had if name != "ORIG"]))
     asyncio.run(settled(source, had))
 
     report = cloned(source, target, reshape, had)
