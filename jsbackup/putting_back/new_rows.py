@@ -24,7 +24,7 @@ __all__ = [
     "NewMessage",
     "NewRow",
     "RowTarget",
-    "Subjects",
+    "TakenSubjects",
     "WriteId",
     "WrittenRows",
     "as_message",
@@ -132,7 +132,7 @@ class WrittenRows:
         self.left_out |= other.left_out
 
 
-class Subjects:
+class TakenSubjects:
     """Which subjects a stream takes, by its configuration."""
 
     def __init__(self, stream: str, config: JsonObject) -> None:
@@ -177,7 +177,7 @@ def reason_against_rows(info: StreamInfo) -> str:
 
 
 def as_message(
-    row: NewRow, *, number: int, partition: int, target: RowTarget, subjects: Subjects, allows_ttl: bool
+    row: NewRow, *, number: int, partition: int, target: RowTarget, subjects: TakenSubjects, allows_ttl: bool
 ) -> tuple[NewMessage, set[str]]:
     """Return the message of a row, and the lower-case names of headers that were left out of it.
 

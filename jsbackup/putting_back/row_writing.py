@@ -30,7 +30,7 @@ from jsbackup.putting_back.new_rows import (
     NewMessage,
     NewRow,
     RowTarget,
-    Subjects,
+    TakenSubjects,
     WriteId,
     WrittenRows,
     as_message,
@@ -147,7 +147,7 @@ class _RowWriter:
         self._target = target
         self._subscription = subscription
         self._partition = partition
-        self._subjects = Subjects(info.name, info.config)
+        self._subjects = TakenSubjects(info.name, info.config)
         self._allows_ttl = bool(info.config.get("allow_msg_ttl"))
         # The server's clock, by this machine's monotonic one.
         self._ahead_ns = info.now_ns - time.monotonic_ns()
