@@ -74,7 +74,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "pipeline": (
-        BASE | {"memory", "formats", "stores", "repository", "exchange", "engine", "transforms", "planning"},
+        BASE
+        | {"memory", "formats", "stores", "repository", "exchange", "engine", "transforms", "planning", "putting_back"},
         {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb", "pyiceberg"},
     ),
     # It imports pyspark for types alone.

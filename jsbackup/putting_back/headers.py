@@ -35,12 +35,14 @@ __all__ = [
     "ORIGIN_HEADER",
     "HeaderLine",
     "MessageOrigin",
+    "block_of_new",
     "comparable",
     "is_marker",
     "message_id",
     "new_block",
     "origin_in",
     "reason_against",
+    "reason_against_new",
 ]
 
 ORIGIN_HEADER = "Jsbackup-Origin"
@@ -148,6 +150,31 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
             added = [*added, ("Nats-TTL", f"{left}s")]
     kept += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in added]
     return b"\r\n".join(kept) + _END
+
+
+def reason_against_new(block: bytes | None, *, allows_ttl: bool) -> str:
+    """Return why no new message can have these headers; "" if one can."""
+    return reason_against(block, stored_ns=0, now_ns=0, allows_ttl=allows_ttl)
+
+
+def block_of_new(block: bytes | None, added: Sequence[tuple[str, str]], *, without: str = "") -> tuple[bytes, set[str]]:
+    """Return the block of a new message, and the lower-case names of what was left out.
+
+    What stays of `block` stays byte for byte: all that stays in a message that is put back, and its time to live. The
+    added headers are behind it. `without` is the name of a header that they replace, in this case of letters.
+    """
+    kept, left_out = [_VERSION], set()
+    if block:
+        kept = [block.partition(b"\r\n")[0]]
+        for one in _lines(block):
+            if without and one.line.partition(b":")[0] == without.encode():
+                continue
+            if one.name != _TTL and _is_left_out(one.name):
+                left_out.add(one.name)
+            else:
+                kept.append(one.line)
+    kept += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in added]
+    return b"\r\n".join(kept) + _END, left_out
 
 
 def comparable(block: bytes | None) -> tuple[bytes, ...]:

@@ -20,6 +20,8 @@ from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsNoResponders, TargetConflict
 from jsbackup.look.message import LookedUp
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.protocol.events import Message
+from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck, decode_ack
 from jsbackup.protocol.responses import ErrCode, as_target_error
@@ -29,7 +31,7 @@ from jsbackup.putting_back.headers import ORIGIN_HEADER, MessageOrigin, new_bloc
 from jsbackup.putting_back.model import PlannedMessage, PutBackPlan, PutBackReport, Wrote
 from jsbackup.readable import format_count
 
-__all__ = ["WritingRun", "expecting", "is_overtaken", "publish_one", "write_messages"]
+__all__ = ["WritingRun", "expecting", "is_overtaken", "publish_one", "stored_ack", "write_messages"]
 
 _IN_FLIGHT = 64
 _IN_FLIGHT_BYTES = 4 << 20
@@ -75,22 +77,32 @@ async def publish_one(js: JetStream, info: StreamInfo, subject: str, data: bytes
     """
     try:
         answer = await js.link.request(subject, data, js.timeout_seconds, block)
-    except NatsNoResponders as error:
-        raise error.with_message(f"no stream listens to {subject} any more").with_hint(
-            f"See the subjects of stream {info.name}."
-        ) from None
+    except NatsNoResponders:
+        raise _nobody_listens(info.name, subject) from None
+    return stored_ack(answer, info.name, subject)
+
+
+def stored_ack(answer: Message, stream: str, subject: str) -> PubAck:
+    """Return the acknowledgement by `stream` in the answer to a message on `subject`. Raises as `publish_one`."""
+    status = parse_status(answer.headers) if not answer.data else None
+    if status is not None and status.code == NO_RESPONDERS:
+        raise _nobody_listens(stream, subject)
     try:
         ack = decode_ack(answer.data, subject)
     except ApiError as error:
         if error.err_code == _STORE_FAILED:
-            raise TargetConflict(f"stream {info.name} did not store a message: {error.message}") from error
+            raise TargetConflict(f"stream {stream} did not store a message: {error.message}") from error
         raise as_target_error(error) from error
-    if ack.stream != info.name:
+    if ack.stream != stream:
         raise IntegrityError(
-            f"a message on {subject} was stored by stream {ack.stream}, not {info.name}, as message {ack.sequence}",
+            f"a message on {subject} was stored by stream {ack.stream}, not {stream}, as message {ack.sequence}",
             hint=f"Remove it there: nats stream rmm {ack.stream} {ack.sequence}.",
         )
     return ack
+
+
+def _nobody_listens(stream: str, subject: str) -> NatsNoResponders:
+    return NatsNoResponders(f"no stream listens to {subject} any more", hint=f"See the subjects of stream {stream}.")
 
 
 def expecting(info: StreamInfo, origin: MessageOrigin, expected: int | None) -> list[tuple[str, str]]:

@@ -21,12 +21,13 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "Subscription"]
 
 DEFAULT_LIMIT_BYTES: Final = 64 << 20
 
-# A denial arrives after a round trip and names the subject of a publish: the last few are kept to match it.
-_REMEMBERED_SUBJECTS: Final = 64
+# A denial arrives after a round trip and names the subject of a publish: the last ones are kept to match it, more than
+# any caller has in flight.
+_REMEMBERED_SUBJECTS: Final = 1024
 
 
 class _Publisher(Protocol):
-    async def publish(self, subject: str, payload: bytes, reply: str | None) -> None: ...
+    async def publish(self, subject: str, payload: bytes, reply: str | None, headers: bytes | None) -> None: ...
 
 
 class Subscription:
@@ -69,14 +70,16 @@ class Subscription:
         """Do `next` without a timeout: iteration ends with the error that ends the subscription."""
         return await self.next()
 
-    async def publish(self, subject: str, payload: bytes = b"", reply: str | None = None) -> None:
-        """Publish on the connection of this subscription, never on a later one.
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str | None = None, headers: bytes | None = None
+    ) -> None:
+        """Publish on the connection of this subscription, never on a later one. `headers` is a header block.
 
         If the server does not allow the subject, the subscription fails with NatsPermissionDenied. Raises NatsError.
         """
         self._check()
         self._published.append(subject)
-        await self._publisher.publish(subject, payload, reply)
+        await self._publisher.publish(subject, payload, reply, headers)
 
     async def _arrival(self) -> None:
         while not self._messages:

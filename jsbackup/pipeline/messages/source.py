@@ -1,4 +1,5 @@
-"""The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores.
+"""The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores; and rows as new
+messages of a stream (`stream_writer.py`).
 
     spark.read.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     Filter,
     InputPartition,
@@ -38,6 +40,7 @@ from jsbackup.pipeline.messages.columns import check_types, ddl
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
+from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
@@ -52,7 +55,7 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BackupSource(DataSource):
-    """The data source for reading. Backups are written by `write.py`, not by `df.write`."""
+    """The data source: reads backups, and writes rows to streams of servers. Backups are written by `write.py`."""
 
     # The chosen backup. Spark calls `schema` first, unless it is given one, and keeps the object that it was called of.
     _backup = ""
@@ -90,9 +93,23 @@ class BackupSource(DataSource):
             return BackupStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with one_sentence(WRITER_NAMES):
+            options = read_writer_options(self.options)
+            check_rows(_types(schema))
+            if overwrite:
+                raise UsageError(
+                    "the messages of a stream are not overwritten",
+                    hint="Write with mode('append'), which adds messages.",
+                )
+            # Here, because readers, too, import this module in each of their processes, and need no client of NATS.
+            from jsbackup.pipeline.messages.stream_writer import StreamWriter
+
+            return StreamWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         raise UsageError(
-            "a backup is not written by df.write, which cannot say what it made. "
-            "Call jsbackup.pipeline.jobs.write.write_backup."
+            "a streaming query does not write to the data source jsbackup. "
+            "Call df.write for each batch, with writeStream.foreachBatch"
         )
 
 

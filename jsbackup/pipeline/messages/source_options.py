@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -151,21 +151,22 @@ def options_of(place: RepositoryRef) -> dict[str, str]:
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
+def one_sentence(names: Collection[str] = frozenset(_NAMES.values())) -> Iterator[None]:
     """Put the hint of an error behind its message: of an error in another process Spark shows the message only.
-    Options of the command line that it names become those of the data source.
+    Options of the command line that it names become those of the data source, which are `names`.
     """
     try:
         yield
     except JsBackupError as error:
-        if error.hint is None:
+        text = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
+        said = re.sub(r"--([a-z][a-z0-9-]+)(?: [A-Z]+)?", lambda found: _as_option(found, names), text)
+        if said == error.message:
             raise
-        hint = re.sub(r"--([a-z][a-z0-9-]+)(?: [A-Z]+)?", _as_option, error.hint)
-        raise error.with_message(f"{error.message}. {hint}") from None
+        raise error.with_message(said) from None
 
 
-def _as_option(found: re.Match[str]) -> str:
-    return f"the option '{found[1]}'" if found[1] in _NAMES.values() else found[0]
+def _as_option(found: re.Match[str], names: Collection[str]) -> str:
+    return f"the option '{found[1]}'" if found[1] in names else found[0]
 
 
 def _name_of(given: str) -> str:

@@ -22,6 +22,7 @@ from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.servers import NEWEST, NatsServer, Port, missing
 from tests.integration.witness import announced, back_up, filled, seen
 from tests.pipeline.connect_server import ConnectServer
+from tests.pipeline.messages.test_stream_writer import make, stored
 from tests.pipeline.places import keep
 from tests.pipeline.streams import digests
 
@@ -51,6 +52,17 @@ with open_session(SparkSettings(remote=remote)) as session:
     session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
     found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
     print(json.dumps(found))
+"""
+
+# What the data source publishes, likewise.
+PUBLISH = """
+import sys
+from jsbackup.pipeline.session.session import SparkSettings, open_session
+_, remote, repo, url = sys.argv
+with open_session(SparkSettings(remote=remote)) as session:
+    rows = session.read.format("jsbackup").option("stream", "A").load(repo).coalesce(1)
+    for _ in range(2):
+        rows.write.format("jsbackup").mode("append").options(server=url, stream="COPY").save()
 """
 
 
@@ -164,3 +176,16 @@ def test_a_repository_is_read_by_the_data_source_there(server: ConnectServer, tm
     )
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [sum(one.sequence > 10 for one in messages), 40]
+
+
+def test_rows_are_published_from_there(server: ConnectServer, tmp_path: Path) -> None:
+    messages = some_messages(300, 200)
+    kept = keep(tmp_path / "r", {"A": messages})
+    with NatsServer(NEWEST) as nats:
+        make(nats.url, "COPY", "orders.>")
+        line = [sys.executable, "-c", PUBLISH, server.url, kept.place.location, nats.url]
+        asked = subprocess.run(line, capture_output=True, text=True, check=False, env=environment())
+        assert asked.returncode == 0, asked.stderr
+        found = stored(nats.url, "COPY")
+    wanted = [(one.subject, one.data) for one in messages]
+    assert [(one.subject, one.data) for one in found] == 2 * wanted

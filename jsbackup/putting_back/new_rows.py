@@ -1,0 +1,212 @@
+"""Rows that become new messages of a stream: what a write is, what the stream takes, how a message is recognized. Pure.
+
+Whoever writes rows may do so again, with some of them already stored: a task that failed half-way, or a whole write. So
+each message has a message id, by which the server recognizes it for a while (the stream's `duplicate_window`): its own
+one, or one that is made of the write, the partition and the number of the row in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple, Self
+
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+from jsbackup.names import is_subject
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.putting_back.headers import MAX_HEADER_BYTES, block_of_new, message_id, reason_against_new
+from jsbackup.transforms.subjects import is_pattern, matcher
+
+__all__ = [
+    "MESSAGE_ID",
+    "NewMessage",
+    "NewRow",
+    "RowTarget",
+    "TakenSubjects",
+    "WriteId",
+    "WrittenRows",
+    "as_message",
+    "reason_against_rows",
+]
+
+MESSAGE_ID: Final = "Nats-Msg-Id"
+_EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+_SECOND: Final = 1_000_000_000
+_NOT_IN_A_HEADER: Final = re.compile(r"[\r\n\0]")
+_REMEMBERED: Final = 65_536  # subjects that were checked
+
+
+@dataclass(frozen=True, slots=True)
+class WriteId:
+    """A write: when it began, by the server's clock in seconds, which sequence the stream had then, and a number."""
+
+    began: int
+    last_seq: int
+    salt: str
+
+    def __str__(self) -> str:
+        return f"w{self.began:x}-{self.last_seq:x}-{self.salt}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises UsageError for another text."""
+        found = re.fullmatch(r"w([0-9a-f]{1,12})-([0-9a-f]{1,16})-([0-9a-f]{8})", text.strip())
+        if found is None:
+            raise UsageError(
+                f"not the id of a write: {text[:80]!r}",
+                hint="What a write has failed with names it, as in w68f0a1b2-….",
+            )
+        return cls(int(found[1], 16), int(found[2], 16), found[3])
+
+    def of_row(self, partition: int, row: int) -> str:
+        """Return the message id of a row without one of its own."""
+        return f"{self}-{partition}-{row}"
+
+    def age_ns(self, now_ns: int) -> int:
+        return now_ns - self.began * _SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class RowTarget:
+    """The stream that a write is for, as it was when it began. `window_ns` is how long the server recognizes an id.
+
+    `resumed`: an earlier write with this id has failed. `new_ids`: messages lose their own ids.
+    """
+
+    stream: str
+    created: str
+    write: WriteId
+    window_ns: int
+    resumed: bool = False
+    new_ids: bool = False
+
+
+class NewRow(NamedTuple):
+    """A row: `headers` is a header block or None, `message_id` None or "" if it has none beside the headers."""
+
+    subject: bytes | None
+    data: bytes | None
+    headers: bytes | None
+    message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to publish, of the row with this number. `own_id`: its message id is not made of that."""
+
+    row: int
+    subject: str
+    block: bytes
+    data: bytes
+    own_id: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.subject) + len(self.block) + len(self.data)
+
+
+@dataclass(slots=True)
+class WrittenRows:
+    """What came of the rows of a partition. `repeated` were there before, with the same id and content.
+
+    `own` of `rows` had ids of their own, and `own_repeated` of these were there before. `left_out` names headers.
+    """
+
+    rows: int = 0
+    repeated: int = 0
+    own: int = 0
+    own_repeated: int = 0
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def stored(self) -> int:
+        return self.rows - self.repeated
+
+    def add(self, other: WrittenRows) -> None:
+        self.rows += other.rows
+        self.repeated += other.repeated
+        self.own += other.own
+        self.own_repeated += other.own_repeated
+        self.left_out |= other.left_out
+
+
+class TakenSubjects:
+    """Which subjects a stream takes, by its configuration."""
+
+    def __init__(self, stream: str, config: JsonObject) -> None:
+        self._stream = stream
+        listed = [one for one in config.get("subjects") or () if isinstance(one, str) and is_pattern(one)]
+        self._patterns = [matcher(one) for one in listed]
+        transform = config.get("subject_transform")
+        self._renames = isinstance(transform, dict)
+        source = transform.get("src") if isinstance(transform, dict) else None
+        self._renamed = matcher(source) if isinstance(source, str) and source and is_pattern(source) else None
+        self.reason_against = lru_cache(_REMEMBERED)(self._reason_against)
+
+    def _reason_against(self, subject: bytes) -> str:
+        """Return why the stream takes no message of this subject; "" if it does."""
+        try:
+            text = subject.decode()
+        except UnicodeDecodeError:
+            return f"the subject {subject[:80]!r} is not UTF-8"
+        if not is_subject(text):
+            return f"{text[:80]!r} is not a subject that can be published to"
+        if not any(one.fullmatch(text) for one in self._patterns):
+            return f"stream {self._stream} does not listen to the subject {text}"
+        if self._renames and (self._renamed is None or self._renamed.fullmatch(text)):
+            return f"stream {self._stream} would rename the subject {text} (subject_transform)"
+        return ""
+
+
+def reason_against_rows(info: StreamInfo) -> str:
+    """Return why the stream takes no rows at all, as a sentence; "" if it does."""
+    config, name = info.config, info.name
+    if config.get("sealed"):
+        return f"stream {name} is sealed, and takes no messages"
+    if isinstance(mirror := config.get("mirror"), dict):
+        return f"stream {name} is a mirror of {mirror.get('name')}, and takes no messages"
+    if not config.get("subjects"):
+        return f"stream {name} listens to no subjects, and only copies from other streams"
+    if config.get("no_ack"):
+        return f"stream {name} does not acknowledge messages (no_ack): what it stores cannot be known"
+    if config.get("allow_msg_counter"):
+        return f"stream {name} counts: a message would be added to its counter"
+    return ""
+
+
+def as_message(
+    row: NewRow, *, number: int, partition: int, target: RowTarget, subjects: TakenSubjects, allows_ttl: bool
+) -> tuple[NewMessage, set[str]]:
+    """Return the message of a row, and the lower-case names of headers that were left out of it.
+
+    Raises:
+        UsageError: there can be no message of this row, or not in this stream.
+    """
+    if row.subject is None or row.data is None:
+        raise _refused(number, partition, f"the column {'subject' if row.subject is None else 'data'} is null")
+    problem = subjects.reason_against(row.subject) or reason_against_new(row.headers, allows_ttl=allows_ttl)
+    if problem:
+        raise _refused(number, partition, problem)
+    added = [(_EXPECTED_STREAM, target.stream)]
+    own = "" if target.new_ids else row.message_id
+    if own is not None and _NOT_IN_A_HEADER.search(own):
+        raise _refused(number, partition, "its message id has a line break or NUL")
+    replaced = bool(own) or target.new_ids
+    if not own and (target.new_ids or not message_id(row.headers)):
+        added.append((MESSAGE_ID, target.write.of_row(partition, number)))
+        replaced = True  # also one that is empty
+        has_own = False
+    else:
+        has_own = True
+        if own:
+            added.append((MESSAGE_ID, own))
+    block, left_out = block_of_new(row.headers, added, without=MESSAGE_ID if replaced else "")
+    if len(block) > MAX_HEADER_BYTES:
+        raise _refused(number, partition, f"its headers are too large ({len(block):,} bytes with those that are added)")
+    return NewMessage(number, row.subject.decode(), block, row.data, has_own), left_out
+
+
+def _refused(number: int, partition: int, problem: str) -> UsageError:
+    return UsageError(f"row {number} of partition {partition} cannot be a message: {problem}")

@@ -1,0 +1,253 @@
+"""Rows as new messages of a stream: each once, in order, also where they are written again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from jsbackup.config import Connection, ConnectionOptions, source_connection
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, NatsError, TargetConflict, UsageError
+from jsbackup.protocol.info import StoredMessage
+from jsbackup.putting_back.new_rows import NewRow, RowTarget, WriteId, WrittenRows
+from jsbackup.putting_back.row_writing import begin_write, check_written, write_rows
+from tests.harness.api import JSON, call, connected
+from tests.harness.servers import NEWEST, NatsServer
+
+T = TypeVar("T")
+Server = Callable[..., NatsServer]
+
+ROLLUP = b"NATS/1.0\r\nA: 1\r\na:2 \r\nA: 3\r\nNats-Rollup: all\r\nNats-Expected-Last-Sequence: 7\r\n\r\n"
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def connection(url: str, **options: Any) -> Connection:
+    return source_connection(ConnectionOptions(server=url, **options), {})
+
+
+def make(url: str, name: str = "S", **config: Any) -> None:
+    async def making() -> None:
+        async with connected(url) as nc:
+            whole: JSON = {"name": name, "subjects": ["s.>"], "storage": "file", **config}
+            await call(nc, f"STREAM.CREATE.{name}", whole)
+
+    run(making())
+
+
+def rows_of(count: int, *, first: int = 0) -> list[NewRow]:
+    return [NewRow(f"s.{n % 7}".encode(), b"%d" % n, None, None) for n in range(first, first + count)]
+
+
+def begin(url: str, resume: str = "", *, new_ids: bool = False, stream: str = "S") -> RowTarget:
+    return run(begin_write(connection(url), stream, resume, new_ids=new_ids))
+
+
+def write(
+    url: str, target: RowTarget, rows: Sequence[NewRow], *, partition: int = 0, again: bool = False
+) -> WrittenRows:
+    batches = iter([rows[start : start + 50] for start in range(0, len(rows), 50)])
+    return run(write_rows(connection(url), target, batches, partition=partition, again=again))
+
+
+def stored(url: str, name: str = "S") -> list[StoredMessage]:
+    async def reading() -> list[StoredMessage]:
+        async with connect_jetstream(connection(url)) as js:
+            info = await js.stream(name)
+            found = [await js.message(name, n) for n in range(1, info.state.last_seq + 1)]
+            return [one for one in found if one is not None]
+
+    return run(reading())
+
+
+def test_rows_become_messages_in_order(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url)
+    target = begin(url)
+    rows = rows_of(3000)
+    assert write(url, target, rows) == WrittenRows(rows=3000)
+    found = stored(url)
+    assert [(one.subject.encode(), one.data) for one in found] == [(row.subject, row.data) for row in rows]
+    assert found[17].headers == (
+        f"NATS/1.0\r\nNats-Expected-Stream: S\r\nNats-Msg-Id: {target.write}-0-17\r\n\r\n".encode()
+    )
+    # Once more, as a task that Spark runs again: half of it is there.
+    again = write(url, target, rows_of(4000), again=True)
+    assert (again.rows, again.repeated, again.stored, len(stored(url))) == (4000, 3000, 1000, 4000)
+    assert run(check_written(connection(url), target, again)) == ""
+
+
+def test_headers_stay_but_for_those_that_a_server_acts_on(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url)
+    rows = [
+        NewRow(b"s.1", b"x", ROLLUP, "mine"),
+        NewRow(b"s.1", b"y", b"NATS/1.0\r\nNats-Msg-Id: its\r\n\r\n", None),
+        NewRow(b"s.1", b"z", b"NATS/1.0\r\nNats-Msg-Id: its2\r\n\r\n", "other"),
+    ]
+    target = begin(url)
+    written = write(url, target, rows)
+    assert written.left_out == {"nats-rollup", "nats-expected-last-sequence"}
+    assert (written.own, written.stored) == (3, 3)
+    expected = b"Nats-Expected-Stream: S\r\n"
+    assert [one.headers for one in stored(url)] == [
+        b"NATS/1.0\r\nA: 1\r\na:2 \r\nA: 3\r\n" + expected + b"Nats-Msg-Id: mine\r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Id: its\r\n" + expected + b"\r\n",
+        b"NATS/1.0\r\n" + expected + b"Nats-Msg-Id: other\r\n\r\n",
+    ]
+    # The same messages of a later write: they are there.
+    assert write(url, begin(url), rows).repeated == 3
+    # Others with the same ids, which the server would drop.
+    with pytest.raises(UsageError, match=r"row 0 .* has the message id 'its' of message 2 .*another one"):
+        write(url, begin(url), [NewRow(b"s.1", b"else", None, "its")])
+    assert write(url, begin(url, new_ids=True), [NewRow(b"s.1", b"else", None, "its")]).stored == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (NewRow(b"t.1", b"", None, None), "stream S does not listen to the subject t.1"),
+        (NewRow(b"s.*", b"", None, None), "not a subject that can be published to"),
+        (NewRow(b"s.\xff", b"", None, None), "is not UTF-8"),
+        (NewRow(None, b"", None, None), "the column subject is null"),
+        (NewRow(b"s.1", None, None, None), "the column data is null"),
+        (NewRow(b"s.1", b"", b"Name: value", None), "header block is damaged"),
+        (NewRow(b"s.1", b"", b"NATS/1.0\r\nNats-Schedule: @every 1s\r\n\r\n", None), "it is a schedule"),
+        (NewRow(b"s.1", b"", b"NATS/1.0\r\nNats-TTL: 1h\r\n\r\n", None), "does not allow that .allow_msg_ttl"),
+        (NewRow(b"s.1", b"", None, "a\r\nb"), "message id has a line break"),
+        (NewRow(b"s.1", b"", b"NATS/1.0\r\nA: " + b"x" * 65_500 + b"\r\n\r\n", None), "headers are too large"),
+    ],
+)
+def test_what_cannot_be_a_message_is_refused_before_it_is_sent(nats_server: Server, row: NewRow, problem: str) -> None:
+    url = nats_server(NEWEST).url
+    make(url)
+    make(url, "T", subjects=["t.>"])
+    with pytest.raises(UsageError, match=f"row 100 of partition 3 cannot be a message: .*{problem}"):
+        write(url, begin(url), [*rows_of(100), row], partition=3)
+    assert stored(url, "T") == []
+
+
+def test_streams_that_take_no_rows_are_refused(nats_server: Server) -> None:
+    server = nats_server(NEWEST)
+    make(server.url)
+    make(server.url, "M", subjects=None, mirror={"name": "S"})
+    make(server.url, "NOACK", subjects=["n"], no_ack=True)
+    make(server.url, "FULL", subjects=["f"], max_msgs=5, discard="new")
+    with pytest.raises(UsageError, match="there is no stream s on nats") as caught:
+        begin(server.url, stream="s")
+    assert caught.value.hint == "Did you mean S?"
+    for name, problem in (("M", "is a mirror of S"), ("NOACK", "does not acknowledge")):
+        with pytest.raises(UsageError, match=problem):
+            begin(server.url, stream=name)
+    with pytest.raises(TargetConflict, match=r"did not store a message: maximum messages exceeded.*; 5 rows .* before"):
+        write(server.url, begin(server.url, stream="FULL"), [NewRow(b"f", b"", None, None)] * 9)
+
+
+def test_a_lost_server_fails_the_partition_and_the_write_goes_on_later(nats_server: Server) -> None:
+    server = nats_server(NEWEST)
+    make(server.url)
+    target = begin(server.url)
+    rows = rows_of(5000)
+
+    def batches() -> Iterator[Sequence[NewRow]]:
+        yield rows[:3000]
+        server.kill()
+        yield rows[3000:]
+
+    with pytest.raises(
+        NatsError, match=r"the connection to .* was lost.* rows of the partition were stored before"
+    ) as e:
+        run(write_rows(connection(server.url), target, batches(), partition=0, again=False))
+    assert f"'resume' {target.write}" in (e.value.hint or "")
+    server.start()
+    resumed = begin(server.url, str(target.write))
+    assert resumed == replace(target, resumed=True)
+    assert write(server.url, resumed, rows).rows == 5000
+    assert [one.data for one in stored(server.url)] == [row.data for row in rows]
+
+
+def test_other_rows_than_before_are_noticed(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url)
+    target = begin(url)
+    write(url, target, rows_of(100))
+    with pytest.raises(
+        IncompleteError, match="row 0 of partition 0 is another one than when it was stored as message 1"
+    ):
+        write(url, target, rows_of(100, first=1), again=True)
+
+    async def remove() -> None:
+        async with connected(url) as nc:
+            await call(nc, "STREAM.PURGE.S", {})
+
+    run(remove())
+    with pytest.raises(IncompleteError, match="removed since: whether it was the same row cannot be known"):
+        write(url, target, rows_of(100), again=True)
+    assert stored(url) == []
+
+
+def test_nothing_is_written_again_once_the_stream_has_forgotten(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url, duplicate_window=4 * 10**9)
+    target = begin(url)
+    written = write(url, target, rows_of(100))
+    time.sleep(4.5)
+    with pytest.raises(IncompleteError, match="is written again, and row 0 may be in stream S already"):
+        write(url, target, rows_of(100), again=True)
+    with pytest.raises(UsageError, match=r"began .* ago, and stream S recognizes messages for 4.0 s only"):
+        begin(url, str(target.write))
+    assert run(check_written(connection(url), target, written)) == ""
+    # A stage that ran again without anyone knowing.
+    twice = write(url, target, rows_of(30))
+    assert len(stored(url)) == 130
+    with pytest.raises(IntegrityError, match=r"30 messages of the write .* were stored twice"):
+        run(check_written(connection(url), target, written))
+    # Messages of others are no reason.
+    other = begin(url)
+    write(url, begin(url), rows_of(10))
+    third = write(url, other, rows_of(20))
+    late = replace(other, window_ns=1)
+    assert run(check_written(connection(url), late, third)) == ""
+    assert twice.repeated == 0
+
+
+def test_two_at_once_write_each_row_once_in_order(nats_server: Server) -> None:
+    """As with speculation."""
+    url = nats_server(NEWEST).url
+    make(url)
+    target, results = begin(url), []
+    rows = rows_of(4000)
+    threads = [threading.Thread(target=lambda: results.append(write(url, target, rows))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.rows for one in results] == [4000, 4000]
+    assert sum(one.stored for one in results) == 4000
+    assert [one.data for one in stored(url)] == [row.data for row in rows]
+
+
+def test_a_denied_subject_is_named(nats_server: Server) -> None:
+    deny = 'permissions: { publish: { deny: ["s.3"] } }'
+    users = f"users: [{{ user: all, password: p }}, {{ user: some, password: p, {deny} }}]"
+    server = nats_server(NEWEST, config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    make(server.url.replace("nats://", "nats://all:p@"))
+    some = connection(server.url, user="some", password="p")
+    target = run(begin_write(some, "S", "", new_ids=False))
+    with pytest.raises(JsBackupError, match=r"does not allow publishing to s\.3"):
+        run(write_rows(some, target, iter([rows_of(600)]), partition=0, again=False))
+
+
+def test_a_write_has_an_id() -> None:
+    write_id = WriteId(1_795_000_000, 20_000, "0a1b2c3d")
+    assert WriteId.parse(str(write_id)) == write_id
+    with pytest.raises(UsageError, match="not the id of a write: 'again'"):
+        WriteId.parse("again")
