@@ -78,12 +78,15 @@ _IDLE_LOOKS = 200
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`."""
+    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`, and empty if
+    it has `only_ours`, which was not asked for.
+    """
 
     info: StreamInfo
     consumers: Listing[ConsumerInfo] | None
     at_ns: int
     silent: bool = False
+    only_ours: bool = False
 
 
 class Followed:
@@ -122,6 +125,11 @@ class Followed:
         self._read_anew = False
         self._idle_looks = 0
         self._tidy = False  # whether leftovers of a killed predecessor were removed
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a consumer of ours is there, and delivers."""
+        return self._tail is not None and self._tail.delivers
 
     def has_changed(self, look: Look) -> bool:
         """Return whether the last backup lacks anything of it."""
@@ -254,7 +262,7 @@ class Followed:
 
     def _has_lost_tail(self, look: Look) -> bool:
         """Return whether the server no longer has the tail's consumer."""
-        if self._tail is None or not self._tail.consumer or look.consumers is None:
+        if self._tail is None or not self._tail.consumer or look.consumers is None or look.only_ours:
             return False
         inventory = look.consumers
         return self._tail.consumer not in {*inventory.entries, *inventory.missing, *inventory.offline}

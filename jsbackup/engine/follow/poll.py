@@ -4,12 +4,14 @@ Late answers are awaited in the background. So a stream without a leader, or con
 delay the backups of others.
 
 Many streams are described by the list of all streams, a few hundred in one answer. Only those with consumers are asked
-one by one, because their positions change without the stream. A list that a node delays delays the backup.
+one by one, for these, because their positions change without the stream. That takes as long as they need: a backup of
+thousands of them is late, and complete. A list that a node delays delays the backup.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -34,17 +36,32 @@ _LIST_SECONDS = 5.0
 _LOOKS_AT_ONCE = 64
 # A stream with no more deleted sequences lists them in each description.
 _FEW_DELETED = 1000
-# How long a stream has to answer.
+# How long all streams may leave requests without an answer.
 _ANSWER_SECONDS = 1.5
+# How long one of them may hold up the requests that wait for their turn.
+_TURN_SECONDS = 0.25
+# How exactly the end of such a time is noticed: within one part in so many.
+_STEPS = 8
 
 _NO_CONSUMERS: Listing[ConsumerInfo] = Listing({}, (), {})
 
 
 async def some_of(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> None:
-    """Wait for all tasks; after `timeout` seconds only for the first one."""
-    done, _ = await asyncio.wait(tasks, timeout=timeout)
-    if not done:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    """Wait until all tasks have ended, or at least one and no other for `timeout` seconds: thousands that end one after
+    the other are waited for, those that hang are not.
+    """
+    clock = asyncio.get_running_loop().time
+    pending = set(tasks)
+    ended_at = clock()
+    step = None if timeout is None else timeout / _STEPS
+    while pending:
+        done, pending = await asyncio.wait(pending, timeout=step)
+        if done:
+            ended_at = clock()
+        elif timeout is not None and clock() - ended_at >= timeout:
+            break
+    if len(pending) == len(tasks):
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
 
 
 class Lookout:
@@ -70,17 +87,24 @@ class Lookout:
             self._listing.cancel()
             await asyncio.gather(self._listing, return_exceptions=True)
 
-    async def look(self) -> tuple[dict[str, Look], list[Failure]]:
-        """Describe every followed stream; also return those that did not answer."""
+    async def look(self, read: Collection[str] = ()) -> tuple[dict[str, Look], list[Failure]]:
+        """Describe every followed stream; also return those that did not answer. Those that are `read` have one
+        consumer that is there for that.
+        """
         chosen = await self._list_now_and_then()
+        listed: dict[str, Look] = {}
+        known: dict[str, StreamInfo] = {}  # all of it but consumers
         if has_many(chosen):
             at_ns = self._clock_ns()
             await self._list()
             chosen = self._chosen or []
-            consumers = _NO_CONSUMERS if self._options.consumers else None
-            listed = {name: Look(info, consumers, at_ns) for name, info in self._infos.items() if self._tells(info)}
-        else:
-            listed = {}
+            for name, info in self._infos.items():
+                if not self._options.consumers:
+                    listed[name] = Look(info, None, at_ns)
+                elif info.state.consumers == (name in read):
+                    listed[name] = Look(info, _NO_CONSUMERS, at_ns, only_ours=name in read)
+                elif not info.state.deleted and not info.lost:
+                    known[name] = info
         gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
         looks = dict(listed)
         failures = list(self._silent)
@@ -88,7 +112,7 @@ class Lookout:
         for name in [name for name, task in self._asking.items() if task.done()]:
             self._asking.pop(name).exception()
         asked = dict.fromkeys(name for name in chosen if name not in self._asking and name not in listed)
-        self._asking.update({name: asyncio.create_task(self._describe(name, gate)) for name in asked})
+        self._asking.update({name: asyncio.create_task(self._in_turn(name, gate, known.get(name))) for name in asked})
         if asked:
             timeout = _ANSWER_SECONDS if self._answered else None
             await some_of([self._asking[name] for name in asked], timeout)
@@ -113,13 +137,9 @@ class Lookout:
         self._answered = True
         return looks, sorted(failures, key=lambda failure: failure.name)
 
-    def _tells(self, info: StreamInfo) -> bool:
-        """Return whether the list of streams tells all that is asked of this one."""
-        return not (self._options.consumers and info.state.consumers)
-
     async def again(self, name: str) -> Look | None:
         """Describe one of the streams again; None if it was deleted. Raises NatsError."""
-        return await self._describe(name, asyncio.Semaphore())
+        return await self._describe(name)
 
     async def _forget_asked(self) -> None:
         for task in self._asking.values():
@@ -166,19 +186,30 @@ class Lookout:
         self._chosen = list(self._infos)
         self._silent = tuple(silent)
 
-    async def _describe(self, name: str, gate: asyncio.Semaphore) -> Look | None:
-        """Describe one stream; None if it was deleted."""
-        async with gate:
-            at_ns = self._clock_ns()
-            info = await self._js.find_stream(name, deleted_details=name in self._few_deleted)
-            if info is None:
-                return None
-            (self._few_deleted.add if info.state.deleted <= _FEW_DELETED else self._few_deleted.discard)(name)
-            consumers: Listing[ConsumerInfo] | None = None
-            if self._options.consumers:
-                try:
-                    async with asyncio.timeout(None if not self._answered else _ANSWER_SECONDS / 2):
-                        consumers = await self._js.consumers(name)
-                except TimeoutError:
-                    return Look(info, None, at_ns, silent=True)
-            return Look(info, consumers, at_ns)
+    async def _in_turn(self, name: str, gate: asyncio.Semaphore, listed: StreamInfo | None) -> Look | None:
+        """Describe one stream when it is its turn. One that does not answer gives its turn to the next."""
+        await gate.acquire()
+        turn = contextlib.ExitStack()
+        turn.callback(gate.release)
+        timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, turn.close)
+        try:
+            return await self._describe(name, listed)
+        finally:
+            timer.cancel()
+            turn.close()
+
+    async def _describe(self, name: str, listed: StreamInfo | None = None) -> Look | None:
+        """Describe one stream; None if it was deleted. What this look has `listed` is not asked for again."""
+        at_ns = self._clock_ns()
+        info = listed or await self._js.find_stream(name, deleted_details=name in self._few_deleted)
+        if info is None:
+            return None
+        (self._few_deleted.add if info.state.deleted <= _FEW_DELETED else self._few_deleted.discard)(name)
+        consumers: Listing[ConsumerInfo] | None = None
+        if self._options.consumers:
+            try:
+                async with asyncio.timeout(None if not self._answered else _ANSWER_SECONDS / 2):
+                    consumers = await self._js.consumers(name)
+            except TimeoutError:
+                return Look(info, None, at_ns, silent=True)
+        return Look(info, consumers, at_ns)

@@ -37,10 +37,12 @@ from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["Backlog", "Tail"]
 
-# A piece is compressed at this many messages or raw bytes: every stream may hold that much besides the backlog.
+# Messages are compressed by pieces of this many, or of this many raw bytes; fewer only where there is no room.
 _PIECE_MESSAGES = 8192
 _PIECE_BYTES = 1 << 20
+_LEAST_PIECE_BYTES = 64 << 10
 _ENTRY_BYTES = 16  # of a message besides its contents
+_ROW_BYTES = 250  # what its Python objects take besides
 # Heartbeats come twice in the time after which a consumer counts as lost.
 _IDLE_SECONDS = 2.5
 _SILENT_SECONDS = 6.0
@@ -50,7 +52,7 @@ _ASK_SECONDS = 0.2
 
 
 class Backlog:
-    """The memory of all tails: at most `limit_bytes` compressed, and one piece of each stream besides.
+    """The memory of all tails: at most `limit_bytes`, and what the server has sent of each stream besides.
 
     `due` is set when `due_bytes` (raw) have arrived that no backup has.
     """
@@ -61,6 +63,8 @@ class Backlog:
         self._due_bytes = due_bytes
         self._tails: set[Tail] = set()
         self._changed = asyncio.Event()
+        self.held_bytes = 0
+        self._new_bytes = 0
 
     def enter(self, tail: Tail) -> None:
         self._tails.add(tail)
@@ -73,25 +77,30 @@ class Backlog:
         """Note that something was read or released."""
         self._changed.set()
 
-    def added(self) -> None:
-        """Note that a piece was added."""
-        if sum(tail.new_bytes for tail in self._tails) >= self._due_bytes:
+    def count(self, held_bytes: int, new_bytes: int) -> None:
+        """Note that tails hold so much more, or less, and that so much more of it is in no backup (raw)."""
+        self.held_bytes += held_bytes
+        self._new_bytes += new_bytes
+        if self._new_bytes >= self._due_bytes:
             self.due.set()
+
+    @property
+    def full(self) -> bool:
+        return self.held_bytes > self._limit_bytes
 
     async def room_for(self, tail: Tail) -> None:
         """Wait until there is room for more, or until nothing of `tail` is unread."""
-        while tail.unread and self._held() > self._limit_bytes:
+        while tail.unread and self.full:
+            # More than is needed now: the next message does not have to look for room again.
+            enough = self._limit_bytes - self._limit_bytes // 8
             for other in self._tails:
-                while self._held() > self._limit_bytes and other.forget_one():
+                while self.held_bytes > enough and other.forget_one():
                     pass
-            if self._held() <= self._limit_bytes:
+            if self.held_bytes <= self._limit_bytes:
                 return
             self.due.set()
             self._changed.clear()
             await self._changed.wait()
-
-    def _held(self) -> int:
-        return sum(tail.held_bytes for tail in self._tails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,39 +121,70 @@ class _Rows:
         self.data: list[bytes] = []
         self.raw_bytes = 0
 
-    def add(self, sequence: int, timestamp_ns: int, message: Message) -> None:
+    def add(self, sequence: int, timestamp_ns: int, message: Message) -> int:
+        """Add a message, and return its raw bytes."""
         self.sequences.append(sequence)
         self.times.append(timestamp_ns)
         self.subjects.append(message.subject)
         self.headers.append(message.headers or None)
         self.data.append(message.data)
-        self.raw_bytes += len(message.subject) + len(message.headers) + len(message.data) + _ENTRY_BYTES
+        size = len(message.subject) + len(message.headers) + len(message.data) + _ENTRY_BYTES
+        self.raw_bytes += size
+        return size
+
+    def forget_to(self, sequence: int) -> None:
+        """Remove the messages up to `sequence`."""
+        count = bisect_right(self.sequences, sequence)
+        self.raw_bytes -= self._size(0, count)
+        for column in (self.sequences, self.times, self.subjects, self.headers, self.data):
+            del column[:count]
+
+    def bytes_after(self, sequence: int) -> int:
+        """Return the raw bytes of the messages after `sequence`."""
+        return self._size(bisect_right(self.sequences, sequence), len(self.sequences))
+
+    def _size(self, start: int, end: int) -> int:
+        return (end - start) * _ENTRY_BYTES + sum(
+            len(subject) + len(headers or b"") + len(data)
+            for subject, headers, data in zip(
+                self.subjects[start:end], self.headers[start:end], self.data[start:end], strict=True
+            )
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        return self.raw_bytes + len(self.sequences) * _ROW_BYTES
 
     @property
     def full(self) -> bool:
         return self.raw_bytes >= _PIECE_BYTES or len(self.sequences) >= _PIECE_MESSAGES
 
-    def packed(self) -> _Piece:
-        """Compress them. Raises FormatError for an invalid sequence or time."""
+    def batch(self, first: int, last: int) -> pa.RecordBatch:
+        """Return the messages from `first` to `last`. Raises FormatError for an invalid sequence or time."""
+        start, end = bisect_left(self.sequences, first), bisect_right(self.sequences, last)
         schema = BATCH_SCHEMA
-        subjects: list[str] | list[bytes] = self.subjects
+        subjects = self.subjects[start:end]
         try:
             try:
                 array = pa.array(subjects, pa.string())
             except UnicodeEncodeError:
                 schema = BINARY_SUBJECT_SCHEMA
-                array = pa.array([subject.encode("utf-8", "surrogateescape") for subject in self.subjects], pa.binary())
+                array = pa.array([subject.encode("utf-8", "surrogateescape") for subject in subjects], pa.binary())
             columns = [
-                pa.array(self.sequences, pa.int64()),
-                pa.array(self.times, pa.int64()),
+                pa.array(self.sequences[start:end], pa.int64()),
+                pa.array(self.times[start:end], pa.int64()),
                 array,
-                pa.array(self.headers, pa.binary()),
-                pa.array(self.data, pa.binary()),
+                pa.array(self.headers[start:end], pa.binary()),
+                pa.array(self.data[start:end], pa.binary()),
             ]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
         except (OverflowError, pa.ArrowInvalid) as error:
             raise FormatError("a message has no valid sequence or time") from error
-        return _Piece(self.sequences[-1], self.raw_bytes, PackedBatch(batch))
+
+    def packed(self) -> _Piece:
+        """Compress them. Raises FormatError as `batch`."""
+        first, last = self.sequences[0], self.sequences[-1]
+        return _Piece(last, self.raw_bytes, PackedBatch(self.batch(first, last)))
 
 
 class Tail:
@@ -160,7 +200,7 @@ class Tail:
         self._owner = owner
         self._base = at  # everything after it is here
         self._needed_from = at + 1  # what has to stay; earlier messages may be released
-        self._taken_to = at  # the end of the last backup
+        self._new_bytes = 0  # raw bytes that no backup has
         self._pieces: deque[_Piece] = deque()
         self._rows = _Rows()
         self._changed = asyncio.Event()
@@ -176,26 +216,39 @@ class Tail:
 
     @property
     def held_bytes(self) -> int:
-        """Memory, compressed."""
-        return sum(piece.packed.size for piece in self._pieces)
-
-    @property
-    def new_bytes(self) -> int:
-        """Raw bytes that no backup has."""
-        return sum(piece.raw_bytes for piece in self._pieces if piece.last > self._taken_to)
+        return sum(piece.packed.size for piece in self._pieces) + self._rows.held_bytes
 
     @property
     def unread(self) -> bool:
-        return bool(self._pieces) and self._pieces[-1].last >= self._needed_from
+        return self._base < self.at and self.at >= self._needed_from
 
     def forget_one(self) -> bool:
-        """Release the oldest piece, if possible."""
-        if not self._pieces or self._pieces[0].last >= self._needed_from:
+        """Release the oldest piece, or the oldest messages, if possible."""
+        if not self._pieces:
+            return self._forget_rows(self._needed_from - 1)
+        if self._pieces[0].last >= self._needed_from:
             return False
-        self._base = self._pieces.popleft().last
+        piece = self._pieces.popleft()
+        self._base = piece.last
+        self._backlog.count(-piece.packed.size, 0)
+        return True
+
+    def _forget_rows(self, sequence: int) -> bool:
+        """Release the messages up to `sequence` that no piece has; False if there are none."""
+        if not self._rows.sequences or self._rows.sequences[0] > sequence:
+            return False
+        before = self._rows.held_bytes
+        self._rows.forget_to(sequence)
+        self._base = min(sequence, self.at)
+        self._backlog.count(self._rows.held_bytes - before, 0)
         return True
 
     # --- used by a backup ---
+
+    @property
+    def delivers(self) -> bool:
+        """Whether its consumer is there, as far as is known."""
+        return self._begun and self._failure is None and not self._task.done()
 
     async def begun(self) -> None:
         """Wait until it has proved to continue the stream. Resumes it after a failure.
@@ -227,14 +280,15 @@ class Tail:
         while first <= last:
             self._needed_from = first
             self._backlog.changed()
+            if self.at < first and not await self._more(last):
+                break
             piece = next((piece for piece in self._pieces if piece.last >= first), None)
             if piece is None:
-                if self.at < first and not await self._more(last):
-                    break
-                self._pack()
-                continue
-            first = piece.last + 1
-            batch = _within(piece.packed.unpack(), self._needed_from, last)
+                batch = self._rows.batch(first, last)
+                first = self.at + 1
+            else:
+                batch = _within(piece.packed.unpack(), first, last)
+                first = piece.last + 1
             if batch.num_rows:
                 yield batch
         self._needed_from = last + 1
@@ -246,14 +300,21 @@ class Tail:
 
     def settle(self, taken_to: int, keep_from: int) -> None:
         """Note that a backup has everything up to `taken_to`; messages from `keep_from` on may be needed again."""
-        self._taken_to = taken_to
         self._needed_from = taken_to + 1
-        while self._pieces and self._pieces[0].last < min(keep_from, self._needed_from) and self.forget_one():
+        keep_from = min(keep_from, self._needed_from)
+        while self._pieces and self._pieces[0].last < keep_from and self.forget_one():
             pass
+        if not self._pieces:
+            self._forget_rows(keep_from - 1)
+        new_bytes = sum(piece.raw_bytes for piece in self._pieces if piece.last > taken_to)
+        new_bytes += self._rows.bytes_after(taken_to)
+        self._backlog.count(0, new_bytes - self._new_bytes)
+        self._new_bytes = new_bytes
         self._backlog.changed()
 
     async def close(self) -> None:
         self._backlog.leave(self)
+        self._backlog.count(-self.held_bytes, -self._new_bytes)
         self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -268,9 +329,9 @@ class Tail:
 
     async def _more(self, last: int) -> bool:
         """Wait for more messages. Returns False if there are no more up to `last`, because they were deleted."""
+        at = start = self.at
         packed = self._packed_to
         waited = 0.0
-        at = self.at
         self._wanted = True
         try:
             while self.at < last and self._packed_to == packed:
@@ -280,7 +341,7 @@ class Tail:
                 except TimeoutError:
                     consumer = await self._js.consumer(self.stream, self.consumer)
                     if consumer.num_pending == 0 and consumer.delivered.stream <= self.at:
-                        return bool(self._rows.sequences)
+                        return self.at > start
                     waited = waited + _ASK_SECONDS if self.at == at else 0.0
                     at = self.at
                     if waited > _SILENT_SECONDS:
@@ -342,17 +403,22 @@ class Tail:
             if at.sequence <= self.at:
                 raise TransferError(f"following {self.stream}: sequence {at.sequence} came after {self.at}")
             self.at, self.at_ns = at.sequence, at.timestamp_ns
-            self._rows.add(at.sequence, at.timestamp_ns, message)
+            size = self._rows.add(at.sequence, at.timestamp_ns, message)
+            self._new_bytes += size
+            self._backlog.count(size + _ROW_BYTES, size)
             if self._rows.full:
                 self._pack()
-                self._changed.set()
+            if self._backlog.full:
+                if self._rows.raw_bytes >= _LEAST_PIECE_BYTES:
+                    self._pack()
                 await self._backlog.room_for(self)
 
     def _pack(self) -> None:
-        if self._rows.sequences:
-            rows, self._rows = self._rows, _Rows()
-            self._pieces.append(rows.packed())
-            self._backlog.added()
+        piece = self._rows.packed()
+        rows, self._rows = self._rows, _Rows()
+        self._pieces.append(piece)
+        self._backlog.count(piece.packed.size - rows.held_bytes, 0)
+        self._changed.set()
 
 
 def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:

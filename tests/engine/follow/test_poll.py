@@ -17,7 +17,7 @@ from jsbackup.engine.link import jetstream
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.errors import NatsTimeout, TransferError, UsageError
 from tests.engine.restores import connection_to
-from tests.engine.scripted_streams import ANSWER, API, ScriptedStream, list_streams
+from tests.engine.scripted_streams import ANSWER, API, ScriptedStream, consumer_info, list_streams
 from tests.engine.snapshots import MESSAGES
 from tests.harness.peer import JSON, Heard, ScriptedPeer
 
@@ -223,3 +223,83 @@ def test_consumers_that_do_not_answer_do_not_delay_the_messages(monkeypatch: pyt
         assert (looks["B"].consumers, looks["B"].silent, failures) == (None, True, [])
 
     play(script, consumers=True)
+
+
+def play_many(script: Callable[[ScriptedPeer, dict[str, ScriptedStream], Lookout], Awaitable[None]]) -> None:
+    """An account of more streams than are asked for one by one, of which the script says who has consumers."""
+
+    async def main() -> None:
+        async with ScriptedPeer() as peer, connect_jetstream(connection_to(peer.url)) as js:
+            streams = {name: ScriptedStream(peer, MESSAGES[11:15], name) for name in (f"S{at:03}" for at in range(70))}
+            list_streams(peer, *streams.values())
+            lookout = Lookout(js, BackupOptions(), lambda: 0)
+            try:
+                await asyncio.wait_for(script(peer, streams, lookout), 60)
+            finally:
+                await lookout.close()
+
+    asyncio.run(main())
+
+
+def with_consumers(stream: ScriptedStream, count: int) -> None:
+    names = [f"c{number}" for number in range(count)]
+    stream.consumers = [consumer_info(stream.name, {"name": name, "ack_policy": "none"}) for name in names]
+
+
+def test_of_many_streams_those_without_consumers_or_with_ours_only_are_not_asked_for() -> None:
+    async def script(peer: ScriptedPeer, streams: dict[str, ScriptedStream], lookout: Lookout) -> None:
+        asked: set[str] = set()
+
+        def ask(stream: ScriptedStream) -> Callable[[Heard], JSON]:
+            return lambda heard: asked.add(stream.name) or stream.list_consumers(heard)  # type: ignore[func-returns-value]
+
+        for stream in streams.values():
+            peer.always(f"{API}.CONSUMER.LIST.{stream.name}", ask(stream))
+        with_consumers(streams["S001"], 1)
+        with_consumers(streams["S002"], 1)
+        with_consumers(streams["S003"], 2)
+        looks, failures = await lookout.look({"S001", "S003", "S004"})
+        assert (looks.keys(), failures) == (streams.keys(), [])
+        assert asked == {"S002", "S003", "S004"}
+        assert not any(stream.descriptions for stream in streams.values())  # the list has said it
+        assert looks["S001"].only_ours and not any(look.only_ours for name, look in looks.items() if name != "S001")
+
+    play_many(script)
+
+
+def test_many_streams_that_answer_slowly_are_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(peer: ScriptedPeer, streams: dict[str, ScriptedStream], lookout: Lookout) -> None:
+        for stream in streams.values():
+            with_consumers(stream, 1)
+        await lookout.look()
+        held: asyncio.Queue[Heard] = asyncio.Queue()
+        for name in streams:
+            peer.always(f"{API}.CONSUMER.LIST.{name}", held.put_nowait)  # type: ignore[arg-type,func-returns-value]
+        looking = asyncio.create_task(lookout.look())
+        for _ in streams:  # twice as long as all may leave requests without an answer
+            heard = await held.get()
+            await asyncio.sleep(2 * ANSWER_SECONDS / len(streams))
+            await peer.answer(heard, streams[heard.subject.rpartition(".")[2]].list_consumers(heard))
+        looks, failures = await looking
+        assert (looks.keys(), failures) == (streams.keys(), [])
+
+    monkeypatch.setattr(poll, "_LOOKS_AT_ONCE", 1)
+    play_many(script)
+
+
+def test_streams_that_hang_do_not_hold_up_those_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(peer: ScriptedPeer, streams: dict[str, ScriptedStream], lookout: Lookout) -> None:
+        for stream in streams.values():
+            stream.delete(MESSAGES[12].sequence)  # so they are described one by one
+            with_consumers(stream, 1)
+        await lookout.look()
+        hang = [*streams][:3]
+        for name in hang:
+            streams[name].silent = True
+        looks, failures = await lookout.look()
+        assert looks.keys() == streams.keys() - hang
+        assert [(one.name, one.error.message) for one in failures] == [(name, NO_ANSWER) for name in hang]
+
+    monkeypatch.setattr(poll, "_LOOKS_AT_ONCE", 1)
+    monkeypatch.setattr(poll, "_TURN_SECONDS", 0.02)
+    play_many(script)

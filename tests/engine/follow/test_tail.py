@@ -124,6 +124,47 @@ def test_what_finds_no_room_stays_at_the_server(nats_server: Callable[..., NatsS
 
 
 @pytest.mark.nats
+def test_many_streams_share_the_room_and_none_of_their_messages_is_lost(nats_server: Callable[..., NatsServer]) -> None:
+    """Less than a piece of each: what backups have is let go of first, and asked for again where it is needed."""
+
+    async def run() -> None:
+        server = nats_server(NEWEST)
+        async with stream(server) as js:
+            names = [f"T{number}" for number in range(30)]
+            async with connected(server.url) as nc:
+                for name in names:
+                    await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+            for name in names:
+                await js.link.request(name, b"first")
+            backlog = Backlog(MIB // 2, MIB // 4)
+            tails = {}
+            for name in names:
+                state = (await js.stream(name)).state
+                tails[name] = Tail(js, name, state.last_seq, state.last_ns, backlog=backlog)
+                await tails[name].begun()
+            payloads = {name: [os.urandom(8_000) for _ in range(12)] for name in names}  # 2.8 MB in all
+            for some in range(0, 12, 4):
+                backlog.due.clear()
+                for name in names:
+                    for payload in payloads[name][some : some + 4]:
+                        await js.link.request(name, payload)
+                await asyncio.wait_for(backlog.due.wait(), 20)
+                for name, tail in tails.items():
+                    last = some + 5
+                    info = await js.stream(name, deleted_details=True)
+                    batches = tail.read(info, 2, last)  # with what earlier ones have read
+                    found = [row["data"] async for batch in batches for row in batch.to_pylist()]
+                    assert found == payloads[name][: some + 4]
+                    tail.settle(last, 2)
+                assert sum(tail.held_bytes for tail in tails.values()) < MIB
+            for tail in tails.values():
+                await tail.close()
+            assert not backlog.full and backlog.held_bytes == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
 def test_it_goes_on_where_it_was_when_the_server_is_back(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         server = nats_server(NEWEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -420,3 +421,18 @@ def test_a_process_that_stores_for_days_notices_pages_that_are_gone(scene: Scene
         backup = f"20261121T02{number // 60:02}{number % 60:02}Z-000002"
         repository.commit(manifest_of(streams, backup))
     assert len(scene.open().manifest(backup).streams) == MANY
+
+
+def test_a_process_that_stores_for_days_keeps_the_streams_of_its_newest_backup_only() -> None:
+    scene = Scene(KINDS[0])
+    initialise(scene, scene.store)
+    repository = scene.open()
+
+    def streams_in_memory_after(rounds: range) -> int:
+        for number in rounds:
+            streams = [small_stream(at, limit=number) for at in range(MANY)]
+            repository.commit(manifest_of(streams, f"20261121T0245{number:02}Z-000002"))
+        gc.collect()
+        return sum(type(one) is StreamBackup for one in gc.get_objects())
+
+    assert streams_in_memory_after(range(2, 8)) < streams_in_memory_after(range(2)) + MANY
