@@ -21,13 +21,14 @@ import itertools
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
 from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_key, check_prefix, check_range, is_key
+from jsbackup.stores.folder_names import sorted_names
 from jsbackup.stores.glance import glance_at
 
 __all__ = ["LocalStore"]
@@ -287,14 +288,13 @@ class LocalStore:
                         yield ObjectInfo(key, info.st_size, info.st_mtime)
 
 
-def _names_in(folder: int) -> list[str]:
-    """Return the names in an open folder, sorted as the keys of objects are; those of folders end in a slash.
-
-    Only names are held: a folder may have a million.
-    """
+def _names_in(folder: int) -> Iterable[str]:
+    """Return the names in an open folder, sorted as the keys of objects are; those of folders end in a slash."""
     with os.scandir(folder) as scan:
         # With its slash a folder sorts as its keys do: `a-b` before `a/c`.
-        return sorted(entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in scan if is_key(entry.name))
+        return sorted_names(
+            entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in scan if is_key(entry.name)
+        )
 
 
 def _looked_at(folder: int, name: str) -> os.stat_result | None:
