@@ -349,7 +349,7 @@ def export(
         if where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
         with keeping:
-            tables, lost, choice = write_tables(
+            tables, choice = write_tables(
                 shared,
                 WantedBackup(backup, choosing, patterns),
                 options,
@@ -365,7 +365,7 @@ def export(
             tables.files,
             tables.bytes,
             tables.streams,
-            broken=lost,
+            broken=tables.refused,
             directory=directory,
             choice=choice,
             append=append,

@@ -15,15 +15,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from jsbackup.errors import IntegrityError, StoreError, TargetConflict
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    StoreError,
+    TargetConflict,
+    UnsupportedError,
+    UsageError,
+)
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
+from jsbackup.pipeline.tables.refused import all_refused
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_state import (
     NewMessages,
@@ -58,13 +67,14 @@ __all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
 @dataclass(frozen=True, slots=True)
 class Exported:
     """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added.
-    `is_new`: nothing was at the target.
+    `is_new`: nothing was at the target. `refused` are streams that were left out, by their new names, and why.
     """
 
     files: int
     bytes: int
     streams: tuple[ExportedStream, ...]
     is_new: bool = True
+    refused: Mapping[str, JsBackupError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +93,16 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True)
 class PlannedExport:
-    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks."""
+    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks. `refused` are the streams
+    that are left out, and why; `logs` are those of all tables that could be read.
+    """
 
     kind: TableFormat
     options: TransformOptions
     key: MaskKey
     growths: tuple[_Growth, ...]
+    refused: Mapping[str, JsBackupError]
+    logs: tuple[TableLog, ...]
 
     @property
     def raw_bytes(self) -> int:
@@ -105,26 +119,32 @@ def plan_export(
     options: TransformOptions | None = None,
     mask_key: MaskKey | None = None,
     append: bool = False,
+    refused: Mapping[str, JsBackupError] | None = None,
 ) -> PlannedExport:
     """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
-    new is added to tables that are there.
+    new is added to tables that are there. `refused` are streams that cannot be read; tables that cannot be extended
+    come to them.
 
     Raises:
-        UsageError: a table cannot be extended in this way.
-        TargetConflict: a table is of another stream.
+        UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
+        JsBackupError: no table can be extended.
+        UsageError: the options cannot be those of tables that are extended.
         UnsupportedError: the package for Delta tables is not installed.
-        FormatError, StoreError: the log of a table cannot be read.
+        StoreError: the target cannot be read.
     """
     if kind is TableFormat.DELTA:
         require_deltalake()
     options, key = options or TransformOptions(), mask_key or MaskKey()
     if append:
         refuse_unsteady(options)
-    growths = _growths(manifest, target, kind, streams, options=options, key=key)
-    if any(growth.log is not None and growth.log.state is not None for growth in growths):
+    growths, logs, refusals = _growths(manifest, target, kind, streams, options=options, key=key)
+    refused = {**(refused or {}), **refusals}
+    if refused and not growths:
+        raise all_refused(refused)
+    if refusals or any(growth.log is not None and growth.log.state is not None for growth in growths):
         # That nothing of what is new matches says nothing about the options.
         options = replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
-    return PlannedExport(kind, options, key, tuple(growths))
+    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs))
 
 
 def export_tables(
@@ -134,20 +154,26 @@ def export_tables(
 
     Raises:
         PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
-        TargetConflict: a table is of another stream, or something else changed it meanwhile.
+        TargetConflict: all tables are of other streams, or something else changed one meanwhile.
         IntegrityError: the repository is damaged; nothing is left.
         StoreError: something cannot be read or written.
     """
     kind, options, key, growths = plan.kind, plan.options, plan.key, plan.growths
-    for growth in growths:
-        if growth.log is not None:
-            growth.log.finish()
+    for log in plan.logs:
+        log.finish()
     settled: set[str] = set()  # tables whose commit was tried
     try:
         written = _write(runner, backup, target, kind, growths=growths, key=key, progress=progress)
         if options.reshape.obfuscation is not None:
             for one in (one for runs in written.values() for one in runs):
                 options.reshape.obfuscation.names.learn(one.hashed)
+        refusals = _refusals(written)
+        refused = {**plan.refused, **refusals}
+        if refusals:
+            if refused.keys() >= {growth.name for growth in growths}:
+                raise all_refused(refused)
+            _remove_staged(target.place.store(), [growth for growth in growths if growth.name in refusals])
+            growths = tuple(growth for growth in growths if growth.name not in refusals)
         planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
         kept = {one.reshaped.name: _kept(one, written[one.reshaped.name]) for one in planned}
         results = [(one, kept[one.reshaped.name]) for one in planned]
@@ -164,8 +190,15 @@ def export_tables(
         _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended)
         for growth in growths
     )
-    runs = [one for each in written.values() for one in each]
-    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported, not extended)
+    runs = [one for growth in growths for one in written.get(growth.name, ())]
+    files, size = sum(len(one.files) for one in runs), sum(one.bytes for one in runs)
+    return Exported(files, size, exported, not extended, refused)
+
+
+def _refusals(written: Mapping[str, Sequence[WrittenRun]]) -> dict[str, JsBackupError]:
+    """Return the streams whose messages are not those that their tables have: only reading them tells."""
+    found = {name: [run.refused for run in runs if run.refused is not None] for name, runs in written.items()}
+    return {name: errors[0] for name, errors in found.items() if errors}
 
 
 def _growths(
@@ -176,29 +209,37 @@ def _growths(
     *,
     options: TransformOptions,
     key: MaskKey,
-) -> list[_Growth]:
-    """Read the logs of all tables, and decide what is added to them. Nothing is written before."""
+) -> tuple[list[_Growth], list[TableLog], dict[str, JsBackupError]]:
+    """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
+    be extended. Nothing is written before.
+    """
     secret = key.secret() if options.reshape.masks.needs_secret else b""
-    store, now_ms, growths = target.place.store(), time.time_ns() // 1_000_000, []
+    now_ms = time.time_ns() // 1_000_000
+    growths: list[_Growth] = []
+    logs: list[TableLog] = []
+    refused: dict[str, JsBackupError] = {}
     for one in streams:
-        name = one.reshaped.name
-        log: TableLog | None = None
         source = source_of(one, manifest, options, mask_secret=secret)
-        if kind is TableFormat.PARQUET:
-            log = ParquetLog(store, name, target.token, new_target=not target.has_tables)
-        elif kind is TableFormat.DELTA:
-            log = DeltaLog(
-                store,
-                name,
-                target.token,
-                new_target=not target.has_tables,
-                constants={"stream": name, "backup": manifest.id},
-                now_ms=now_ms,
-            )
-        # Without tables there, every stream is written, as one without messages.
-        new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
-        growths.append(_Growth(one, source, log, new))
-    return growths
+        try:
+            log = _log_of(one.reshaped.name, manifest, target, kind, now_ms=now_ms)
+            logs += [] if log is None else [log]
+            # Without tables there, every stream is written, as one without messages.
+            new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
+        except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
+            refused[one.reshaped.name] = error
+        else:
+            growths.append(_Growth(one, source, log, new))
+    return growths, logs, refused
+
+
+def _log_of(name: str, manifest: Manifest, target: TableTarget, kind: TableFormat, *, now_ms: int) -> TableLog | None:
+    store, new_target = target.place.store(), not target.has_tables
+    if kind is TableFormat.PARQUET:
+        return ParquetLog(store, name, target.token, new_target=new_target)
+    if kind is TableFormat.DELTA:
+        about = {"stream": name, "backup": manifest.id}
+        return DeltaLog(store, name, target.token, new_target=new_target, constants=about, now_ms=now_ms)
+    return None
 
 
 def _write(

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jsbackup.errors import TargetConflict
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.json_lines import encode_lines
 from jsbackup.formats.paged import PagedFile
@@ -103,7 +104,8 @@ class WrittenFile:
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
     """What was written of a run: no file without rows. `old` messages were left out because they are in the table;
-    `is_text`: all subjects of the others are UTF-8.
+    `is_text`: all subjects of the others are UTF-8. `refused`: nothing was written, because the table's last message
+    is another one in the backup.
     """
 
     files: tuple[WrittenFile, ...]
@@ -111,6 +113,7 @@ class WrittenRun:
     hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
     old: int = 0
     is_text: bool = True
+    refused: TargetConflict | None = None
 
     @property
     def rows(self) -> int:
@@ -123,10 +126,7 @@ class WrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """A task; returns what was written of each file.
-
-    Raises TargetConflict if the last message of a table is another one in the backup.
-    """
+    """A task; returns what was written of each file."""
 
     source: RepositoryRef
     target: RepositoryRef
@@ -152,7 +152,11 @@ class WriteFiles:
                 known = 0 if obfuscation is None else obfuscation.names.count
                 newer = _Newer(file)
                 changed = file.run.changed(newer.of(chain(batches, others)), secret, tally)
-                rows, data, bounds = encode(changed, file.stream, self.backup)
+                try:
+                    rows, data, bounds = encode(changed, file.stream, self.backup)
+                except TargetConflict as error:
+                    written.append(WrittenRun((), ReshapeTally(), refused=error))
+                    continue
                 files: tuple[WrittenFile, ...] = ()
                 if rows:
                     put_again(store, f"{file.folder}/{file.name}", data)

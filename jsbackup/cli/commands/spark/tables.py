@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
-    from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["APPENDED_FORMATS", "READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
@@ -55,9 +54,9 @@ def write_tables(
     where: Where,
     lock_timeout: str,
     append: bool = False,
-) -> tuple[Exported, BrokenLists, SparkChoice]:
-    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also those that
-    cannot be read, and what wrote. With `append`, tables that are there get what is new.
+) -> tuple[Exported, SparkChoice]:
+    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also what wrote.
+    With `append`, tables that are there get what is new.
 
     Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
@@ -75,7 +74,6 @@ def write_tables(
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
     refuse_place(place_given(shared), place)
     planned: list[PlannedExport] = []
-    broken: BrokenLists = {}
     # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
     with (
@@ -84,7 +82,6 @@ def write_tables(
     ):
 
         def plan(backup: ChosenBackup) -> int:
-            nonlocal broken
             readable, broken = choose_readable(shared, backup, names_of(wanted))
             found = plan_export(
                 backup.manifest,
@@ -94,6 +91,7 @@ def write_tables(
                 options=options,
                 mask_key=MaskKey(mask_key),
                 append=append,
+                refused=broken,
             )
             planned.append(found)
             return found.raw_bytes
@@ -116,7 +114,7 @@ def write_tables(
             planned[0],
             progress=stack.enter_context(make_progress("export", wanted=shared.progress)),
         )
-        return exported, broken, job.choice
+        return exported, job.choice
 
 
 def read_tables(
