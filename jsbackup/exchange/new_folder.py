@@ -20,7 +20,7 @@ from jsbackup.errors import TargetConflict, UsageError
 from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.stores import posix
 
-__all__ = ["NewFolder"]
+__all__ = ["NewFolder", "check_output"]
 
 # A name of 255 bytes with our additions would be too long for a file system; a character has up to four bytes.
 _MAX_SHOWN = 40
@@ -52,10 +52,7 @@ class NewFolder:
                 if any(self._target.iterdir()):
                     raise UsageError(f"{shown} is not empty", hint="Name a folder that is empty or does not exist yet.")
                 return True
-            if os.path.lexists(self._target):
-                raise UsageError(f"{shown} is not a folder", hint="Name a folder that is empty or does not exist yet.")
-            if not self._target.parent.is_dir():
-                raise UsageError(f"there is no folder {printable_name(str(self._target.parent))} to make it in")
+        check_output(self._target, hint="Name a folder that is empty or does not exist yet.")
         return False
 
     @property
@@ -141,6 +138,22 @@ class NewFolder:
                 for name in moved:
                     (self._target / name).rename(self._staging / name)
             raise
+
+
+def check_output(path: Path, *, hint: str) -> None:
+    """Raise UsageError, with this hint for something else in its place, unless `path` is a folder or can become one.
+
+    Raises StoreError if that cannot be seen.
+    """
+    path = path.absolute()
+    shown = printable_name(str(path))
+    with folder_errors(f"{shown} cannot be read"):
+        if path.is_dir():
+            return
+        if os.path.lexists(path):
+            raise UsageError(f"{shown} is not a folder", hint=hint)
+        if not path.parent.is_dir():
+            raise UsageError(f"there is no folder {printable_name(str(path.parent))} to make it in")
 
 
 def _fsync_folder(path: Path) -> None:
