@@ -36,12 +36,13 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.exported import tell_exported
+from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
 from jsbackup.config import Glob, environment, mask_secret, nearest, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
+from jsbackup.exchange.leftovers import clear_leftovers
 from jsbackup.exchange.new_folder import NewFolder
 
 if TYPE_CHECKING:
@@ -384,6 +385,7 @@ def export(
         if options.words:
             planned = plan_streams(manifest, chosen, options, "exported")
             written = change_streams(repository.objects, manifest.id, planned, options, secret=secret)
+        tell_leftovers(shared, clear_leftovers(Path(directory)))
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
             if kind in CONFIG_FORMATS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.options.context import Shared
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from jsbackup.cli.options.jobs import SparkChoice
     from jsbackup.exchange.exporting import ExportedStream
 
-__all__ = ["tell_exported"]
+__all__ = ["tell_exported", "tell_leftovers"]
 
 
 def tell_exported(
@@ -65,6 +66,12 @@ def tell_exported(
     }
     output.result(document, text)
     return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0
+
+
+def tell_leftovers(shared: Shared, folders: Sequence[Path]) -> None:
+    """Name hidden folders of exports of which it is not known whether they still run."""
+    for folder in folders:
+        shared.output.note(f"{folder} is of an export that still runs, or was killed: remove it if none does")
 
 
 def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
 from jsbackup.cli.options.spark import Where, place_given, settings_of
+from jsbackup.cli.output.exported import tell_leftovers
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment, s3_settings
 
@@ -60,6 +61,7 @@ def write_tables(
 
     Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
+    from jsbackup.exchange.leftovers import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import export_tables, plan_export
@@ -73,6 +75,8 @@ def write_tables(
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
     refuse_place(place_given(shared), place)
+    if place.folder is not None:
+        tell_leftovers(shared, clear_leftovers(Path(place.folder)))
     planned: list[PlannedExport] = []
     # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
