@@ -28,7 +28,7 @@ def all_refused(refused: Mapping[str, JsBackupError]) -> JsBackupError:
         sentences.append(f"stream{'' if alone else 's'} {', '.join(names)}: {said}")
         if error.hint:
             hints[error.hint if alone else without_name(name, error.hint)] = None
-    message = f"no table can be extended: {'; '.join(sentences)}"
+    message = f"nothing was exported: {'; '.join(sentences)}"
     codes = {error.exit_code for error in refused.values()}
     whole = first.with_message(message) if len(codes) == 1 else JsBackupError(message)
     return whole.with_hint(" ".join(hints)) if hints else whole

@@ -153,9 +153,9 @@ def test_one_error_for_several() -> None:
     assert all_refused({"A": one}) is one
     both = all_refused({"A": one, "B": other})
     assert isinstance(both, TargetConflict)
-    assert both.message == "no table can be extended: streams A, B: stream <stream> is new"
+    assert both.message == "nothing was exported: streams A, B: stream <stream> is new"
     assert both.hint == "Move <stream>."
     mixed = all_refused({"A": one, "C": UsageError("no"), "D": UnsupportedError("never", hint="Go.")})
     assert type(mixed) is JsBackupError
-    assert mixed.message == "no table can be extended: stream A: stream A is new; stream C: no; stream D: never"
+    assert mixed.message == "nothing was exported: stream A: stream A is new; stream C: no; stream D: never"
     assert mixed.hint == "Move A. Go."
