@@ -3,6 +3,8 @@
 An export writes to `.NAME.jsbackup-TOKEN` first (`NewFolder`). A file in it says which process does so, as in a lease
 (`holder_process.py`). Only a folder whose process is certainly gone is removed. Without that file, of another machine
 or from before a restart of this one, it stays, and the user is told.
+
+What knows processes is imported where it is used: `--help` loads this module and does not wait.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
-from jsbackup.repository.keep.holder_process import HolderProcess, holder_of, is_gone, this_process
 from jsbackup.strict_json import read_object, write_json
+
+if TYPE_CHECKING:
+    from jsbackup.repository.keep.holder_process import HolderProcess
 
 __all__ = ["clear_leftovers", "hidden_name", "hold", "release"]
 
@@ -34,6 +39,8 @@ def hidden_name(name: str, token: str) -> str:
 
 def hold(folder: Path) -> None:
     """Say that this process writes the folder, if the operating system tells enough of it. Raises OSError."""
+    from jsbackup.repository.keep.holder_process import this_process
+
     own = this_process()
     if own is not None:
         # Nobody is named by half of it.
@@ -50,15 +57,16 @@ def clear_leftovers(target: Path) -> list[Path]:
 
     Returns the hidden folders that stay although it is not known that their exports still run.
     """
+    from jsbackup.repository.keep.holder_process import is_gone, this_process
+
     unclear = []
     for folder in _hidden(target.absolute()):
         holder = _holder(folder)
         if holder is not None and is_gone(holder):
             shutil.rmtree(folder, ignore_errors=True)
-            if not os.path.lexists(folder):
-                continue
         own = this_process()
-        if holder is None or own is None or own.place != holder.place or is_gone(holder):
+        runs = holder is not None and own is not None and own.place == holder.place and not is_gone(holder)
+        if not runs and os.path.lexists(folder):
             unclear.append(folder)
     return unclear
 
@@ -76,6 +84,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _holder(folder: Path) -> HolderProcess | None:
     """Return the process that writes a folder; None if that is not known."""
+    from jsbackup.repository.keep.holder_process import holder_of
+
     try:
         descriptor = os.open(folder / _HOLDER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
