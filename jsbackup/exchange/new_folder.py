@@ -3,7 +3,8 @@
 Files are written into a hidden folder first, each flushed to the disk. `commit` gives it its name: a folder that does
 not exist yet is created by one rename. If the folder exists (empty; perhaps a mount point, or in a place where nothing
 else may be created), the hidden folder is within it, and its entries are moved up one by one in the order of their
-creation, and moved back if one of them fails. Leaving without `commit` removes everything.
+creation, and moved back if one of them fails. Leaving without `commit` removes everything; what a killed process leaves
+is for `leftovers.py`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from typing import BinaryIO, Self
 
 from jsbackup.errors import TargetConflict, UsageError
 from jsbackup.exchange.folder import folder_errors, printable_name
+from jsbackup.exchange.leftovers import hidden_name, hold, release
 from jsbackup.stores import posix
 
-__all__ = ["NewFolder"]
-
-# A name of 255 bytes with our additions would be too long for a file system; a character has up to four bytes.
-_MAX_SHOWN = 40
+__all__ = ["NewFolder", "check_output"]
 
 
 class NewFolder:
@@ -38,7 +37,7 @@ class NewFolder:
         self._mode = mode
         self._exists = self._check()
         parent = self._target if self._exists else self._target.parent
-        self._staging = parent / f".{self._target.name[:_MAX_SHOWN]}.jsbackup-{token}"
+        self._staging = parent / hidden_name(self._target.name, token)
         self._committed = False
         self._order: dict[str, int] = {}  # of entries in the folder itself
         self.files = 0
@@ -52,10 +51,7 @@ class NewFolder:
                 if any(self._target.iterdir()):
                     raise UsageError(f"{shown} is not empty", hint="Name a folder that is empty or does not exist yet.")
                 return True
-            if os.path.lexists(self._target):
-                raise UsageError(f"{shown} is not a folder", hint="Name a folder that is empty or does not exist yet.")
-            if not self._target.parent.is_dir():
-                raise UsageError(f"there is no folder {printable_name(str(self._target.parent))} to make it in")
+        check_output(self._target, hint="Name a folder that is empty or does not exist yet.")
         return False
 
     @property
@@ -68,6 +64,11 @@ class NewFolder:
     def __enter__(self) -> Self:
         with folder_errors("the output folder cannot be made"):
             self._staging.mkdir(mode=self._mode)
+            try:
+                hold(self._staging)
+            except BaseException:
+                shutil.rmtree(self._staging, ignore_errors=True)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -110,6 +111,8 @@ class NewFolder:
         with folder_errors("the output folder cannot get its name"):
             for folder, _, _ in os.walk(self._staging):
                 _fsync_folder(Path(folder))
+            release(self._staging)
+            _fsync_folder(self._staging)
             try:
                 if self._exists:
                     self._move_up()
@@ -141,6 +144,22 @@ class NewFolder:
                 for name in moved:
                     (self._target / name).rename(self._staging / name)
             raise
+
+
+def check_output(path: Path, *, hint: str) -> None:
+    """Raise UsageError, with this hint for something else in its place, unless `path` is a folder or can become one.
+
+    Raises StoreError if that cannot be seen.
+    """
+    path = path.absolute()
+    shown = printable_name(str(path))
+    with folder_errors(f"{shown} cannot be read"):
+        if path.is_dir():
+            return
+        if os.path.lexists(path):
+            raise UsageError(f"{shown} is not a folder", hint=hint)
+        if not path.parent.is_dir():
+            raise UsageError(f"there is no folder {printable_name(str(path.parent))} to make it in")
 
 
 def _fsync_folder(path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.commands.spark.tables import (
-    APPENDED_FORMATS,
     READ_FORMATS,
     WRITTEN_FORMATS,
+    check_table_options,
     read_tables,
+    table_options,
     write_tables,
 )
 from jsbackup.cli.options.command import Command
@@ -36,12 +37,13 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.exported import tell_exported
+from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
 from jsbackup.config import Glob, environment, mask_secret, nearest, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
+from jsbackup.exchange.leftovers import clear_leftovers
 from jsbackup.exchange.new_folder import NewFolder
 
 if TYPE_CHECKING:
@@ -253,11 +255,7 @@ def _import_store(
     metavar="DIR",
     help="Folder to create, or an empty one; for tables also s3://bucket/prefix.",
 )
-@click.option(
-    "--append",
-    is_flag=True,
-    help="For parquet and delta: DIR may have the tables of an earlier export; add the messages that came since.",
-)
+@table_options
 @click.option(
     "--archive",
     type=click.Choice(["v1", "v2"]),
@@ -277,6 +275,7 @@ def export(
     *,
     directory: str,
     append: bool,
+    partition_by: str | None,
     archive: str | None,
     typed: Mapping[str, Any],
     mask_key: tuple[tuple[str, str], ...],
@@ -303,13 +302,15 @@ def export(
 
     With --append, run it after each backup, with the same options: each message is added to its table once, whatever
     interrupts the command. Messages that were deleted since stay in the table. See 'jsbackup help spark'.
+
+    With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
+    a file for each partition in them, so many subjects make many small files.
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
     from jsbackup.planning.transforming import plan_streams
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
-    from jsbackup.transforms.cut import counts_from_now
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
@@ -319,17 +320,7 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
-    if append and kind not in APPENDED_FORMATS:
-        raise UsageError(
-            f"--append is for --format {' and '.join(APPENDED_FORMATS)}, and this is --format {kind}",
-            hint="Leave out --append, or choose another format.",
-        )
-    for name in ("since", "until") if append else ():
-        if typed[name] and counts_from_now(typed[name]):
-            raise UsageError(
-                f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
-                hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
-            )
+    check_table_options(kind, typed, append=append, partition_by=partition_by)
     if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
         typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
         if os.path.lexists(typed["obfuscation_key"]):
@@ -349,7 +340,7 @@ def export(
         if where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
         with keeping:
-            tables, lost, choice = write_tables(
+            tables, choice = write_tables(
                 shared,
                 WantedBackup(backup, choosing, patterns),
                 options,
@@ -359,13 +350,14 @@ def export(
                 where=where,
                 lock_timeout=lock_timeout,
                 append=append,
+                partition_by=partition_by,
             )
         return tell_exported(
             shared,
             tables.files,
             tables.bytes,
             tables.streams,
-            broken=lost,
+            broken=tables.refused,
             directory=directory,
             choice=choice,
             append=append,
@@ -384,6 +376,7 @@ def export(
         if options.words:
             planned = plan_streams(manifest, chosen, options, "exported")
             written = change_streams(repository.objects, manifest.id, planned, options, secret=secret)
+        tell_leftovers(shared, clear_leftovers(Path(directory)))
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
             if kind in CONFIG_FORMATS:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.errors import IncompleteError
+from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.readable import in_short
 
 if TYPE_CHECKING:
     from jsbackup.cli.options.jobs import SparkChoice
     from jsbackup.exchange.exporting import ExportedStream
-    from jsbackup.repository.read.broken_lists import BrokenLists
 
-__all__ = ["tell_exported"]
+__all__ = ["tell_exported", "tell_leftovers"]
 
 
 def tell_exported(
@@ -25,14 +25,14 @@ def tell_exported(
     size: int,
     exported: Sequence[ExportedStream],
     *,
-    broken: BrokenLists,
+    broken: Mapping[str, JsBackupError],
     directory: str,
     choice: SparkChoice | None = None,
     append: bool = False,
     is_new: bool = True,
 ) -> int:
     """Report what was written, or with `append` added to tables, to `directory`; return the exit code. `broken` could
-    not be read; `choice` is what wrote tables. `is_new`: nothing was there.
+    not be read, or their tables not be extended; `choice` is what wrote tables. `is_new`: nothing was there.
     """
     output = shared.output
     messages, done = sum(stream.messages for stream in exported), "wrote" if is_new else "appended to"
@@ -43,7 +43,11 @@ def tell_exported(
         )
         for note, names in _by_note(exported).items():
             output.line(f"note: {in_short(names)}: {note}")
-        tell_broken(output, broken)
+        if append:  # each has to be seen to
+            for name, error in broken.items():
+                tell_broken(output, {name: error})
+        else:
+            tell_broken(output, broken)
         output.line(
             f"{done} {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
             f"{format_count(files, 'file')}, {format_bytes(size)}"
@@ -62,6 +66,12 @@ def tell_exported(
     }
     output.result(document, text)
     return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0
+
+
+def tell_leftovers(shared: Shared, folders: Sequence[Path]) -> None:
+    """Name hidden folders of exports of which it is not known whether they still run."""
+    for folder in folders:
+        shared.output.note(f"{folder} is of an export that still runs, or was killed: remove it if none does")
 
 
 def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:

@@ -4,7 +4,8 @@ messages of a stream (`stream_writer.py`).
     spark.read.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
 For the options see `source_options.py`. The backup is chosen when the DataFrame (or the temporary view) is made, so
-that all of its actions read the same one; its streams are chosen by the first action.
+that all of its actions read the same one; its streams are chosen by the first action. Those that a named backup does
+not have are refused at once.
 
 A partition is a run of segments, of one stream or of several short ones. Segments that filters rule out by the manifest
 are not read. Of the others see `segment_rows.py`.
@@ -35,7 +36,7 @@ from pyspark.sql.types import StructType
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
-from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import check_types, ddl
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
@@ -68,9 +69,13 @@ class BackupSource(DataSource):
         with one_sentence():
             options = read_options(self.options)
             repository = _open(options)
-            # A streaming query may wait for the first one; whether this is one is not known here.
+            # A streaming query may wait for the first one, and its streams may be those of older backups; whether this
+            # is one is not known here, unless a backup is named.
             if options.names_backup or repository.backups():
-                self._backup = options.choose(repository).manifest.id
+                manifest = options.choose(repository).manifest
+                self._backup = manifest.id
+                if options.names_backup:
+                    choose_streams(manifest, options.patterns)
             return ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -59,12 +59,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A Parquet file beside the log. `bounds` are those of its rows, None if there are none."""
+    """A Parquet file below the folder of the log. `bounds` are those of its rows, None if there are none; `partition`
+    is the value of its partition.
+    """
 
     name: str
     size: int
     rows: int
     bounds: FileBounds | None
+    partition: str = ""
+
+    @property
+    def path(self) -> str:
+        """The name as logs have it, a URI; `AddAction` makes it of the name itself."""
+        return self.name.replace("%", "%25")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +105,10 @@ def first_log(
     constants: Mapping[str, str],
     now_ms: int,
     state: TableState,
+    partition: str,
 ) -> bytes:
-    """Return the log of the first version of a table called `name`. `constants` are columns with one value.
+    """Return the log of the first version of a table called `name`. `constants` are columns with one value; `partition`
+    is the column that has one value in each file, "" without one.
 
     Raises FormatError if these files cannot be one.
     """
@@ -106,14 +116,20 @@ def first_log(
     from deltalake.transaction import AddAction, create_table_with_add_actions
 
     # All files or none: bounds that one file lacks would be missing beside those of others.
-    with_bounds = all(_is_text(file.bounds) for file in files)
-    actions = [
-        AddAction(file.name, file.size, {}, now_ms, True, _stats(file, schema, constants if with_bounds else None))
-        for file in files
-    ]
+    with_bounds = partition == "subject" or all(_is_text(file.bounds) for file in files)
+    actions = []
+    for file in files:
+        stats = _stats(file, schema, constants if with_bounds else None, partition)
+        values: dict[str, str | None] = {partition: file.partition} if partition else {}
+        actions.append(AddAction(file.name, file.size, values, now_ms, True, stats))
     with _folder_of({}) as folder, _delta_errors(name):
         create_table_with_add_actions(
-            str(folder), Schema.from_arrow(schema), actions, name=name, commit_properties=_commit(state.position)
+            str(folder),
+            Schema.from_arrow(schema),
+            actions,
+            partition_by=[partition] if partition else None,
+            name=name,
+            commit_properties=_commit(state.position),
         )
         lines = [json.loads(line) for line in (folder / LOG_KEY).read_bytes().splitlines()]
     for line in lines:
@@ -135,6 +151,7 @@ def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
     with _folder_of(files) as folder, _delta_errors(name):
         table = DeltaTable(folder)
         _check_protocol(name, table)
+        columns = list(table.metadata().partition_columns)
         added = pa.table(table.get_add_actions(flatten=True))
         bounded = "min.sequence" in added.column_names and added["min.sequence"].null_count < added.num_rows
         text = table.metadata().configuration.get(_PROPERTY)
@@ -145,6 +162,11 @@ def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
         return KnownLog(files, version, None, may_bound)
     what = f"the log of the table of stream {name}"
     source = TableSource.from_json(read_object(text, what), what)
+    if columns != ([source.partition] if source.partition else []):
+        raise UnsupportedError(
+            f"the Delta table of stream {name} was partitioned in another way since it was made",
+            hint="Export to another folder.",
+        )
     return KnownLog(files, version, TableState(source, TablePosition.from_json(position, what)), may_bound)
 
 
@@ -156,12 +178,13 @@ def next_log(
     now_ms: int,
     state: TableState,
     schema: pa.Schema,
+    partition: str,
 ) -> bytes:
-    """Return the log of the version after the one that is known, with more files."""
+    """Return the log of the version after the one that is known, with more files. Arguments as in `first_log`."""
     commit = {
         "timestamp": now_ms,
         "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps([partition] if partition else [])},
         "isBlindAppend": True,
         "engineInfo": TOOL,
         "userMetadata": json.dumps({"backup": constants["backup"]}),
@@ -170,12 +193,12 @@ def next_log(
     actions += [
         {
             "add": {
-                "path": file.name,
-                "partitionValues": {},
+                "path": file.path,
+                "partitionValues": {partition: file.partition} if partition else {},
                 "size": file.size,
                 "modificationTime": now_ms,
                 "dataChange": True,
-                "stats": _stats(file, schema, constants if known.with_bounds else None),
+                "stats": _stats(file, schema, constants if known.with_bounds else None, partition),
             }
         }
         for file in files
@@ -187,8 +210,8 @@ def next_log(
     return _lines(actions)
 
 
-def _stats(file: TableFile, schema: pa.Schema, constants: Mapping[str, str] | None) -> str:
-    return json.dumps(_statistics(file, schema, constants), ensure_ascii=False)
+def _stats(file: TableFile, schema: pa.Schema, constants: Mapping[str, str] | None, partition: str) -> str:
+    return json.dumps(_statistics(file, schema, constants, partition), ensure_ascii=False)
 
 
 def _commit(position: TablePosition) -> CommitProperties:
@@ -208,10 +231,6 @@ def _check_protocol(name: str, table: DeltaTable) -> None:
         raise UnsupportedError(
             f"the Delta table of stream {name} has {what}, which is not known here",
             hint="Export to another folder.",
-        )
-    if table.metadata().partition_columns:
-        raise UnsupportedError(
-            f"the Delta table of stream {name} was partitioned since it was made", hint="Export to another folder."
         )
 
 
@@ -259,8 +278,10 @@ def _is_text(bounds: FileBounds | None) -> bool:
         return False
 
 
-def _statistics(file: TableFile, schema: pa.Schema, constants: Mapping[str, str] | None) -> dict[str, object]:
-    """Return the statistics of a file; only the number of its rows without `constants`."""
+def _statistics(
+    file: TableFile, schema: pa.Schema, constants: Mapping[str, str] | None, partition: str
+) -> dict[str, object]:
+    """Return the statistics of a file, of all columns but `partition`; without `constants` only the number of rows."""
     bounds = file.bounds
     if bounds is None or constants is None:
         return {"numRecords": file.rows}
@@ -276,6 +297,8 @@ def _statistics(file: TableFile, schema: pa.Schema, constants: Mapping[str, str]
         for end in (0, 1)
     )
     nulls = dict.fromkeys(schema.names, 0) | {"headers": bounds.no_headers}
+    for values in (least, most, nulls):
+        values.pop(partition, None)
     return {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
 
 

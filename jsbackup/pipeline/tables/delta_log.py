@@ -11,9 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
 from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
+from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import WrittenFile
@@ -30,7 +33,7 @@ _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 class DeltaLog:
     """The log of the stream called `name` there. `token` is random, in hex. A new target has no tables.
 
-    `constants` are columns with one value; `now_ms` is the time.
+    `constants` are columns with one value; `now_ms` is the time; `partition` is what partitions are of, "" without any.
 
     Raises:
         UsageError: files are there that no export can extend.
@@ -39,15 +42,26 @@ class DeltaLog:
     """
 
     def __init__(
-        self, store: Store, name: str, token: str, *, new_target: bool, constants: dict[str, str], now_ms: int
+        self,
+        store: Store,
+        name: str,
+        token: str,
+        *,
+        new_target: bool,
+        constants: dict[str, str],
+        now_ms: int,
+        partition: str,
     ) -> None:
         self._store, self._name = store, name
-        self._about: dict[str, Any] = {"constants": constants, "now_ms": now_ms}
+        self._about: dict[str, Any] = {"constants": constants, "now_ms": now_ms, "partition": partition}
         self._folder = encode_name(name)
         self._known: KnownLog | None = None
+        self.partitions: set[str] = set()
         self.ending = ".parquet" if new_target else f"-{token}.parquet"
         if not new_target:
             self._read()
+
+    joint = "/"
 
     @property
     def state(self) -> TableState | None:
@@ -61,8 +75,10 @@ class DeltaLog:
         """A commit is complete at once."""
 
     def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
-        parts = [TableFile(file.name, file.bytes, file.rows, file.bounds) for file in files]
+        parts = [TableFile(file.path(), file.bytes, file.rows, file.bounds, file.partition) for file in files]
         schema, known = arrow_schema(COLUMNS), self._known
+        if self._about["partition"] not in ("", *COLUMNS):
+            schema = schema.append(pa.field(self._about["partition"], pa.date32()))
         if known is None:
             number, log = 0, first_log(self._name, schema, parts, state=state, **self._about)
         else:
@@ -82,6 +98,8 @@ class DeltaLog:
                 )
             else:
                 others = others or not re.search(r"-[0-9a-f]{8}\.parquet", info.key)
+                folder_of_file = partition_of(info.key.removeprefix(f"{self._folder}/"))
+                self.partitions |= {folder_of_file or ""} - {""}
         files = self._log_files(folder, names)
         if files:
             self._known = known_log(self._name, files)

@@ -15,15 +15,25 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from jsbackup.errors import IntegrityError, StoreError, TargetConflict
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    StoreError,
+    TargetConflict,
+    UnsupportedError,
+    UsageError,
+)
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
+from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
+from jsbackup.pipeline.tables.refused import all_refused
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_state import (
     NewMessages,
@@ -34,7 +44,7 @@ from jsbackup.pipeline.tables.table_state import (
     refuse_unsteady,
     source_of,
 )
-from jsbackup.pipeline.tables.target import TableTarget
+from jsbackup.pipeline.tables.target import TableTarget, ignores_case
 from jsbackup.pipeline.tables.writing import FileToWrite, TableFormat, WriteFiles, WrittenRun
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
@@ -58,13 +68,14 @@ __all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
 @dataclass(frozen=True, slots=True)
 class Exported:
     """The written tables. `bytes` is the size of the files. Of tables that were extended, only what was added.
-    `is_new`: nothing was at the target.
+    `is_new`: nothing was at the target. `refused` are streams that were left out, by their new names, and why.
     """
 
     files: int
     bytes: int
     streams: tuple[ExportedStream, ...]
     is_new: bool = True
+    refused: Mapping[str, JsBackupError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +94,17 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True)
 class PlannedExport:
-    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks."""
+    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks. `refused` are the streams
+    that are left out, and why; `logs` are those of all tables that could be read. `partitions` divide the tables.
+    """
 
     kind: TableFormat
     options: TransformOptions
     key: MaskKey
     growths: tuple[_Growth, ...]
+    refused: Mapping[str, JsBackupError]
+    logs: tuple[TableLog, ...]
+    partitions: Partitions | None
 
     @property
     def raw_bytes(self) -> int:
@@ -105,26 +121,39 @@ def plan_export(
     options: TransformOptions | None = None,
     mask_key: MaskKey | None = None,
     append: bool = False,
+    refused: Mapping[str, JsBackupError] | None = None,
+    partition_by: PartitionBy | None = None,
 ) -> PlannedExport:
     """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
-    new is added to tables that are there.
+    new is added to tables that are there. `refused` are streams that cannot be read; tables that cannot be extended
+    come to them. `partition_by` is for tables with a log.
 
     Raises:
-        UsageError: a table cannot be extended in this way.
-        TargetConflict: a table is of another stream.
+        UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
+        JsBackupError: no table can be extended.
+        UsageError: the options cannot be those of tables that are extended.
         UnsupportedError: the package for Delta tables is not installed.
-        FormatError, StoreError: the log of a table cannot be read.
+        StoreError: the target cannot be read.
     """
     if kind is TableFormat.DELTA:
         require_deltalake()
     options, key = options or TransformOptions(), mask_key or MaskKey()
     if append:
         refuse_unsteady(options)
-    growths = _growths(manifest, target, kind, streams, options=options, key=key)
-    if any(growth.log is not None and growth.log.state is not None for growth in growths):
+    partitions: Partitions | None = None
+    if partition_by is not None:
+        escapes = partition_by is PartitionBy.SUBJECT and ignores_case(target)
+        partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes)
+    growths, logs, refusals = _growths(
+        manifest, target, kind, streams, options=options, key=key, partition=partition_by or ""
+    )
+    refused = {**(refused or {}), **refusals}
+    if refused and not growths:
+        raise all_refused(refused)
+    if refusals or any(growth.log is not None and growth.log.state is not None for growth in growths):
         # That nothing of what is new matches says nothing about the options.
         options = replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
-    return PlannedExport(kind, options, key, tuple(growths))
+    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions)
 
 
 def export_tables(
@@ -134,20 +163,28 @@ def export_tables(
 
     Raises:
         PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
-        TargetConflict: a table is of another stream, or something else changed it meanwhile.
+        TargetConflict: all tables are of other streams, or something else changed one meanwhile.
         IntegrityError: the repository is damaged; nothing is left.
         StoreError: something cannot be read or written.
     """
-    kind, options, key, growths = plan.kind, plan.options, plan.key, plan.growths
-    for growth in growths:
-        if growth.log is not None:
-            growth.log.finish()
+    kind, options, growths = plan.kind, plan.options, plan.growths
+    for log in plan.logs:
+        log.finish()
     settled: set[str] = set()  # tables whose commit was tried
     try:
-        written = _write(runner, backup, target, kind, growths=growths, key=key, progress=progress)
+        written = _write(runner, backup, target, plan, progress=progress)
         if options.reshape.obfuscation is not None:
             for one in (one for runs in written.values() for one in runs):
                 options.reshape.obfuscation.names.learn(one.hashed)
+        refusals = _refusals(written)
+        refused = {**plan.refused, **refusals}
+        if refusals:
+            if not target.has_tables:
+                raise all_refused(refusals)
+            if refused.keys() >= {growth.name for growth in growths}:
+                raise all_refused(refused)
+            _remove_staged(target.place.store(), [growth for growth in growths if growth.name in refusals])
+            growths = tuple(growth for growth in growths if growth.name not in refusals)
         planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
         kept = {one.reshaped.name: _kept(one, written[one.reshaped.name]) for one in planned}
         results = [(one, kept[one.reshaped.name]) for one in planned]
@@ -164,8 +201,15 @@ def export_tables(
         _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended)
         for growth in growths
     )
-    runs = [one for each in written.values() for one in each]
-    return Exported(sum(len(one.files) for one in runs), sum(one.bytes for one in runs), exported, not extended)
+    runs = [one for growth in growths for one in written.get(growth.name, ())]
+    files, size = sum(len(one.files) for one in runs), sum(one.bytes for one in runs)
+    return Exported(files, size, exported, not extended, refused)
+
+
+def _refusals(written: Mapping[str, Sequence[WrittenRun]]) -> dict[str, JsBackupError]:
+    """Return the streams whose messages are not those that their tables have: only reading them tells."""
+    found = {name: [run.refused for run in runs if run.refused is not None] for name, runs in written.items()}
+    return {name: errors[0] for name, errors in found.items() if errors}
 
 
 def _growths(
@@ -176,46 +220,53 @@ def _growths(
     *,
     options: TransformOptions,
     key: MaskKey,
-) -> list[_Growth]:
-    """Read the logs of all tables, and decide what is added to them. Nothing is written before."""
+    partition: str,
+) -> tuple[list[_Growth], list[TableLog], dict[str, JsBackupError]]:
+    """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
+    be extended. Nothing is written before.
+    """
     secret = key.secret() if options.reshape.masks.needs_secret else b""
-    store, now_ms, growths = target.place.store(), time.time_ns() // 1_000_000, []
+    now_ms = time.time_ns() // 1_000_000
+    growths: list[_Growth] = []
+    logs: list[TableLog] = []
+    refused: dict[str, JsBackupError] = {}
     for one in streams:
-        name = one.reshaped.name
-        log: TableLog | None = None
-        source = source_of(one, manifest, options, mask_secret=secret)
-        if kind is TableFormat.PARQUET:
-            log = ParquetLog(store, name, target.token, new_target=not target.has_tables)
-        elif kind is TableFormat.DELTA:
-            log = DeltaLog(
-                store,
-                name,
-                target.token,
-                new_target=not target.has_tables,
-                constants={"stream": name, "backup": manifest.id},
-                now_ms=now_ms,
-            )
-        # Without tables there, every stream is written, as one without messages.
-        new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
-        growths.append(_Growth(one, source, log, new))
-    return growths
+        source = source_of(one, manifest, options, mask_secret=secret, partition=partition)
+        try:
+            log = _log_of(one.reshaped.name, manifest, target, kind, now_ms=now_ms, partition=partition)
+            logs += [] if log is None else [log]
+            # Without tables there, every stream is written, as one without messages.
+            new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
+        except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
+            refused[one.reshaped.name] = error
+        else:
+            growths.append(_Growth(one, source, log, new))
+    return growths, logs, refused
+
+
+def _log_of(
+    name: str, manifest: Manifest, target: TableTarget, kind: TableFormat, *, now_ms: int, partition: str
+) -> TableLog | None:
+    store, new_target = target.place.store(), not target.has_tables
+    if kind is TableFormat.PARQUET:
+        return ParquetLog(store, name, target.token, new_target=new_target)
+    if kind is TableFormat.DELTA:
+        about = {"stream": name, "backup": manifest.id}
+        return DeltaLog(
+            store, name, target.token, new_target=new_target, constants=about, now_ms=now_ms, partition=partition
+        )
+    return None
 
 
 def _write(
-    runner: TaskRunner,
-    backup: ChosenBackup,
-    target: TableTarget,
-    kind: TableFormat,
-    *,
-    growths: Sequence[_Growth],
-    key: MaskKey,
-    progress: Progress,
+    runner: TaskRunner, backup: ChosenBackup, target: TableTarget, plan: PlannedExport, *, progress: Progress
 ) -> dict[str, list[WrittenRun]]:
     """Write the files, and return what was written of each stream, by its new name."""
-    place, found = backup.place, {growth.name: growth for growth in growths if growth.new.planned is not None}
+    kind, key, partitions = plan.kind, plan.key, plan.partitions
+    place, found = backup.place, {growth.name: growth for growth in plan.growths if growth.new.planned is not None}
     planned = [growth.new.planned for growth in found.values() if growth.new.planned is not None]
     changed = with_newest_of(runner, place, planned, progress)
-    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind)]
+    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind, partitions)]
     runs = numbered_runs(runner, place, key, [file.run for file in files], progress=progress)
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
@@ -225,21 +276,26 @@ def _write(
         weights.append(sum(file.raw_bytes for file in part))
     parts = runner.run("the export", tasks, weights=weights, progress=progress)
     written: dict[str, list[WrittenRun]] = {name: [] for name in found}
+    known = {name: growth.log.partitions for name, growth in found.items() if growth.log is not None}
+    count = None if partitions is None else PartitionCount(partitions, known)
     for file, one in zip(files, (one for part in parts for one in part), strict=True):
-        written[file.stream].append(one)
+        written[file.stream].append(one if count is None else count.checked(file.stream, one))
     return written
 
 
-def _files_of(one: PlannedStream, growth: _Growth, kind: TableFormat) -> Iterator[FileToWrite]:
+def _files_of(
+    one: PlannedStream, growth: _Growth, kind: TableFormat, partitions: Partitions | None
+) -> Iterator[FileToWrite]:
     reshape, name = one.reshaped.messages, one.reshaped.name
     folder = encode_name(name) if growth.log is None else growth.log.staging
     ending = f".{kind.suffix}" if growth.log is None else growth.log.ending
+    joint = "/" if growth.log is None else growth.log.joint
     position = growth.new.position
     known = (position.message, position.message_ns, position.newest_ns) if position.message else None
     segments = segments_within(one.entry, reshape.cut)
     for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
         run = SegmentRun.of(one.entry.name, tuple(segments[piece]), reshape)
-        yield FileToWrite(name, number, folder, ending, run, growth.new.after, known)
+        yield FileToWrite(name, number, folder, ending, run, growth.new.after, known, partitions, joint)
 
 
 def _kept(one: PlannedStream, written: Sequence[WrittenRun]) -> KeptStream:

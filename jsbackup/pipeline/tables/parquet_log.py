@@ -4,6 +4,8 @@
     ORDERS/_jsbackup/00000000000000000000.json             the first export: its files, and how far they go
     ORDERS/_jsbackup/00000000000000000001-9f1c0a77/*.part  files of the next one, until they are moved up
 
+With partitions, files are in the folder of theirs: `ORDERS/day=2026-11-26/*.parquet`.
+
 An export that extends a table writes its files below `_jsbackup`, where no reader looks. Then it puts the record with
 the next number, which commits it, and then moves the files up one by one. If it is interrupted there, the next export
 goes on with that, whichever runs it: to move a file twice does no harm. Files of exports that were not committed are
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jsbackup.errors import FormatError, ObjectNotFound, UsageError
+from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.target import put_again
@@ -31,6 +34,7 @@ _FOLDER = "_jsbackup"
 _RECORD = re.compile(r"(\d{20})\.json")
 _STAGED = re.compile(r"(\d{20})-([0-9a-f]+)/.+\.part", re.DOTALL)
 _ENDING, _STAGED_ENDING = ".parquet", ".part"
+_JOINT, _STAGED_JOINT = "/", "="  # no folders of partitions below `_jsbackup`, where they would stay behind
 _NO_TOKEN = "00000000"  # of a new target, whose files are not moved: equal exports have equal records
 _MAX_BYTES = 256 << 20
 
@@ -54,6 +58,7 @@ class ParquetLog:
         self._staged: list[str] = []  # keys of files that were not moved up, of this and earlier exports
         self._last: dict[str, Any] | None = None
         self.state: TableState | None = None
+        self.partitions: set[str] = set()
         if not new_target:
             self._read()
 
@@ -65,6 +70,10 @@ class ParquetLog:
     def ending(self) -> str:
         return _ENDING if self._is_new else _STAGED_ENDING
 
+    @property
+    def joint(self) -> str:
+        return _JOINT if self._is_new else _STAGED_JOINT
+
     def finish(self) -> None:
         if self._last is not None:
             self._move_up(self._number - 1, self._last["token"], [file["name"] for file in self._last["files"]])
@@ -73,7 +82,7 @@ class ParquetLog:
     def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
         if not files and self.state is None:
             return  # a folder without files is no table
-        names = [f"{file.name.removesuffix(self.ending)}{_ENDING}" for file in files]
+        names = [f"{file.path().removesuffix(self.ending)}{_ENDING}" for file in files]
         record = {
             "table": state.source.to_json(),
             "position": state.position.to_json(),
@@ -84,7 +93,7 @@ class ParquetLog:
         }
         put_commit(self._store, self._record(self._number), write_json(record, "the record of a table"), self._name)
         if not self._is_new:
-            self._staged += [f"{self.staging}/{file.name}" for file in files]
+            self._staged += [f"{self.staging}/{file.path(self.joint)}" for file in files]
             self._move_up(self._number, self._token, names)
             self._sweep(self._number)
 
@@ -98,6 +107,7 @@ class ParquetLog:
                 )
             if not path.startswith(f"{_FOLDER}/"):
                 others = True
+                self.partitions |= {partition_of(path) or ""} - {""}
                 continue
             path = path.removeprefix(f"{_FOLDER}/")
             if found := _RECORD.fullmatch(path):
@@ -121,7 +131,7 @@ class ParquetLog:
         """Move committed files to where readers find them. Those that are not staged have been moved."""
         folder, staged = self._staging(number, token), set(self._staged)
         for name in names:
-            key = f"{folder}/{name.removesuffix(_ENDING)}{_STAGED_ENDING}"
+            key = f"{folder}/{name.removesuffix(_ENDING).replace('/', _STAGED_JOINT)}{_STAGED_ENDING}"
             if key not in staged:
                 continue
             try:

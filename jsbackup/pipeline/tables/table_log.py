@@ -6,7 +6,7 @@ The commit also says how far the table goes (`table_state.py`), so the two canno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from jsbackup.errors import ObjectExists, TargetConflict
@@ -20,17 +20,24 @@ __all__ = ["TableLog", "put_commit"]
 class TableLog(Protocol):
     """The log of a table that an export writes or extends.
 
-    Tasks write to the folder `staging`, names that end with `ending`. `state` is None if there is no table yet.
+    Tasks write to the folder `staging`, names that end with `ending`; `joint` is between the folder of a partition and
+    a name. `state` is None if there is no table yet. `partitions` are the folders of its partitions.
     """
 
     @property
     def state(self) -> TableState | None: ...
 
     @property
+    def partitions(self) -> Collection[str]: ...
+
+    @property
     def staging(self) -> str: ...
 
     @property
     def ending(self) -> str: ...
+
+    @property
+    def joint(self) -> str: ...
 
     def finish(self) -> None:
         """Complete what an interrupted export has committed. Raises StoreError."""

@@ -36,7 +36,7 @@ __all__ = [
     "source_of",
 ]
 
-_FORMAT = 1
+_FORMAT, _PARTITIONED = 1, 2  # versions that know no partitions would add files without
 _MARK_BYTES = 4  # as of `MaskKey`: they distinguish keys, and reveal next to nothing
 _MAX = (1 << 63) - 1
 _POSITION = ("last_seq", "message", "message_ns", "newest_ns", "backup_ns")
@@ -45,21 +45,23 @@ _POSITION = ("last_seq", "message", "message_ns", "newest_ns", "backup_ns")
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """What has to be the same in all exports into a table. `words` are the options for messages; `digest` is that of
-    all that decides how messages look, keys included.
+    all that decides how messages look, keys included. `partition` is what partitions are of, "" without any.
     """
 
     incarnation: str
     words: tuple[str, ...]
     digest: str
     columns: tuple[str, ...] = COLUMNS
+    partition: str = ""
 
     def to_json(self) -> JsonObject:
         return {
-            "format": _FORMAT,
+            "format": _PARTITIONED if self.partition else _FORMAT,
             "incarnation": self.incarnation,
             "options": list(self.words),
             "digest": self.digest,
             "columns": list(self.columns),
+            **({"partition": self.partition} if self.partition else {}),
         }
 
     @classmethod
@@ -71,10 +73,12 @@ class TableSource:
             UnsupportedError: a newer version has written it.
         """
         number = value.get("format")
-        if type(number) is int and number > _FORMAT:
+        if type(number) is int and number > _PARTITIONED:
             raise UnsupportedError(f"{what} was written by a newer jsbackup", hint="Use that version.")
-        texts, lists = ("incarnation", "digest"), ("options", "columns")
-        sound = number == _FORMAT and all(isinstance(value.get(name), str) for name in texts)
+        texts: tuple[str, ...] = ("incarnation", "digest")
+        lists = ("options", "columns")
+        texts += ("partition",) if number == _PARTITIONED else ()
+        sound = number in (_FORMAT, _PARTITIONED) and all(isinstance(value.get(name), str) for name in texts)
         for name in lists if sound else ():
             found = value.get(name)
             sound = sound and isinstance(found, list) and all(isinstance(one, str) for one in found)
@@ -85,6 +89,7 @@ class TableSource:
             tuple(value["options"]),
             value["digest"],
             tuple(value["columns"]),
+            value["partition"] if number == _PARTITIONED else "",
         )
 
 
@@ -154,8 +159,12 @@ def refuse_unsteady(options: TransformOptions) -> None:
         )
 
 
-def source_of(one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes) -> TableSource:
-    """Return what the table of a stream is made of. `mask_secret` is the key of masks, b"" without one."""
+def source_of(
+    one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes, partition: str
+) -> TableSource:
+    """Return what the table of a stream is made of. `mask_secret` is the key of masks, b"" without one; `partition` is
+    what partitions are of, "" without any.
+    """
     reshape, obfuscation = options.reshape, options.reshape.obfuscation
     edges = [f"--{name} {edge}" for name, edge in (("since", reshape.cut.since), ("until", reshape.cut.until)) if edge]
     words = [word for word in options.words if word not in ("--since", "--until") and "--consumers" not in word] + edges
@@ -166,7 +175,7 @@ def source_of(one: PlannedStream, manifest: Manifest, options: TransformOptions,
     whole = {"words": words, "mask_key": mark, "transformed": summary_of(manifest).transformed}
     digest = hmac.digest(key, write_json(whole, "options", sort_keys=True), hashlib.sha256).hex()
     shown = tuple(words) if obfuscation is None else ("--obfuscate",)
-    return TableSource(incarnation, shown, digest)
+    return TableSource(incarnation, shown, digest, partition=partition)
 
 
 def new_messages(one: PlannedStream, manifest: Manifest, source: TableSource, state: TableState | None) -> NewMessages:
@@ -225,6 +234,12 @@ def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupEr
         return UnsupportedError(
             f"the table of stream {name} was made by another version of jsbackup, with other columns",
             hint="Export to another folder.",
+        )
+    if had.partition != has.partition:
+        made = f"has partitions by {had.partition}" if had.partition else "has no partitions"
+        option = f"with --partition-by {had.partition}" if had.partition else "without --partition-by"
+        return UsageError(
+            f"the table of stream {name} {made}", hint=f"Append to it {option}, or export to another folder."
         )
     if had.digest != has.digest:
         made = f"with {' '.join(had.words)}" if had.words else "without options that change messages"

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UsageError
-from jsbackup.exchange.folder import printable_name
+from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 
-__all__ = ["SUCCESS", "TableTarget", "new_target", "open_target", "put_again", "refuse_place"]
+__all__ = ["SUCCESS", "TableTarget", "ignores_case", "new_target", "open_target", "put_again", "refuse_place"]
 
 SUCCESS = "_SUCCESS"
 
@@ -126,6 +126,19 @@ def refuse_place(source: RepositoryRef, target: RepositoryRef) -> None:
                 f"{target.location} is itself the table of a stream: it has a folder {log}",
                 hint="Name the folder above it, which has a folder for each stream.",
             )
+
+
+def ignores_case(target: TableTarget) -> bool:
+    """Return whether a file system takes names that differ in case for the same. Raises StoreError."""
+    if target.place.folder is None:
+        return False
+    probe = Path(target.place.folder) / f".case-{target.token}"
+    with folder_errors(f"{printable_name(target.place.folder)} cannot be written"):
+        probe.touch(mode=0o600)
+        try:
+            return probe.with_name(probe.name.upper()).exists()
+        finally:
+            probe.unlink()
 
 
 class _FolderTarget:

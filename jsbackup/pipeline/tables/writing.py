@@ -6,7 +6,7 @@ JSON lines are described in `formats/json_lines.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jsbackup.errors import TargetConflict, UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.json_lines import encode_lines
 from jsbackup.formats.paged import PagedFile
@@ -23,12 +24,13 @@ from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
+from jsbackup.pipeline.tables.partitions import Partitions
 from jsbackup.pipeline.tables.table_state import set_back
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader
-from jsbackup.stores.base import Data
+from jsbackup.stores.base import Data, Store
 from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["FileToWrite", "TableFormat", "WriteFiles", "WrittenFile", "WrittenRun"]
@@ -58,7 +60,8 @@ class FileToWrite:
 
     `folder` is where tasks write it, `ending` what follows the sequences in its name. Messages up to the sequence
     `after` are left out; `known` are sequence and time of the last of them that was exported, and the latest time of
-    all, if any were.
+    all, if any were. With `partitions` it is a file for each partition that the run has messages of; `joint` is between
+    the name of its folder and that of the file.
     """
 
     stream: str
@@ -68,6 +71,8 @@ class FileToWrite:
     run: SegmentRun
     after: int = 0
     known: tuple[int, int, int] | None = None
+    partitions: Partitions | None = None
+    joint: str = "/"
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
@@ -92,18 +97,27 @@ class FileToWrite:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file in the folder where its task wrote; `bounds` only of Parquet."""
+    """A file that a task wrote; `bounds` only of Parquet. `partition` is the value of its partition, and `folder` the
+    name that the partition's folder has in the table; "" without partitions.
+    """
 
     name: str
     rows: int
     bytes: int
     bounds: FileBounds | None
+    partition: str = ""
+    folder: str = ""
+
+    def path(self, joint: str = "/") -> str:
+        """Return its path in the table, or where its task wrote it."""
+        return f"{self.folder}{joint}{self.name}" if self.folder else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
     """What was written of a run: no file without rows. `old` messages were left out because they are in the table;
-    `is_text`: all subjects of the others are UTF-8.
+    `is_text`: all subjects of the others are UTF-8. `refused`: nothing becomes a part of the table, because its last
+    message is another one in the backup, or because of its partitions.
     """
 
     files: tuple[WrittenFile, ...]
@@ -111,6 +125,7 @@ class WrittenRun:
     hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
     old: int = 0
     is_text: bool = True
+    refused: TargetConflict | UsageError | None = None
 
     @property
     def rows(self) -> int:
@@ -123,10 +138,7 @@ class WrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """A task; returns what was written of each file.
-
-    Raises TargetConflict if the last message of a table is another one in the backup.
-    """
+    """A task; returns what was written of each file."""
 
     source: RepositoryRef
     target: RepositoryRef
@@ -139,29 +151,51 @@ class WriteFiles:
         objects, store = opened(self.source).objects, self.target.store()
         hashing = any(file.run.reshape.masks.needs_secret for file in self.files)
         secret = self.mask_key.secret() if hashing else b""
-        encode = _ENCODERS[self.kind]
         written = []
         for file in self.files:
             # Its first object is fetched while another thread may still encode; then what is large takes turns.
             first, *rest = file.refs
             batches = SegmentReader(objects).prove(first)
             with objects.room.share() as share:
-                share.hold(file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes)
+                share.hold(self._held_bytes(file))
                 others = (batch for ref in rest for batch in SegmentReader(objects).prove(ref))
                 tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
                 known = 0 if obfuscation is None else obfuscation.names.count
                 newer = _Newer(file)
                 changed = file.run.changed(newer.of(chain(batches, others)), secret, tally)
-                rows, data, bounds = encode(changed, file.stream, self.backup)
-                files: tuple[WrittenFile, ...] = ()
-                if rows:
-                    put_again(store, f"{file.folder}/{file.name}", data)
-                    files = (WrittenFile(file.name, rows, memoryview(data).nbytes, bounds),)
+                try:
+                    files = tuple(self._files_of(store, file, changed))
+                except (TargetConflict, UsageError) as error:
+                    written.append(WrittenRun((), ReshapeTally(), refused=error))
+                    continue
                 hashed = () if obfuscation is None else obfuscation.names.since(known)
                 written.append(WrittenRun(files, tally, hashed, newer.old, newer.is_text))
-                del data
             give_back()
         return written
+
+    def _held_bytes(self, file: FileToWrite) -> int:
+        if file.partitions is not None:
+            return 2 * file.raw_bytes
+        return file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes
+
+    def _files_of(self, store: Store, file: FileToWrite, messages: Iterator[MessageBatch]) -> Iterator[WrittenFile]:
+        """Write the messages, a file for each partition, and yield what was written.
+
+        Raises:
+            TargetConflict: the last message of the table is another one in the backup.
+            UsageError: they cannot be divided; then nothing was written.
+        """
+        encode, columns = _ENCODERS[self.kind], COLUMNS
+        parts: Iterable[tuple[str, str, Iterable[MessageBatch]]] = [("", "", messages)]
+        if file.partitions is not None:
+            columns, parts = file.partitions.columns, file.partitions.divide(list(messages), file.stream)
+        for value, folder, batches in parts:
+            rows, data, bounds = encode(batches, file.stream, self.backup, columns)
+            if rows:
+                written = WrittenFile(file.name, rows, memoryview(data).nbytes, bounds, value, folder)
+                put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
+                yield written
+            del data
 
 
 class _Newer:
@@ -211,7 +245,9 @@ class _Newer:
             raise set_back(self._file.run.stream, self._file.stream, message)
 
 
-def _parquet(batches: Iterable[MessageBatch], stream: str, backup: str) -> tuple[int, Data, FileBounds | None]:
+def _parquet(
+    batches: Iterable[MessageBatch], stream: str, backup: str, columns: Sequence[str]
+) -> tuple[int, Data, FileBounds | None]:
     sink = PagedFile()
     writer: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = []
@@ -227,7 +263,7 @@ def _parquet(batches: Iterable[MessageBatch], stream: str, backup: str) -> tuple
         size = 0
 
     for batch in batches:
-        waiting += shaped(as_text_subjects(batch), COLUMNS, stream, backup)
+        waiting += shaped(as_text_subjects(batch), columns, stream, backup)
         bounds.add(batch)
         size += batch.nbytes
         if size >= _GROUP_BYTES:
@@ -239,7 +275,9 @@ def _parquet(batches: Iterable[MessageBatch], stream: str, backup: str) -> tuple
     return bounds.rows, sink.content(), bounds.found()
 
 
-def _json_lines(batches: Iterable[MessageBatch], stream: str, _backup: str) -> tuple[int, Data, FileBounds | None]:
+def _json_lines(
+    batches: Iterable[MessageBatch], stream: str, _backup: str, _columns: Sequence[str]
+) -> tuple[int, Data, FileBounds | None]:
     rows = 0
     lines = PagedFile()
     for batch in batches:

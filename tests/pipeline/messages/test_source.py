@@ -127,6 +127,8 @@ def test_what_is_wrong_is_said_in_a_sentence(
         (lambda: load(sealed.place.location, identity="/nowhere"), "/nowhere"),
         (lambda: load(backup="2031"), "no backup starts with '2031'"),
         (lambda: load(stream="a").count(), f"backup {FIRST} has no stream a. Did you mean A"),
+        (lambda: load(stream="a", backup="latest"), f"backup {FIRST} has no stream a. Did you mean A"),
+        (lambda: load(streams="A,X*", at="2031-01-01"), f"backup {FIRST} has no stream X"),
         (lambda: load(strem="A"), "has no option 'strem'. Did you mean stream"),
         (lambda: load(columns="sequenc"), "no column 'sequenc'"),
         (lambda: load(repo="/elsewhere"), "name two repositories"),

@@ -203,6 +203,44 @@ def test_what_cannot_be_a_table_is_refused(tmp_path: Path) -> None:
     assert some.code == 0 and "VERBATIM" in some.err and "ORDERS" in some.out
 
 
+def test_a_misspelt_stream_is_a_sentence_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r", (40, 100))
+    line = ["iceberg", *kept.line, "--output", tmp_path / "out"]
+    for names in (["ORDRES"], ["STILL", "ORDRES"]):
+        done = in_shell(*line, *names, "--json")
+        assert done.code == 2, done
+        assert done.document["error"]["message"] == "no backup has a stream ORDRES"
+        assert done.document["error"]["hint"] == "Did you mean ORDERS?"
+    assert in_shell(*line, "X*").code == 2 and not (tmp_path / "out").exists()
+    # A stream that only older backups have is one, and one that has only a table stays named.
+    backed_up(kept, 3, {"STILL": STILL})
+    assert in_shell(*line, "ORDERS", "STILL").code == 0
+    for manifest in manifests:
+        assert in_shell("forget", manifest.id, *kept.line).code == 0
+    done = in_shell(*line, "ORDERS", "STILL")
+    assert done.code == 0 and "no backup has messages of stream ORDERS any more" in done.err
+    assert in_shell(*line, "ORDERS").code == 2
+
+
+def test_an_output_that_cannot_be_made_is_the_error_of_export(tmp_path: Path) -> None:
+    kept, _ = growing(tmp_path / "r", (40,))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for where, said in (
+        (tmp_path / "no" / "such", f"there is no folder {tmp_path / 'no'} to make it in"),
+        (tmp_path / "file", f"{tmp_path / 'file'} is not a folder"),
+        (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} is not a folder"),
+        (tmp_path / "file" / "within", f"there is no folder {tmp_path / 'file'} to make it in"),
+    ):
+        found = [
+            in_shell(*line, *kept.line, "--output", where, "--json")
+            for line in (["iceberg"], ["export", "latest", "--format", "parquet"])
+        ]
+        assert [one.code for one in found] == [2, 2], found
+        assert [one.document["error"]["message"] for one in found] == [said, said]
+    assert in_shell("iceberg", *kept.line, "--output", tmp_path / "new").code == 0
+
+
 def test_a_repository_that_was_moved_is_described_anew(tmp_path: Path) -> None:
     kept, _ = growing(tmp_path / "r")
     out = tmp_path / "out"

@@ -19,7 +19,7 @@ from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
-from jsbackup.config import environment, s3_settings
+from jsbackup.config import Glob, environment, nearest, s3_settings
 from jsbackup.config.values import parse_glob
 from jsbackup.errors import UnsupportedError, UsageError
 
@@ -59,6 +59,7 @@ def iceberg(
     Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
     """
     from jsbackup.config import is_chosen
+    from jsbackup.exchange.new_folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg import described_streams, require_pyiceberg, write_iceberg
     from jsbackup.pipeline.tables.target import refuse_place
@@ -69,6 +70,8 @@ def iceberg(
     place = place_of(directory, s3_settings(shared.s3, environment()), {})
     source = place_given(shared)
     refuse_place(source, place)
+    if place.folder is not None:
+        check_output(Path(place.folder), hint="Name a folder, or one that does not exist yet.")
     repository = open_repository(shared)
     if repository.objects.sealing.suffix:
         raise UnsupportedError(
@@ -78,13 +81,15 @@ def iceberg(
     wanted = WantedBackup(LATEST, parse_choosing(LATEST, origins, ()), patterns, all_needed=False)
     with reading(shared, repository, "iceberg", lock_timeout):
         newest = find_backup(shared, repository, wanted)
-        found, left_out = _backed_up(repository, newest, streams)
+        found, left_out, others = _backed_up(repository, newest, streams)
+        store, data, repository_id = place.store(), _location(source), repository.descriptor.id
+        described = described_streams(store)
+        _refuse_unknown(patterns, [*found, *left_out, *others], described if found else ())
         for name in left_out:
             shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
         if not found:
             raise UsageError(f"no backup has messages of {' '.join(streams) or 'any stream'}")
-        store, data, repository_id = place.store(), _location(source), repository.descriptor.id
-        for name in sorted(set(described_streams(store)) - found.keys()):
+        for name in sorted(set(described) - found.keys()):
             if is_chosen(name, patterns, ()):
                 shared.output.note(
                     f"no backup has messages of stream {name} any more: its table stays as it was, and names segments "
@@ -99,8 +104,10 @@ def iceberg(
 
 def _backed_up(
     repository: Repository, newest: Manifest, streams: Sequence[str]
-) -> tuple[dict[str, list[BackedUp]], list[str]]:
-    """Return the backups of each stream of the account that `newest` is of, and streams of an unknown format."""
+) -> tuple[dict[str, list[BackedUp]], list[str], list[str]]:
+    """Return the backups of each stream of the account that `newest` is of, streams of an unknown format, and the names
+    of others that were not asked for or have no messages.
+    """
     from jsbackup.config import is_chosen
     from jsbackup.pipeline.tables.iceberg import BackedUp
     from jsbackup.repository.origin import origin_of
@@ -110,6 +117,7 @@ def _backed_up(
     globs, like = [parse_glob(text) for text in streams], summary_of(newest)
     found: dict[str, list[BackedUp]] = {}
     unknown: dict[str, None] = {}
+    others: dict[str, None] = {}
     for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
         mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
         if not mine or summary.transformed != like.transformed:
@@ -117,12 +125,24 @@ def _backed_up(
         created_ms = parse_time(summary.created) // 10**6
         for stream in repository.manifest(summary.id).streams:
             if not is_chosen(stream.name, globs, ()):
-                continue
-            if stream.unknown_format:
+                others[stream.name] = None
+            elif stream.unknown_format:
                 unknown[stream.name] = None
             elif stream.archive_format.has_messages:
                 found.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
-    return found, list(unknown)
+            else:
+                others[stream.name] = None
+    return found, list(unknown), list(others)
+
+
+def _refuse_unknown(patterns: Sequence[Glob], names: Sequence[str], described: Sequence[str]) -> None:
+    """Raise UsageError for a pattern that matches no stream of a backup, and none that has a table."""
+    for pattern in patterns:
+        if not any(map(pattern.matches, [*names, *described])):
+            raise UsageError(
+                f"no backup has a stream {pattern.pattern}",
+                hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
+            )
 
 
 def _location(place: RepositoryRef) -> str:

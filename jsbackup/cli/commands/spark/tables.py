@@ -6,10 +6,12 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import (
@@ -25,23 +27,70 @@ from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
 from jsbackup.cli.options.spark import Where, place_given, settings_of
+from jsbackup.cli.output.exported import tell_leftovers
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment, s3_settings
+from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
-    from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
 
-__all__ = ["APPENDED_FORMATS", "READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
+__all__ = [
+    "READ_FORMATS",
+    "WRITTEN_FORMATS",
+    "check_table_options",
+    "read_tables",
+    "table_options",
+    "write_tables",
+]
 
 # As in `pipeline/tables/export.py`. Delta tables are not read: files in their folders may be obsolete.
 READ_FORMATS = ("parquet", "jsonl")
 WRITTEN_FORMATS = (*READ_FORMATS, "delta")
-APPENDED_FORMATS = ("parquet", "delta")
+_LOGGED_FORMATS = ("parquet", "delta")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_APPEND = click.option(
+    "--append",
+    is_flag=True,
+    help="For parquet and delta: DIR may have the tables of an earlier export; add the messages that came since.",
+)
+_PARTITION_BY = click.option(
+    "--partition-by",
+    type=click.Choice(("day", "subject")),  # as `PartitionBy` of `pipeline/tables/partitions.py`
+    help="For parquet and delta: a folder for each day (of the message's time, in UTC) or each subject, as Hive has "
+    "them: day=2026-11-26. Up to 10,000 for a stream.",
+)
+
+
+def table_options(command: F) -> F:
+    """Add `--append` and `--partition-by`."""
+    for option in (_PARTITION_BY, _APPEND):
+        command = option(command)
+    return command
+
+
+def check_table_options(kind: str, typed: Mapping[str, Any], *, append: bool, partition_by: str | None) -> None:
+    """Raise UsageError for options of tables that exclude others."""
+    from jsbackup.transforms.cut import counts_from_now
+
+    for option, is_given in (("--append", append), ("--partition-by", partition_by is not None)):
+        if is_given and kind not in _LOGGED_FORMATS:
+            raise UsageError(
+                f"{option} is for --format {' and '.join(_LOGGED_FORMATS)}, and this is --format {kind}",
+                hint=f"Leave out {option}, or choose another format.",
+            )
+    for name in ("since", "until") if append else ():
+        if typed[name] and counts_from_now(typed[name]):
+            raise UsageError(
+                f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
+                hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
+            )
 
 
 def write_tables(
@@ -55,15 +104,18 @@ def write_tables(
     where: Where,
     lock_timeout: str,
     append: bool = False,
-) -> tuple[Exported, BrokenLists, SparkChoice]:
-    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also those that
-    cannot be read, and what wrote. With `append`, tables that are there get what is new.
+    partition_by: str | None = None,
+) -> tuple[Exported, SparkChoice]:
+    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also what wrote.
+    With `append`, tables that are there get what is new. `partition_by` is a `PartitionBy`.
 
     Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
+    from jsbackup.exchange.leftovers import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import export_tables, plan_export
+    from jsbackup.pipeline.tables.partitions import PartitionBy
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
@@ -74,8 +126,9 @@ def write_tables(
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
     refuse_place(place_given(shared), place)
+    if place.folder is not None:
+        tell_leftovers(shared, clear_leftovers(Path(place.folder)))
     planned: list[PlannedExport] = []
-    broken: BrokenLists = {}
     # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
     with (
@@ -84,7 +137,6 @@ def write_tables(
     ):
 
         def plan(backup: ChosenBackup) -> int:
-            nonlocal broken
             readable, broken = choose_readable(shared, backup, names_of(wanted))
             found = plan_export(
                 backup.manifest,
@@ -94,6 +146,8 @@ def write_tables(
                 options=options,
                 mask_key=MaskKey(mask_key),
                 append=append,
+                refused=broken,
+                partition_by=None if partition_by is None else PartitionBy(partition_by),
             )
             planned.append(found)
             return found.raw_bytes
@@ -116,7 +170,7 @@ def write_tables(
             planned[0],
             progress=stack.enter_context(make_progress("export", wanted=shared.progress)),
         )
-        return exported, broken, job.choice
+        return exported, job.choice
 
 
 def read_tables(

@@ -1,0 +1,181 @@
+"""What killed exports left is removed by the next one to the same place, and nothing that may belong to someone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsbackup.exchange.leftovers import clear_leftovers
+from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.repository.keep.holder_process import this_process
+from tests.cli.typed import in_shell
+from tests.harness.batches import some_messages
+from tests.harness.commands import command_line, environment
+from tests.harness.servers import wait_until
+from tests.pipeline.places import Kept, keep
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is needed")
+
+_WRITES = """
+import sys, pathlib
+from jsbackup.exchange.new_folder import NewFolder
+with NewFolder(pathlib.Path(sys.argv[1]), sys.argv[2], 0o700) as new:
+    new.write("file", b"content")
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def _writer(target: Path, token: str = "0000aaaa") -> subprocess.Popen[bytes]:
+    """A process in the middle of writing a folder."""
+    words = [sys.executable, "-c", _WRITES, str(target), token]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_only_what_belongs_to_no_living_process_is_removed(tmp_path: Path, exists: bool) -> None:
+    target = tmp_path / "out"
+    if exists:
+        target.mkdir()
+    place = target if exists else tmp_path
+    killed = _writer(target)
+    _kill(killed)
+    assert ".out.jsbackup-0000aaaa" in _names(place)
+    if exists:
+        (place / ".out.jsbackup-0000aaaa").rename(tmp_path / "aside")
+    alive = _writer(target, "0000bbbb")
+    if exists:
+        (tmp_path / "aside").rename(place / ".out.jsbackup-0000aaaa")
+    try:
+        assert clear_leftovers(target) == []
+        assert _names(place) - {"out"} == {".out.jsbackup-0000bbbb"}
+        assert _names(place / ".out.jsbackup-0000bbbb") == {"file", ".holder.json"}
+    finally:
+        _kill(alive)
+    assert clear_leftovers(target) == [] and _names(place) <= {"out"}
+
+
+def test_one_of_this_process_stays(tmp_path: Path) -> None:
+    with NewFolder(tmp_path / "out", "0000aaaa", 0o700) as new:
+        new.write("file", b"")
+        assert clear_leftovers(tmp_path / "out") == []
+        new.commit()
+    assert _names(tmp_path / "out") == {"file"}
+
+
+def test_what_is_in_doubt_stays_and_is_returned(tmp_path: Path) -> None:
+    own = this_process()
+    assert own is not None
+    gone = {**own.to_json(), "pid": os.getpid(), "started": 1}
+
+    def leftover(token: str, holder: Any) -> Path:
+        folder = tmp_path / f".out.jsbackup-{token}"
+        folder.mkdir()
+        (folder / "file").write_text("content")
+        if holder is not None:
+            (folder / ".holder.json").write_text(holder if isinstance(holder, str) else json.dumps(holder))
+        return folder
+
+    unclear = [
+        leftover("00000001", None),  # of an older version, or killed at its start or its end
+        leftover("00000002", "{"),
+        leftover("00000003", {"holder": {**gone, "boot": "another"}}),
+        leftover("00000004", {"holder": {**gone, "machine": "another"}}),
+        leftover("00000005", {"holder": {**gone, "pid": -1}}),
+    ]
+    certain = leftover("00000006", {"holder": gone})
+    # Not ours: another name, another form, a link, a file.
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / ".holder.json").write_text(json.dumps({"holder": gone}))
+    (tmp_path / ".out.jsbackup-00000007").symlink_to(outside)
+    (tmp_path / ".out.jsbackup-00000008").write_text("")
+    for name in (".out.jsbackup-xyz", ".other.jsbackup-00000009", "out.jsbackup-0000000a", ".out.jsbackup-0000000b2"):
+        shutil.copytree(outside, tmp_path / name)
+    before = _names(tmp_path)
+    assert sorted(clear_leftovers(tmp_path / "out")) == unclear
+    assert before - _names(tmp_path) == {certain.name} and _names(outside) == {".holder.json"}
+    assert clear_leftovers(tmp_path / "no" / "such") == []
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return keep(tmp_path / "r", {"ORDERS": some_messages(100, 60), "STILL": some_messages(10, 60)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "delta", "jsonl", "nats-cli", "config"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_next_export_clears_up(tmp_path: Path, kept: Kept, kind: str, exists: bool) -> None:
+    """Also where the leftover is in the folder itself, which is not empty because of it."""
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    _kill(_writer(out))
+    line = ["export", "latest", *kept.line, "--format", kind, "--output", out]
+    done = in_shell(*line)
+    assert done.code == 0 and "was killed" not in done.err, done
+    assert not list(tmp_path.rglob(".out.jsbackup-*")) and not list(out.rglob(".holder*"))
+
+
+@pytest.mark.slow
+def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
+    folder = tmp_path / ".out.jsbackup-0000aaaa"
+    folder.mkdir()
+    done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
+    assert done.code == 0 and f"{folder} is of an export that still runs, or was killed: remove it" in done.err, done
+    assert folder.is_dir()
+    # An hour later temporary files of the store are removed, too.
+    incoming = tmp_path / "out" / ".incoming"
+    incoming.mkdir(exist_ok=True)
+    for name, age in (("old", 7200), ("new", 0)):
+        (incoming / name).write_text("")
+        os.utime(incoming / name, (time.time() - age,) * 2)
+    shutil.rmtree(tmp_path / "out" / "STILL")
+    done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
+    assert done.code == 0, done
+    assert _names(incoming) == {"new"}
+
+
+@pytest.mark.slow
+def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"ORDERS": some_messages(3000, 5000)})
+    line = ["export", "latest", *kept.line, "--format", "parquet", "--quiet", "--output"]
+    seen = 0
+    for number in range(8):
+        out = tmp_path / f"out{number}"
+        words = command_line(*map(str, [*line, out]))
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        holder = f".out{number}.jsbackup-*/.holder.json"
+        wait_until(lambda process=process, holder=holder: any(tmp_path.glob(holder)) or process.poll() is not None, 60)
+        time.sleep(number * 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        seen += any(tmp_path.glob(f".out{number}.jsbackup-*"))
+        if not out.exists():
+            done = in_shell(*line, out)
+            assert done.code == 0, done
+            assert not list(tmp_path.glob(f".out{number}.jsbackup-*/.holder.json"))
+        assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["ORDERS"]
+    assert seen
