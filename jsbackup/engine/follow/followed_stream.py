@@ -22,9 +22,10 @@ from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
+from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.left_readers import remove_left_readers
-from jsbackup.engine.follow.tail import Backlog, Tail
+from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream

@@ -21,170 +21,27 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from jsbackup.engine.follow.backlog import Backlog
+from jsbackup.engine.follow.held_messages import LEAST_PIECE_BYTES, ROW_BYTES, Piece, Rows
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.read.consume import is_control, position_of, read_messages, reader_config
-from jsbackup.errors import DigestMismatch, FormatError, JsBackupError, NatsError, NatsTimeout, TransferError
-from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
-from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.errors import DigestMismatch, JsBackupError, NatsError, NatsTimeout, TransferError
+from jsbackup.formats.batch import columns_from_batch
 from jsbackup.progress import ignored
-from jsbackup.protocol.events import Message
 from jsbackup.protocol.info import StreamInfo
 
-__all__ = ["Backlog", "Tail"]
+__all__ = ["Tail"]
 
-# Messages are compressed by pieces of this many, or of this many raw bytes; fewer only where there is no room.
-_PIECE_MESSAGES = 8192
-_PIECE_BYTES = 1 << 20
-_LEAST_PIECE_BYTES = 64 << 10
-_ENTRY_BYTES = 16  # of a message besides its contents
-_ROW_BYTES = 250  # what its Python objects take besides
 # Heartbeats come twice in the time after which a consumer counts as lost.
 _IDLE_SECONDS = 2.5
 _SILENT_SECONDS = 6.0
 # How long a tail waits for its first message, and how long for an expected message before it asks the server.
 _BEGIN_SECONDS = 10.0
 _ASK_SECONDS = 0.2
-
-
-class Backlog:
-    """The memory of all tails: at most `limit_bytes`, and what the server has sent of each stream besides.
-
-    `due` is set when `due_bytes` (raw) have arrived that no backup has.
-    """
-
-    def __init__(self, limit_bytes: int, due_bytes: int) -> None:
-        self.due = asyncio.Event()
-        self._limit_bytes = limit_bytes
-        self._due_bytes = due_bytes
-        self._tails: set[Tail] = set()
-        self._changed = asyncio.Event()
-        self.held_bytes = 0
-        self._new_bytes = 0
-
-    def enter(self, tail: Tail) -> None:
-        self._tails.add(tail)
-
-    def leave(self, tail: Tail) -> None:
-        self._tails.discard(tail)
-        self.changed()
-
-    def changed(self) -> None:
-        """Note that something was read or released."""
-        self._changed.set()
-
-    def count(self, held_bytes: int, new_bytes: int) -> None:
-        """Note that tails hold so much more, or less, and that so much more of it is in no backup (raw)."""
-        self.held_bytes += held_bytes
-        self._new_bytes += new_bytes
-        if self._new_bytes >= self._due_bytes:
-            self.due.set()
-
-    @property
-    def full(self) -> bool:
-        return self.held_bytes > self._limit_bytes
-
-    async def room_for(self, tail: Tail) -> None:
-        """Wait until there is room for more, or until nothing of `tail` is unread."""
-        while tail.unread and self.full:
-            # More than is needed now: the next message does not have to look for room again.
-            enough = self._limit_bytes - self._limit_bytes // 8
-            for other in self._tails:
-                while self.held_bytes > enough and other.forget_one():
-                    pass
-            if self.held_bytes <= self._limit_bytes:
-                return
-            self.due.set()
-            self._changed.clear()
-            await self._changed.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    last: int
-    raw_bytes: int
-    packed: PackedBatch
-
-
-class _Rows:
-    """Messages that are not compressed yet, by columns."""
-
-    def __init__(self) -> None:
-        self.sequences: list[int] = []
-        self.times: list[int] = []
-        self.subjects: list[str] = []
-        self.headers: list[bytes | None] = []
-        self.data: list[bytes] = []
-        self.raw_bytes = 0
-
-    def add(self, sequence: int, timestamp_ns: int, message: Message) -> int:
-        """Add a message, and return its raw bytes."""
-        self.sequences.append(sequence)
-        self.times.append(timestamp_ns)
-        self.subjects.append(message.subject)
-        self.headers.append(message.headers or None)
-        self.data.append(message.data)
-        size = len(message.subject) + len(message.headers) + len(message.data) + _ENTRY_BYTES
-        self.raw_bytes += size
-        return size
-
-    def forget_to(self, sequence: int) -> None:
-        """Remove the messages up to `sequence`."""
-        count = bisect_right(self.sequences, sequence)
-        self.raw_bytes -= self._size(0, count)
-        for column in (self.sequences, self.times, self.subjects, self.headers, self.data):
-            del column[:count]
-
-    def bytes_after(self, sequence: int) -> int:
-        """Return the raw bytes of the messages after `sequence`."""
-        return self._size(bisect_right(self.sequences, sequence), len(self.sequences))
-
-    def _size(self, start: int, end: int) -> int:
-        return (end - start) * _ENTRY_BYTES + sum(
-            len(subject) + len(headers or b"") + len(data)
-            for subject, headers, data in zip(
-                self.subjects[start:end], self.headers[start:end], self.data[start:end], strict=True
-            )
-        )
-
-    @property
-    def held_bytes(self) -> int:
-        return self.raw_bytes + len(self.sequences) * _ROW_BYTES
-
-    @property
-    def full(self) -> bool:
-        return self.raw_bytes >= _PIECE_BYTES or len(self.sequences) >= _PIECE_MESSAGES
-
-    def batch(self, first: int, last: int) -> pa.RecordBatch:
-        """Return the messages from `first` to `last`. Raises FormatError for an invalid sequence or time."""
-        start, end = bisect_left(self.sequences, first), bisect_right(self.sequences, last)
-        schema = BATCH_SCHEMA
-        subjects = self.subjects[start:end]
-        try:
-            try:
-                array = pa.array(subjects, pa.string())
-            except UnicodeEncodeError:
-                schema = BINARY_SUBJECT_SCHEMA
-                array = pa.array([subject.encode("utf-8", "surrogateescape") for subject in subjects], pa.binary())
-            columns = [
-                pa.array(self.sequences[start:end], pa.int64()),
-                pa.array(self.times[start:end], pa.int64()),
-                array,
-                pa.array(self.headers[start:end], pa.binary()),
-                pa.array(self.data[start:end], pa.binary()),
-            ]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
-        except (OverflowError, pa.ArrowInvalid) as error:
-            raise FormatError("a message has no valid sequence or time") from error
-
-    def packed(self) -> _Piece:
-        """Compress them. Raises FormatError as `batch`."""
-        first, last = self.sequences[0], self.sequences[-1]
-        return _Piece(last, self.raw_bytes, PackedBatch(self.batch(first, last)))
 
 
 class Tail:
@@ -201,8 +58,8 @@ class Tail:
         self._base = at  # everything after it is here
         self._needed_from = at + 1  # what has to stay; earlier messages may be released
         self._new_bytes = 0  # raw bytes that no backup has
-        self._pieces: deque[_Piece] = deque()
-        self._rows = _Rows()
+        self._pieces: deque[Piece] = deque()
+        self._rows = Rows()
         self._changed = asyncio.Event()
         self._failure: JsBackupError | None = None
         self._begun = False
@@ -405,17 +262,17 @@ class Tail:
             self.at, self.at_ns = at.sequence, at.timestamp_ns
             size = self._rows.add(at.sequence, at.timestamp_ns, message)
             self._new_bytes += size
-            self._backlog.count(size + _ROW_BYTES, size)
+            self._backlog.count(size + ROW_BYTES, size)
             if self._rows.full:
                 self._pack()
             if self._backlog.full:
-                if self._rows.raw_bytes >= _LEAST_PIECE_BYTES:
+                if self._rows.raw_bytes >= LEAST_PIECE_BYTES:
                     self._pack()
                 await self._backlog.room_for(self)
 
     def _pack(self) -> None:
         piece = self._rows.packed()
-        rows, self._rows = self._rows, _Rows()
+        rows, self._rows = self._rows, Rows()
         self._pieces.append(piece)
         self._backlog.count(piece.packed.size - rows.held_bytes, 0)
         self._changed.set()

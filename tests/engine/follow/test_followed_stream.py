@@ -10,8 +10,8 @@ import pytest
 
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.followed_stream import Followed, Look
-from jsbackup.engine.follow.tail import Backlog
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.errors import TransferError
 from jsbackup.protocol.info import stream_info
