@@ -182,7 +182,7 @@ def test_killed_and_started_again_it_has_every_message_once(
         wait_for(repo, lambda manifest: any(stream.name == "NEW" for stream in manifest.streams), second)
         asyncio.run(_publish(server.url, 25, 7))
         code, document, err = second.end()
-    assert code == 0, err
+    assert code == 0, (document, err)
     assert document["result"] == "complete" and document["streams"] == 6 and document["failed"] == []
     assert_has_all(repo, server.url)
     assert jsbackup("verify", "--level", "data", "-r", repo).code == 0
@@ -206,6 +206,58 @@ def test_a_cluster_that_elects_other_leaders_is_followed(
         code, document, err = one.end(signal.SIGINT)
     assert code == 0 and document["result"] == "complete", err
     assert_has_all(repo, cluster.url)
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
+def test_an_account_of_many_streams_is_followed_whole(
+    version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """Of most of them the server's list says all, while a consumer of ours reads them, too. Some get others."""
+    server, repo = nats_server(version), tmp_path / "repo"
+    names = [f"M{number:02}" for number in range(80)]
+
+    async def make() -> None:
+        async with connected(server.url) as nc:
+            for name in names:
+                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+
+    async def publish(what: str) -> None:
+        async with connected(server.url) as nc:
+            for number in range(3):
+                await asyncio.gather(*(insist(nc, f"{name}.{number}", what.encode(), lambda: False) for name in names))
+
+    async def change() -> None:
+        async with connected(server.url) as nc:
+            for name in names[:10]:  # beside ours
+                config = {"stream_name": name, "config": {"durable_name": "theirs", "ack_policy": "explicit"}}
+                await call(nc, f"CONSUMER.DURABLE.CREATE.{name}.theirs", config)
+            for name in names[10:15]:
+                await call(nc, f"STREAM.MSG.DELETE.{name}", {"seq": 2})
+            await call(nc, f"STREAM.PURGE.{names[15]}", {"filter": f"{names[15]}.1"})
+            await call(nc, f"STREAM.DELETE.{names[16]}")
+            await call(nc, f"STREAM.CREATE.{names[16]}", {"name": names[16], "subjects": [f"{names[16]}.>"]})
+
+    asyncio.run(make())
+    asyncio.run(publish("before"))
+    with following(repo, server.url) as one:
+        wait_for(repo, lambda manifest: True, one)
+        asyncio.run(publish("with a consumer of ours from now on"))
+        wait_for(repo, lambda manifest: all(stream.state.last_seq == 6 for stream in manifest.streams), one)
+        asyncio.run(change())
+        asyncio.run(publish("beside consumers of others"))
+        wait_for(repo, reaches(names[-1], 9), one)
+        # In place of what is followed, with the same sequences: it has lost the consumer of ours.
+        earlier = Repository.open(LocalStore(repo)).backups()[0]
+        jsbackup("restore", earlier, names[20], "-r", repo, "-s", server.url, "--if-exists", "replace").ok()
+        asyncio.run(publish("at the end"))
+        wait_for(repo, reaches(names[-1], 12), one)
+        wait_for(repo, lambda manifest: manifest.streams[20].state.last_seq == 6, one)  # believed after ten seconds
+        asyncio.run(publish("after it was"))
+        wait_for(repo, reaches(names[-1], 15), one)
+        code, document, err = one.end()
+    assert code == 0, (document, err)
+    assert (document["result"], document["failed"]) == ("complete", [])
+    assert_has_all(repo, server.url)
 
 
 USERS = """
