@@ -94,6 +94,7 @@ async def write_rows(
         info = await _same_stream(js, target)
         inbox = js.link.new_inbox()
         async with js.link.subscribe(f"{inbox}.*") as subscription:
+            subscription.remember(2 * _IN_FLIGHT)
             writer = _RowWriter(js, info, target, subscription, partition=partition)
             if again or target.resumed:
                 writer.expect_repeated()

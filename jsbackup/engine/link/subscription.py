@@ -21,9 +21,8 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "Subscription"]
 
 DEFAULT_LIMIT_BYTES: Final = 64 << 20
 
-# A denial arrives after a round trip and names the subject of a publish: the last ones are kept to match it, more than
-# any caller has in flight.
-_REMEMBERED_SUBJECTS: Final = 1024
+# A denial arrives after a round trip and names the subject of a publish: the last few are kept to match it.
+_REMEMBERED_SUBJECTS: Final = 64
 
 
 class _Publisher(Protocol):
@@ -80,6 +79,10 @@ class Subscription:
         self._check()
         self._published.append(subject)
         await self._publisher.publish(subject, payload, reply, headers)
+
+    def remember(self, count: int) -> None:
+        """Notice denials of the last `count` publishes, for one who has so many in flight."""
+        self._published = deque(self._published, maxlen=count)
 
     async def _arrival(self) -> None:
         while not self._messages:

@@ -15,10 +15,10 @@ class Sent:
     """Keeps what is published."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[str, bytes, str | None]] = []
+        self.messages: list[tuple[str, bytes, str | None, bytes | None]] = []
 
-    async def publish(self, subject: str, payload: bytes, reply: str | None) -> None:
-        self.messages.append((subject, payload, reply))
+    async def publish(self, subject: str, payload: bytes, reply: str | None, headers: bytes | None) -> None:
+        self.messages.append((subject, payload, reply, headers))
 
 
 def subscription(limit_bytes: int = 1000, sent: Sent | None = None) -> Subscription:
@@ -146,9 +146,14 @@ def test_it_remembers_what_it_published_lately() -> None:
         sent = Sent()
         read = subscription(sent=sent)
         for number in range(100):
-            await read.publish(f"ack.{number}", b"", "re.ply")
-        assert sent.messages[-1] == ("ack.99", b"", "re.ply")
+            await read.publish(f"ack.{number}", b"", "re.ply", b"NATS/1.0\r\n\r\n")
+        assert sent.messages[-1] == ("ack.99", b"", "re.ply", b"NATS/1.0\r\n\r\n")
         assert read.published(lambda subject: subject.casefold() == "ACK.99".casefold()) == "ack.99"
         assert read.published(lambda subject: subject == "ack.0") is None
+        read.remember(200)
+        for number in range(150):
+            await read.publish(f"more.{number}")
+        assert read.published(lambda subject: subject == "more.0") == "more.0"
+        assert read.published(lambda subject: subject == "ack.99") == "ack.99"
 
     asyncio.run(main())
