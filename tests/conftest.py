@@ -7,6 +7,7 @@ lacks makes it skip, with the reason; under CI (`CI=true`) it fails instead, so 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -24,8 +25,26 @@ from tests.harness.servers import NatsServer
 
 # Examples take their time on a machine that is busy: no test is about that.
 settings.register_profile("unhurried", deadline=None)
-settings.register_profile("fast", deadline=None, max_examples=20)  # of `./scripts/test fast`
-settings.load_profile(os.environ.get("JSBACKUP_TEST_PROFILE", "unhurried"))
+_FAST = os.environ.get("JSBACKUP_TEST_PROFILE") == "fast"  # `./scripts/test fast`
+_FAST_EXAMPLES = 15
+settings.register_profile("fast", deadline=None, max_examples=_FAST_EXAMPLES)
+settings.load_profile("fast" if _FAST else "unhurried")
+
+
+def _with_few_examples(make: Callable[..., None]) -> Callable[..., None]:
+    """Tests that ask for a number of examples get no more than others."""
+
+    @functools.wraps(make)
+    def few(made: settings, *parent: settings, **given: Any) -> None:
+        if "max_examples" in given:
+            given["max_examples"] = min(given["max_examples"], _FAST_EXAMPLES)
+        make(made, *parent, **given)
+
+    return few
+
+
+if _FAST:
+    settings.__init__ = _with_few_examples(settings.__init__)  # type: ignore[method-assign]
 
 warm.install()
 
