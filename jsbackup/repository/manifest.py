@@ -19,6 +19,7 @@ from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
+from jsbackup.repository import layout
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
 from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef, StreamPageRef
 
@@ -300,6 +301,10 @@ class Source:
     api_prefix: str | None = None
     login: str | None = None
     profile: str | None = None
+
+    def incarnation(self, name: str, created: str) -> str:
+        """Return what identifies a stream of this source that was created then (`layout.incarnation`)."""
+        return layout.incarnation(self.cluster, self.account, name, created)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from jsbackup.errors import JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -151,9 +150,7 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         if not options.config_only:
             repository.descriptor.check_manifest_holds(sum(map(_least_bytes, streams)))
             run.progress.expect({info.name: info.state.bytes for info in streams})
-        incarnations = {
-            info.name: layout.incarnation(source.cluster, source.account, info.name, info.created) for info in streams
-        }
+        incarnations = {info.name: source.incarnation(info.name, info.created) for info in streams}
         receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
         earlier: Mapping[str, StreamBackup] = {}
         if not options.config_only:

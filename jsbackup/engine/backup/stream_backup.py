@@ -13,7 +13,6 @@ from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_co
 from jsbackup.model import Fidelity
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -45,7 +44,7 @@ async def back_up_stream(
     Raises the error if it fails; objects stored by then are unused.
     """
     repository, options = run.repository, run.options
-    incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+    incarnation = source.incarnation(info.name, info.created)
     folder = repository.objects.sealing.folder(info.name, incarnation)
     begun_ns = run.clock_ns()
     if options.config_only:

@@ -40,7 +40,6 @@ from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress, ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -218,7 +217,7 @@ def _folder(run: BackupRun, source: Source, info: StreamInfo) -> str:
 
 
 def _incarnation(source: Source, info: StreamInfo) -> str:
-    return layout.incarnation(source.cluster, source.account, info.name, info.created)
+    return source.incarnation(info.name, info.created)
 
 
 # --- all ranges together ---

@@ -46,7 +46,6 @@ from jsbackup.planning.selection.missed import against_missed
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -214,7 +213,7 @@ def _entry(
     first_seq, last_seq = (state.first_seq, state.last_seq) if state.messages else (0, 0)
     return StreamBackup(
         name=info.name,
-        incarnation=layout.incarnation(source.cluster, source.account, info.name, info.created),
+        incarnation=source.incarnation(info.name, info.created),
         config=stored_config(info.config),
         created=info.created,
         state=state,

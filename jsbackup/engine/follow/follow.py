@@ -315,9 +315,7 @@ class _Following:
         if not new:
             return
         source = self._source
-        incarnations = {
-            name: layout.incarnation(source.cluster, source.account, name, info.created) for name, info in new.items()
-        }
+        incarnations = {name: source.incarnation(name, info.created) for name, info in new.items()}
         earlier = await in_thread(previous_streams, self._repository, incarnations)
         run = replace(self._run, many=has_many(looks))
         for name, info in new.items():

@@ -44,7 +44,6 @@ from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import may_pass
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -111,7 +110,7 @@ class Followed:
         self._repository = run.repository
         self._source = source
         self._backlog = backlog
-        incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+        incarnation = source.incarnation(info.name, info.created)
         self._incarnation = incarnation
         self._folder = run.repository.objects.sealing.folder(info.name, incarnation)
         self._tail: Tail | None = None

@@ -60,7 +60,7 @@ async def _read_object(
     if repository.objects.sealing.suffix:
         raise IntegrityError("encryption never gives the same bytes twice; the next backup stores these messages again")
     info = await js.stream(stream.name)
-    if layout.incarnation(source.cluster, source.account, stream.name, info.created) != stream.incarnation:
+    if source.incarnation(stream.name, info.created) != stream.incarnation:
         raise IntegrityError(f"stream {stream.name} of this server is a different stream")
     if not info.state.first_seq <= ref.first_seq <= ref.last_seq <= info.state.last_seq:
         raise IntegrityError("the server no longer has all of these messages")
