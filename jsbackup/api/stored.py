@@ -237,18 +237,28 @@ class Backup:
         return len(self._streams)
 
     def spark(
-        self, session: SparkSession, streams: str | Sequence[str] = (), *, columns: Sequence[str] = ()
+        self,
+        session: SparkSession,
+        streams: str | Sequence[str] = (),
+        *,
+        columns: Sequence[str] = (),
+        json: str | None = None,
     ) -> DataFrame:
         """Return its messages as a DataFrame of Spark, unordered: those of all streams, or of some by names or
         patterns, with all columns or some. For the columns see `jsbackup help spark`.
 
         A stream that is stored in an unknown archive format is left out, unless it is named.
 
+        With `json`, payloads are parsed as JSON: the column `payload` is a struct, and `_corrupt_record` has the text
+        of those that do not parse or do not fit. `json` is the schema, such as `"id BIGINT, total DOUBLE"`, or
+        `"infer"`: from a sample of up to 1,000 messages, spread over the streams. The inferred one is logged.
+
         Raises:
             UnsupportedError: Spark is not installed, or a named stream is in an unknown archive format.
-            UsageError: there is no such stream or column; or keys were given as bytes or as a passphrase, which
-                executors do not have.
+            UsageError: there is no such stream or column; the schema is not one; no sampled message is a JSON object;
+                or keys were given as bytes or as a passphrase, which executors do not have.
             KeyUnavailable: the messages are encrypted, and no key that reads them was given.
+            IntegrityError, StoreError: with `json="infer"`, the messages of the sample cannot be read.
         """
         if find_spec("pyspark") is None:
             raise UnsupportedError("Spark is not installed", hint="Install it with `pip install 'jsbackup[spark]'`.")
@@ -261,7 +271,12 @@ class Backup:
                 hint="Name key files, or set JSBACKUP_IDENTITY or JSBACKUP_PASSPHRASE where they run.",
             )
         frames = open_backup(session, self.repository._place, self.id)
-        return frames.messages(as_texts(streams), as_texts(columns) or COLUMNS)
+        patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
+        if json is None:
+            return frames.messages(patterns, names)
+        from jsbackup.pipeline.messages.json_frames import json_messages
+
+        return json_messages(frames, json, patterns, names)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"

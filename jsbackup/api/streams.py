@@ -264,9 +264,11 @@ class Stream:
         batches = list(self.messages(subject, since=since, until=until))
         return pa.Table.from_batches(batches, schema=None if batches else BATCH_SCHEMA)
 
-    def spark(self, session: SparkSession, *, columns: Sequence[str] = ()) -> DataFrame:
-        """Return its messages as a DataFrame of Spark, with all columns or some. Raises as `Backup.spark`."""
-        return self.backup.spark(session, self.name, columns=columns)
+    def spark(self, session: SparkSession, *, columns: Sequence[str] = (), json: str | None = None) -> DataFrame:
+        """Return its messages as a DataFrame of Spark, with all columns or some, and with payloads parsed as JSON if
+        `json` is a schema or `"infer"`. Raises as `Backup.spark`.
+        """
+        return self.backup.spark(session, self.name, columns=columns, json=json)
 
     def __repr__(self) -> str:
         return f"<jsbackup stream {self.name} of backup {self.backup.id}>"

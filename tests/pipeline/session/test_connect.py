@@ -15,7 +15,7 @@ import pytest
 from jsbackup.formats import kernels
 from jsbackup.model import S3Settings
 from tests.cli.typed import in_shell
-from tests.harness.batches import some_messages
+from tests.harness.batches import Message, some_messages
 from tests.harness.commands import environment, jsbackup
 from tests.harness.oracle import compare
 from tests.harness.s3server import BUCKET, REGION, S3Server
@@ -52,6 +52,18 @@ with open_session(SparkSettings(remote=remote)) as session:
     session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
     found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
     print(json.dumps(found))
+"""
+
+# Payloads as columns, parsed there.
+PAYLOADS = """
+import json, sys
+import jsbackup
+from jsbackup.pipeline.session.session import SparkSettings, open_session
+_, remote, repo = sys.argv
+with open_session(SparkSettings(remote=remote)) as session:
+    backup = jsbackup.open(repo).latest()
+    frames = [backup.spark(session, json=schema).sort("sequence") for schema in ("id BIGINT, name STRING", "infer")]
+    print(json.dumps([one.select("payload.id", "payload.name", "_corrupt_record").collect() for one in frames]))
 """
 
 # What the data source publishes, likewise.
@@ -176,6 +188,19 @@ def test_a_repository_is_read_by_the_data_source_there(server: ConnectServer, tm
     )
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [sum(one.sequence > 10 for one in messages), 40]
+
+
+def test_payloads_are_parsed_there(server: ConnectServer, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": [Message(1, data=b'{"id": 1, "name": "x"}'), Message(2, data=b"text")]})
+    asked = subprocess.run(
+        [sys.executable, "-c", PAYLOADS, server.url, kept.place.location],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == [[[1, "x", None], [None, None, "text"]]] * 2
 
 
 def test_rows_are_published_from_there(server: ConnectServer, tmp_path: Path) -> None:
