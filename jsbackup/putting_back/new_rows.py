@@ -112,6 +112,7 @@ class WrittenRows:
     """What came of the rows of a partition. `repeated` were there before, with the same id and content.
 
     `own` of `rows` had ids of their own, and `own_repeated` of these were there before. `left_out` names headers.
+    `again`: some partition had been written before, in a part or as a whole.
     """
 
     rows: int = 0
@@ -119,6 +120,7 @@ class WrittenRows:
     own: int = 0
     own_repeated: int = 0
     left_out: frozenset[str] = frozenset()
+    again: bool = False
 
     @property
     def stored(self) -> int:
@@ -130,6 +132,7 @@ class WrittenRows:
         self.own += other.own
         self.own_repeated += other.own_repeated
         self.left_out |= other.left_out
+        self.again |= other.again
 
 
 class TakenSubjects:

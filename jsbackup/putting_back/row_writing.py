@@ -90,43 +90,55 @@ async def write_rows(
         IntegrityError: the stream has messages in another order, or in another stream.
         ApiError, TargetConflict, NatsError: a message was not stored, or that is not known.
     """
-    async with connect_jetstream(connection) as js:
-        info = await _same_stream(js, target)
-        inbox = js.link.new_inbox()
-        async with js.link.subscribe(f"{inbox}.*") as subscription:
-            subscription.remember(2 * _IN_FLIGHT)
-            writer = _RowWriter(js, info, target, subscription, partition=partition)
-            if again or target.resumed:
-                writer.expect_repeated()
-            try:
+    again = again or target.resumed
+    written = WrittenRows(again=again)
+    try:
+        async with connect_jetstream(connection) as js:
+            info = await _same_stream(js, target)
+            inbox = js.link.new_inbox()
+            async with js.link.subscribe(f"{inbox}.*") as subscription:
+                subscription.remember(2 * _IN_FLIGHT)
+                writer = _RowWriter(js, info, target, subscription, written, partition=partition)
                 return await writer.write(inbox, rows)
-            except JsBackupError as error:
-                raise _resumable(error, target, writer.written) from error
+    except JsBackupError as error:
+        raise _resumable(error, target, written) from error
 
 
 @with_own_threads
 async def check_written(connection: Connection, target: RowTarget, written: WrittenRows) -> str:
-    """Find out that no message was stored twice, where the server may have forgotten its id; return what is to be said.
+    """Find out that the stream has no more messages of the write than there are rows; return what is to be said.
+
+    More are there if the server had forgotten ids, or if an earlier try had more rows, or other partitions.
 
     Raises:
-        IntegrityError: some were.
+        IntegrityError: some messages were stored twice.
+        IncompleteError: an earlier try had other rows.
         NatsError: the server does not answer, or with an error.
     """
     async with connect_jetstream(connection) as js:
         info = await _same_stream(js, target)
         write = target.write
-        if write.age_ns(info.now_ns) < target.window_ns:
+        late = write.age_ns(info.now_ns) >= target.window_ns
+        if not (late or written.again or target.resumed or written.repeated > written.own_repeated):
             return ""
         generated = written.rows - written.own
         if info.state.last_seq - write.last_seq <= generated + written.own - written.own_repeated:
             return ""
-        found, prefix = 0, f"{write}-".encode()
-        messages = read_messages(
-            js, info, lambda _size, _count: None, first=write.last_seq + 1, only={"headers_only": True}
-        )
-        async for batch in messages:
-            blocks = batch.column("headers").to_pylist()
-            found += sum(1 for block in blocks if message_id(block).startswith(prefix))
+        try:
+            found = await _count_of_write(js, info, write)
+        except NatsError:
+            if late:
+                raise
+            # To publish, nobody has to be allowed to read.
+            return "; others write to the stream, too, and whether an earlier try had more rows is not known"
+        if found > generated and not late:
+            raise IncompleteError(
+                f"stream {target.stream} has {format_count(found - generated, 'message')} of the write {write} more "
+                "than there are rows: an earlier try had more of them, or other partitions",
+                hint="A DataFrame that is written must have the same rows and partitions each time that it is "
+                f"computed. Remove messages with ids that begin with {write}, write the DataFrame to a table, and that "
+                "to the stream.",
+            )
         if found > generated:
             raise IntegrityError(
                 f"{format_count(found - generated, 'message')} of the write {write} were stored twice in stream "
@@ -134,16 +146,35 @@ async def check_written(connection: Connection, target: RowTarget, written: Writ
                 hint=f"Raise duplicate_window of the stream, remove messages with ids that begin with {write}, and "
                 "write again.",
             )
-        if written.own or found < generated:
+        if late and (written.own or found < generated):
             return f"; it took {_spoken(write.age_ns(info.now_ns))}, longer than the stream recognizes message ids"
         return ""
 
 
+async def _count_of_write(js: JetStream, info: StreamInfo, write: WriteId) -> int:
+    """Return how many messages have ids that the write gave. Raises NatsError."""
+    found, prefix = 0, f"{write}-".encode()
+    messages = read_messages(
+        js, info, lambda _size, _count: None, first=write.last_seq + 1, only={"headers_only": True}
+    )
+    async for batch in messages:
+        blocks = batch.column("headers").to_pylist()
+        found += sum(1 for block in blocks if message_id(block).startswith(prefix))
+    return found
+
+
 class _RowWriter:
     def __init__(
-        self, js: JetStream, info: StreamInfo, target: RowTarget, subscription: Subscription, *, partition: int
+        self,
+        js: JetStream,
+        info: StreamInfo,
+        target: RowTarget,
+        subscription: Subscription,
+        written: WrittenRows,
+        *,
+        partition: int,
     ) -> None:
-        self.written = WrittenRows()
+        self.written = written
         self._js = js
         self._target = target
         self._subscription = subscription
@@ -152,7 +183,8 @@ class _RowWriter:
         self._allows_ttl = bool(info.config.get("allow_msg_ttl"))
         # The server's clock, by this machine's monotonic one.
         self._ahead_ns = info.now_ns - time.monotonic_ns()
-        self._until_ns: int | None = None  # of the server's clock, while rows may be there already
+        # Of the server's clock, while rows may be there already.
+        self._until_ns = target.write.began * _SECOND + target.window_ns - _MARGIN_NS if written.again else None
         self._pending: dict[int, NewMessage] = {}
         self._bytes = 0
         self._moved = 0.0
@@ -161,11 +193,6 @@ class _RowWriter:
         self._comparing: set[asyncio.Task[None]] = set()
         self._order = _Order(target.stream, partition)
         self._left_out: set[str] = set()
-
-    def expect_repeated(self) -> None:
-        """Set that rows may be there already."""
-        target = self._target
-        self._until_ns = target.write.began * _SECOND + target.window_ns - _MARGIN_NS
 
     async def write(self, inbox: str, rows: Iterator[Sequence[NewRow]]) -> WrittenRows:
         """Write all, or raise the first error, when no message will be sent any more."""
@@ -342,11 +369,13 @@ async def _same_stream(js: JetStream, target: RowTarget) -> StreamInfo:
 
 def _resumable(error: JsBackupError, target: RowTarget, written: WrittenRows) -> JsBackupError:
     """Return the error with what was stored before, and how to go on."""
-    if not written.rows:
+    told = error
+    if written.rows:
+        told = error.with_message(
+            f"{error.message}; {format_count(written.rows, 'row')} of the partition were stored before"
+        )
+    elif not written.again:
         return error
-    told = error.with_message(
-        f"{error.message}; {format_count(written.rows, 'row')} of the partition were stored before"
-    )
     if isinstance(error, IncompleteError):
         return told
     return told.with_more_hint(

@@ -194,6 +194,70 @@ def test_other_rows_than_before_are_noticed(nats_server: Server) -> None:
     assert stored(url) == []
 
 
+def test_fewer_rows_than_before_are_noticed(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url)
+    target = begin(url)
+    write(url, target, rows_of(100))
+    # Others that write are no reason.
+    write(url, begin(url), rows_of(10))
+    whole = write(url, target, rows_of(100), again=True)
+    assert run(check_written(connection(url), target, whole)) == ""
+    fewer = write(url, target, rows_of(60), again=True)
+    with pytest.raises(IncompleteError, match=r"stream S has 40 messages of the write .* more than there are rows"):
+        run(check_written(connection(url), target, fewer))
+    none = write(url, target, [], again=True)
+    with pytest.raises(IncompleteError, match=r"stream S has 100 messages of the write"):
+        run(check_written(connection(url), target, none))
+
+
+def test_a_write_resumed_with_other_partitions_is_noticed(nats_server: Server) -> None:
+    """As after `coalesce(1)`: the rows of the second partition get new ids in the first one."""
+    url = nats_server(NEWEST).url
+    make(url)
+    target = begin(url)
+    write(url, target, rows_of(50))
+    write(url, target, rows_of(50, first=50), partition=1)
+    resumed = begin(url, str(target.write))
+    joined = write(url, resumed, rows_of(100))
+    with pytest.raises(IncompleteError, match=r"stream S has 50 messages of the write .* more than there are rows"):
+        run(check_written(connection(url), resumed, joined))
+
+
+def test_rows_are_counted_with_the_permissions_of_the_manual(nats_server: Server) -> None:
+    """A user who may make no consumer gets messages one by one; one who may not even do that is told."""
+    users = "{ user: all, password: p }"
+    for name, more in (("gets", ', "$JS.API.STREAM.MSG.GET.S"'), ("puts", "")):
+        allow = f'permissions: {{ publish: {{ allow: ["s.>", "$JS.API.STREAM.INFO.S"{more}] }} }}'
+        users += f", {{ user: {name}, password: p, {allow} }}"
+    server = nats_server(NEWEST, config=f"accounts {{ A {{ jetstream: enabled, users: [{users}] }} }}")
+    url = server.url.replace("nats://", "nats://all:p@")
+    make(url)
+    target = begin(url)
+    write(url, target, rows_of(100))
+    write(url, begin(url), rows_of(10))
+    gets = connection(server.url, user="gets", password="p")
+    whole = run(write_rows(gets, target, iter([rows_of(100)]), partition=0, again=True))
+    assert run(check_written(gets, target, whole)) == ""
+    fewer = run(write_rows(gets, target, iter([rows_of(99)]), partition=0, again=True))
+    with pytest.raises(IncompleteError, match=r"stream S has 1 message of the write .* more than there are rows"):
+        run(check_written(gets, target, fewer))
+    puts = connection(server.url, user="puts", password="p")
+    new = run(write_rows(puts, target, iter([rows_of(100)]), partition=1, again=True))
+    note = run(check_written(puts, target, new))
+    assert "others write to the stream, too, and whether an earlier try had more rows is not known" in note
+
+
+def test_an_error_before_the_first_row_of_a_later_try_says_how_to_go_on(nats_server: Server) -> None:
+    server = nats_server(NEWEST)
+    make(server.url)
+    target = begin(server.url)
+    server.kill()
+    with pytest.raises(NatsError) as caught:
+        write(server.url, target, rows_of(10), again=True)
+    assert f"'resume' {target.write}" in (caught.value.hint or "")
+
+
 def test_nothing_is_written_again_once_the_stream_has_forgotten(nats_server: Server) -> None:
     url = nats_server(NEWEST).url
     make(url, duplicate_window=4 * 10**9)
