@@ -45,10 +45,9 @@ class StreamWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriterOptions) -> None:
         self._server = options.server
-        with one_sentence(WRITER_NAMES):
-            connection = self._server.resolve(environment())
-            begin = begin_write(connection, options.stream, options.resume, new_ids=options.new_ids)
-            self._target: RowTarget = complete(begin)
+        connection = self._server.resolve(environment())
+        begin = begin_write(connection, options.stream, options.resume, new_ids=options.new_ids)
+        self._target: RowTarget = complete(begin)
 
     # --- on an executor ---
 

@@ -104,7 +104,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: S
         return lambda: publish(rows, url, stream, **{**login, **options})
 
     for doing, sentence in (
-        (to("ORDER"), "there is no stream ORDER on .*Did you mean ORDERS"),
+        (to("ORDER"), r"there is no stream ORDER on [^ ]* Did you mean ORDERS\?(?!.*Did you mean)"),
         (to(None), "the option 'stream' is missing"),
         (to(steam="X"), "has no option 'steam' for writing. Did you mean stream"),
         (to(columns="subject"), "has no option 'columns' for writing"),
