@@ -53,6 +53,13 @@ warm.install()
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.nats)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

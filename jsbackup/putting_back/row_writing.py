@@ -274,7 +274,10 @@ class _RowWriter:
         message = self._pending.get(int(token)) if token.isdecimal() else None
         if message is None:
             return
-        ack = stored_ack(answer, self._target.stream, message.subject)
+        try:
+            ack = stored_ack(answer, self._target.stream, message.subject)
+        except NatsError as error:
+            raise error.with_message(f"row {message.row} of partition {self._partition}: {error.message}") from error
         if not ack.duplicate:
             self._until_ns = None
             await self._done(message, ack)

@@ -315,3 +315,12 @@ def test_a_write_has_an_id() -> None:
     assert WriteId.parse(str(write_id)) == write_id
     with pytest.raises(UsageError, match="not the id of a write: 'again'"):
         WriteId.parse("again")
+
+
+def test_a_row_that_the_stream_refuses_is_named(nats_server: Server) -> None:
+    url = nats_server(NEWEST).url
+    make(url, max_msg_size=400)
+    rows = [*rows_of(5), NewRow(b"s.1", bytes(500), None, None)]
+    with pytest.raises(NatsError, match=r"^row 5 of partition 0: .*exceeds maximum allowed"):
+        write(url, begin(url), rows)
+    assert len(stored(url)) == 5
