@@ -78,6 +78,7 @@ def test_encryption_at_rest_and_a_small_max_payload(nats_server: Callable[..., N
     assert b"data" not in stored
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
 def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..., NatsCluster], version: str) -> None:
     async def main(cluster: NatsCluster) -> None:
@@ -89,7 +90,10 @@ def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..
         leader.kill()
         others = [server for server in cluster.servers if server is not leader]
         assert cluster.leader_of("S") in others
-        leader.start()
+        try:
+            leader.start()
+        except TimeoutError:  # 2.10 now and then leaves such a stream unhealthy until it is started once more
+            leader.restart()
         cluster.wait_ready()
         cluster.wait_current("S")
         async with connected(leader.url) as nc:
