@@ -98,7 +98,7 @@ async def write_rows(
             inbox = js.link.new_inbox()
             async with js.link.subscribe(f"{inbox}.*") as subscription:
                 subscription.remember(2 * _IN_FLIGHT)
-                writer = _RowWriter(js, info, target, subscription, written, partition=partition)
+                writer = _RowWriter(js, info, target, subscription, written=written, partition=partition)
                 return await writer.write(inbox, rows)
     except JsBackupError as error:
         raise _resumable(error, target, written) from error
@@ -170,8 +170,8 @@ class _RowWriter:
         info: StreamInfo,
         target: RowTarget,
         subscription: Subscription,
-        written: WrittenRows,
         *,
+        written: WrittenRows,
         partition: int,
     ) -> None:
         self.written = written

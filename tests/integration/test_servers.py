@@ -78,7 +78,6 @@ def test_encryption_at_rest_and_a_small_max_payload(nats_server: Callable[..., N
     assert b"data" not in stored
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
 def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..., NatsCluster], version: str) -> None:
     async def main(cluster: NatsCluster) -> None:
