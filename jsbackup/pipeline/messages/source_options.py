@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.strict_json import read_json
 
-__all__ = ["SourceOptions", "one_sentence", "options_of", "read_options"]
+__all__ = ["SourceOptions", "one_sentence", "option_of", "options_of", "read_options"]
 
 _KEYS = (
     "writer_key",
@@ -68,11 +68,8 @@ _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key"
 _OWN = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns", "cores", "pushdown", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
-# As the table above writes them, by what is left without case, `-` and `_`.
-_NAMES = {
-    re.sub("[-_]", "", name).lower(): name
-    for name in (*_OWN, *_STREAMING, *(name.replace("_", "-") for name in (*_KEYS, *(f"s3_{one}" for one in _S3))))
-}
+# As the table above writes them.
+_NAMES = (*_OWN, *_STREAMING, *(name.replace("_", "-") for name in (*_KEYS, *(f"s3_{one}" for one in _S3))))
 _TABLE = (
     "Spark passes no options to a table (CREATE TABLE … USING jsbackup). "
     "Write CREATE TEMPORARY VIEW … USING jsbackup OPTIONS (path '…')."
@@ -121,7 +118,9 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         raise UsageError("a backup cannot be a table of Spark", hint=_TABLE)
     found: dict[str, str] = {}
     for given, value in options.items():
-        found[_name_of(given)] = value
+        if given == "paths":
+            raise UsageError("the data source jsbackup reads one repository", hint="Give load() one path.")
+        found[option_of(given, _NAMES)] = value
     keys = {name: found[option] for name in _KEYS if (option := name.replace("_", "-")) in found}
     backup, at = found.get("backup", layout.LATEST), found.get("at")
     if at is not None and backup != layout.LATEST:
@@ -151,7 +150,7 @@ def options_of(place: RepositoryRef) -> dict[str, str]:
 
 
 @contextmanager
-def one_sentence(names: Collection[str] = frozenset(_NAMES.values())) -> Iterator[None]:
+def one_sentence(names: Collection[str] = _NAMES) -> Iterator[None]:
     """Put the hint of an error behind its message: of an error in another process Spark shows the message only.
     Options of the command line that it names become those of the data source, which are `names`.
     """
@@ -169,16 +168,23 @@ def _as_option(found: re.Match[str], names: Collection[str]) -> str:
     return f"the option '{found[1]}'" if found[1] in names else found[0]
 
 
-def _name_of(given: str) -> str:
-    name = _NAMES.get(re.sub("[-_]", "", given).lower())
-    if name is not None:
-        return name
-    if given == "paths":
-        raise UsageError("the data source jsbackup reads one repository", hint="Give load() one path.")
+def option_of(given: str, names: Sequence[str], purpose: str = "") -> str:
+    """Return the option that is meant, of `names`: case does not matter, nor do `-` and `_`.
+
+    Raises UsageError if there is none; `purpose` says what for.
+    """
+    wanted = _bare(given)
+    for name in names:
+        if _bare(name) == wanted:
+            return name
     raise UsageError(
-        f"the data source jsbackup has no option {given[:80]!r}",
-        hint=nearest(given, list(_NAMES.values())) or f"Its options are {', '.join(_NAMES.values())}.",
+        f"the data source jsbackup has no option {given[:80]!r}{purpose}",
+        hint=nearest(given, names) or f"Its options are {', '.join(names)}.",
     )
+
+
+def _bare(name: str) -> str:
+    return re.sub("[-_]", "", name).lower()
 
 
 def _location(found: Mapping[str, str]) -> str:

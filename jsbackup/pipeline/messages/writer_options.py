@@ -15,7 +15,6 @@ Options may be visible to others, so a secret among them is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from jsbackup.config import (
 )
 from jsbackup.errors import UsageError
 from jsbackup.names import check_name
+from jsbackup.pipeline.messages.source_options import option_of
 
 __all__ = ["WRITER_NAMES", "WriterOptions", "check_rows", "read_writer_options"]
 
@@ -37,8 +37,7 @@ _LOGIN = ("creds", "nkey", "user", "password", "password-file", "token", "token-
 _SERVER = ("server", "context", *_LOGIN, "tlscert", "tlskey", "tlsca", "tlsfirst", "timeout")
 _JETSTREAM = ("js-domain", "js-api-prefix", "inbox-prefix")
 _OWN = ("stream", "ids", "resume")
-WRITER_NAMES = frozenset({*_SERVER, *_JETSTREAM, *_OWN})
-_NAMES = {name.replace("-", ""): name for name in (*_OWN, *_SERVER, *_JETSTREAM)}
+WRITER_NAMES = (*_OWN, *_SERVER, *_JETSTREAM)
 
 _A_BACKUP = (
     "a backup is not written by df.write, which cannot say what it made. Call jsbackup.pipeline.jobs.write.write_backup"
@@ -70,7 +69,9 @@ def read_writer_options(options: Mapping[str, str]) -> WriterOptions:
     """Return what the options say. Raises UsageError for what is unknown, missing or wrong, and for secrets."""
     found: dict[str, str] = {}
     for given, value in options.items():
-        found[_name_of(given)] = value
+        if given.lower() in ("path", "repo"):
+            raise UsageError(_A_BACKUP, hint=_TO_A_SERVER)
+        found[option_of(given, WRITER_NAMES, " for writing")] = value
     stream = found.get("stream", "").strip()
     if not stream:
         raise UsageError("the option 'stream' is missing", hint="It names the stream that rows are published to.")
@@ -107,15 +108,3 @@ def check_rows(types: Mapping[str, str]) -> None:
     for name in _NEEDED:
         if name not in types:
             raise UsageError(f"the column {name} is missing", hint=f"Columns are {', '.join(_TYPES)}.")
-
-
-def _name_of(given: str) -> str:
-    name = _NAMES.get(re.sub("[-_]", "", given).lower())
-    if name is not None:
-        return name
-    if given.lower() in ("path", "repo"):
-        raise UsageError(_A_BACKUP, hint=_TO_A_SERVER)
-    raise UsageError(
-        f"the data source jsbackup has no option {given[:80]!r} for writing",
-        hint=nearest(given, list(_NAMES.values())) or f"Its options are {', '.join(_NAMES.values())}.",
-    )

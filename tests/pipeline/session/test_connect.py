@@ -78,6 +78,14 @@ with open_session(SparkSettings(remote=remote)) as session:
 """
 
 
+def run_there(program: str, *arguments: str) -> str:
+    """What a program prints that ends well."""
+    line = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, env=environment())
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 @pytest.fixture(scope="module")
 def server(s3_server: S3Server) -> Iterator[ConnectServer]:
     for name in ("pyspark", "grpc", "pandas"):
@@ -95,11 +103,7 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, tmp
     kept = keep(tmp_path / "r", {"A": some_messages(300, 2000), "B": some_messages(40, 10, seed=2)})
     alone = jsbackup("show", "latest", *kept.line).document
 
-    asked = subprocess.run(
-        [sys.executable, "-c", WHERE, server.url], capture_output=True, text=True, check=False, env=environment()
-    )
-    assert asked.returncode == 0, asked.stderr
-    kernel, place = json.loads(asked.stdout)
+    kernel, place = json.loads(run_there(WHERE, server.url))
     assert kernel == kernels.active() and "/jsbackup_archive/jsbackup/" in place
 
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
@@ -179,28 +183,14 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: P
 def test_a_repository_is_read_by_the_data_source_there(server: ConnectServer, tmp_path: Path) -> None:
     messages = some_messages(300, 200)
     kept = keep(tmp_path / "r", {"A": messages, "B": some_messages(40, 10, seed=2)})
-    asked = subprocess.run(
-        [sys.executable, "-c", READ, server.url, kept.place.location],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout) == [sum(one.sequence > 10 for one in messages), 40]
+    found = json.loads(run_there(READ, server.url, kept.place.location))
+    assert found == [sum(one.sequence > 10 for one in messages), 40]
 
 
 def test_payloads_are_parsed_there(server: ConnectServer, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": [Message(1, data=b'{"id": 1, "name": "x"}'), Message(2, data=b"text")]})
-    asked = subprocess.run(
-        [sys.executable, "-c", PAYLOADS, server.url, kept.place.location],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout) == [[[1, "x", None], [None, None, "text"]]] * 2
+    found = json.loads(run_there(PAYLOADS, server.url, kept.place.location))
+    assert found == [[[1, "x", None], [None, None, "text"]]] * 2
 
 
 def test_rows_are_published_from_there(server: ConnectServer, tmp_path: Path) -> None:
@@ -208,9 +198,7 @@ def test_rows_are_published_from_there(server: ConnectServer, tmp_path: Path) ->
     kept = keep(tmp_path / "r", {"A": messages})
     with NatsServer(NEWEST) as nats:
         make(nats.url, "COPY", "orders.>")
-        line = [sys.executable, "-c", PUBLISH, server.url, kept.place.location, nats.url]
-        asked = subprocess.run(line, capture_output=True, text=True, check=False, env=environment())
-        assert asked.returncode == 0, asked.stderr
+        run_there(PUBLISH, server.url, kept.place.location, nats.url)
         found = stored(nats.url, "COPY")
     wanted = [(one.subject, one.data) for one in messages]
     assert [(one.subject, one.data) for one in found] == 2 * wanted
