@@ -59,13 +59,13 @@ def clear_leftovers(target: Path) -> list[Path]:
     """
     from jsbackup.repository.keep.holder_process import is_gone, this_process
 
-    unclear = []
+    unclear, own = [], this_process()
     for folder in _hidden(target.absolute()):
         holder = _holder(folder)
-        if holder is not None and is_gone(holder):
+        gone = holder is not None and is_gone(holder)
+        if gone:
             shutil.rmtree(folder, ignore_errors=True)
-        own = this_process()
-        runs = holder is not None and own is not None and own.place == holder.place and not is_gone(holder)
+        runs = not gone and holder is not None and own is not None and own.place == holder.place
         if not runs and os.path.lexists(folder):
             unclear.append(folder)
     return unclear

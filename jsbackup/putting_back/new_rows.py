@@ -192,20 +192,15 @@ def as_message(
     problem = subjects.reason_against(row.subject) or reason_against_new(row.headers, allows_ttl=allows_ttl)
     if problem:
         raise _refused(number, partition, problem)
-    added = [(_EXPECTED_STREAM, target.stream)]
-    own = "" if target.new_ids else row.message_id
-    if own is not None and _NOT_IN_A_HEADER.search(own):
+    column = "" if target.new_ids else row.message_id or ""
+    if _NOT_IN_A_HEADER.search(column):
         raise _refused(number, partition, "its message id has a line break or NUL")
-    replaced = bool(own) or target.new_ids
-    if not own and (target.new_ids or not message_id(row.headers)):
-        added.append((MESSAGE_ID, target.write.of_row(partition, number)))
-        replaced = True  # also one that is empty
-        has_own = False
-    else:
-        has_own = True
-        if own:
-            added.append((MESSAGE_ID, own))
-    block, left_out = block_of_new(row.headers, added, without=MESSAGE_ID if replaced else "")
+    has_own = not target.new_ids and bool(column or message_id(row.headers))
+    added = [(_EXPECTED_STREAM, target.stream)]
+    if new_id := column or ("" if has_own else target.write.of_row(partition, number)):
+        added.append((MESSAGE_ID, new_id))
+    # An id that is added replaces that of the headers, also one that is empty.
+    block, left_out = block_of_new(row.headers, added, without=MESSAGE_ID if new_id else "")
     if len(block) > MAX_HEADER_BYTES:
         raise _refused(number, partition, f"its headers are too large ({len(block):,} bytes with those that are added)")
     return NewMessage(number, row.subject.decode(), block, row.data, has_own), left_out

@@ -260,18 +260,16 @@ class StreamPages:
             is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
         )
         page = _stored_as(page, stored)
-        self._keep(page, _decode(data, page, self.segments), instead=self._by_first.get(page.first))
+        self._keep(page, _decode(data, page, self.segments), in_place=True)
         return page
 
-    def _keep(
-        self, page: StreamPageRef, streams: tuple[StreamBackup, ...], instead: StreamPageRef | None = None
-    ) -> None:
-        """Keep it in memory; `instead` of the page that it replaces, so that a process that stores for days needs no
-        more than for the newest backup.
+    def _keep(self, page: StreamPageRef, streams: tuple[StreamBackup, ...], *, in_place: bool = False) -> None:
+        """Keep it in memory; `in_place` of the page that had its first stream, so that a process that stores for days
+        needs no more than for the newest backup.
         """
         with self._lock:
-            if instead is not None and instead in self._kept:
-                self._drop(instead)
+            if in_place and page.first in self._by_first:
+                self._drop(self._by_first[page.first])
             self._kept[page] = streams
             self._by_first[page.first] = page
             while len(self._kept) > _KEPT:
