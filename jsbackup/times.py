@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from functools import lru_cache
 
 from jsbackup.errors import FormatError
 
@@ -17,7 +18,7 @@ __all__ = ["ZERO_TIME", "format_time", "parse_time"]
 ZERO_TIME = "0001-01-01T00:00:00Z"
 
 _RFC3339 = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?(?:Z|([+-])(\d{2}):(\d{2}))", re.ASCII
+    r"(\d{4}-\d{2}-\d{2})T(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?(?:Z|([+-])(\d{2}):(\d{2}))", re.ASCII
 )
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000_000
@@ -36,20 +37,27 @@ def parse_time(text: object, what: str = "timestamp") -> int:
     if match is None:
         raise FormatError(f"{what}: not in RFC 3339: {str(text)[:40]!r}")
     text = match[0]
-    year, month, day, hour, minute, second = (int(group) for group in match.groups()[:6])
-    fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
+    day, hours, minutes, secs, fraction, sign, offset_hours, offset_minutes = match.groups()
+    hour, minute, second = int(hours), int(minutes), int(secs)
     offset = 0 if sign is None else int(offset_hours) * 3600 + int(offset_minutes) * 60
     try:
-        days = date(year, month, day).toordinal() - _EPOCH_DAY
+        begins = _begin_of(day)
     except ValueError as error:
         raise FormatError(f"{what}: not a date: {text!r}") from error
     if hour > 23 or minute > 59 or second > 59 or offset >= _DAY or int(offset_minutes or 0) > 59:
         raise FormatError(f"{what}: not a time of day: {text!r}")
-    seconds = days * _DAY + hour * 3600 + minute * 60 + second - (-offset if sign == "-" else offset)
+    seconds = begins + hour * 3600 + minute * 60 + second - (-offset if sign == "-" else offset)
     moment = seconds * _SECOND + int((fraction or "").ljust(9, "0"))
     if not _NS_LOW <= moment <= _NS_HIGH:
         raise FormatError(f"{what}: outside the years 1678 to 2261: {text!r}")
     return moment
+
+
+@lru_cache(maxsize=256)
+def _begin_of(day: str) -> int:
+    """Return the seconds from the epoch to a day such as `2026-11-21`. Raises ValueError if there is none."""
+    year, month, number = day.split("-")
+    return (date(int(year), int(month), int(number)).toordinal() - _EPOCH_DAY) * _DAY
 
 
 def format_time(moment_ns: int) -> str:

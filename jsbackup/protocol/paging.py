@@ -26,6 +26,7 @@ __all__ = [
     "Page",
     "Pager",
     "consumer_list_page",
+    "next_offsets",
     "stream_list_page",
     "stream_names_page",
 ]
@@ -149,6 +150,17 @@ def _page(document: JsonObject, where: str, entries: Callable[[Fields], Iterable
         missing=value.names("missing"),
         offline={} if offline is None else {name: one_line(offline.text(name, "")) for name in offline.value},
     )
+
+
+def next_offsets(document: JsonObject, most: int) -> range:
+    """Return the offsets that the pages after this answer most likely have, at most so many, without decoding it.
+
+    A full page has as many entries as the server's `limit`. What is expected wrongly is asked for again.
+    """
+    total, limit, offset = (document.get(key) for key in ("total", "limit", "offset"))
+    if not (type(total) is int and type(limit) is int and type(offset) is int and limit > 0 and offset >= 0):
+        return range(0)
+    return range(offset + limit, min(total, offset + limit * most + 1), limit)
 
 
 def stream_names_page(document: JsonObject) -> Page[None]:

@@ -133,6 +133,10 @@ class Captured:
         """Return what was captured between two times (RFC 3339)."""
         return cls(totals.messages, totals.bytes, totals.first_seq, totals.last_seq, begun, ended)
 
+    def again(self, begun: str, ended: str) -> Captured:
+        """Return the same, captured between two other times. Faster than `replace`, for thousands of streams."""
+        return Captured(self.messages, self.bytes, self.first_seq, self.last_seq, begun, ended, self.extra)
+
 
 @dataclass(frozen=True, slots=True)
 class CopiedFrom:

@@ -218,13 +218,18 @@ def test_an_account_of_many_streams_is_followed_whole(
 
     async def make() -> None:
         async with connected(server.url) as nc:
-            for name in names:
+            for name in [*names, "ONE"]:
                 await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
 
     async def publish(what: str) -> None:
         async with connected(server.url) as nc:
             for number in range(3):
                 await asyncio.gather(*(insist(nc, f"{name}.{number}", what.encode(), lambda: False) for name in names))
+
+    async def publish_one() -> None:
+        async with connected(server.url) as nc:
+            for number in range(4):
+                await insist(nc, f"ONE.{number}", b"one", lambda: False)
 
     async def change() -> None:
         async with connected(server.url) as nc:
@@ -241,8 +246,12 @@ def test_an_account_of_many_streams_is_followed_whole(
     asyncio.run(publish("before"))
     with following(repo, server.url) as one:
         wait_for(repo, lambda manifest: True, one)
+        asyncio.run(publish_one())
+        wait_for(repo, reaches("ONE", 4), one)
+        stored = json.loads(max((repo / "backups").iterdir()).read_bytes())
+        assert [entry["stream"] for entry in stored["paged_streams"]["captures"]] == ["ONE"]  # the others rest
         asyncio.run(publish("with a consumer of ours from now on"))
-        wait_for(repo, lambda manifest: all(stream.state.last_seq == 6 for stream in manifest.streams), one)
+        wait_for(repo, lambda manifest: all(stream.state.last_seq == 6 for stream in manifest.streams[:-1]), one)
         asyncio.run(change())
         asyncio.run(publish("beside consumers of others"))
         wait_for(repo, reaches(names[-1], 9), one)

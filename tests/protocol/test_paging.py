@@ -11,6 +11,7 @@ from jsbackup.protocol.paging import (
     Page,
     Pager,
     consumer_list_page,
+    next_offsets,
     stream_list_page,
     stream_names_page,
 )
@@ -156,3 +157,20 @@ def test_a_page_of_consumers() -> None:
 def test_a_malformed_page_is_a_format_error(document: dict[str, object]) -> None:
     with pytest.raises(FormatError):
         stream_names_page(document)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"total": 416, "limit": 256, "offset": 0}, [256]),
+        ({"total": 2000, "limit": 256, "offset": 256}, [512, 768]),
+        ({"total": 256, "limit": 256, "offset": 0}, []),
+        ({"total": 10, "limit": 0, "offset": 0}, []),
+        ({"total": 10, "limit": True, "offset": 0}, []),
+        ({"total": "10", "limit": 1, "offset": 0}, []),
+        ({"limit": 1}, []),
+        ({"total": 1 << 64, "limit": 1, "offset": -1}, []),
+    ],
+)
+def test_the_pages_after_an_answer_are_expected_at_its_limit(answer: dict[str, object], expected: list[int]) -> None:
+    assert [*next_offsets(answer, 2)] == expected

@@ -58,7 +58,7 @@ def find_unchanged(
             before,
             config=stored_config(info.config),
             state=info.state,
-            captured=replace(before.captured, begun=begun, ended=ended),
+            captured=before.captured.again(begun, ended),
             archive_format=ArchiveFormat.MESSAGES,
             consumers=(),  # it had none, or none are asked for
             read=Reading(ReadAs.INCREMENT, UNCHANGED),

@@ -332,10 +332,11 @@ class _Following:
         """
         gate = asyncio.Semaphore(self._run.options.jobs)
         infos = {name: look.info for name, look in looks.items()}
+        now = format_time(self._run.clock_ns())
         results = {
             name: resting.with_copied(reach_of(look.info, infos))
             for name, look in looks.items()
-            if name not in self._reading and (resting := self._followed[name].at_rest(look)) is not None
+            if name not in self._reading and (resting := self._followed[name].at_rest(look, now)) is not None
         }
         # A copy that is read now may have what its origin got after the look.
         moving = deque(info for name, info in infos.items() if name not in results)

@@ -29,7 +29,13 @@ from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream
-from jsbackup.engine.read.increment import Increment, PresentSequences, intact_segments, plan_increment
+from jsbackup.engine.read.increment import (
+    UNCHANGED,
+    Increment,
+    PresentSequences,
+    intact_segments,
+    plan_increment,
+)
 from jsbackup.engine.read.join import read_increment
 from jsbackup.errors import (
     ApiError,
@@ -68,6 +74,7 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
+_AT_REST = Reading(ReadAs.INCREMENT, UNCHANGED)
 # How long a stream has to be behind its last backup before that is accepted.
 _BELIEVED_SECONDS = 10.0
 # How often a long list of deleted sequences is requested if nothing seems to have changed.
@@ -125,6 +132,8 @@ class Followed:
         self._read_anew = False
         self._idle_looks = 0
         self._tidy = False  # whether leftovers of a killed predecessor were removed
+        # Whether the last message was read by a tail, so that the time that the server states is the latest.
+        self._ends_followed = entry is not None and entry.read == _FOLLOWED
 
     @property
     def is_read(self) -> bool:
@@ -143,14 +152,16 @@ class Followed:
             and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers
         )
 
-    def at_rest(self, look: Look) -> StoredStream | None:
-        """Return the stream if its messages are surely those of the last backup, without asking anybody; else None."""
+    def at_rest(self, look: Look, now: str) -> StoredStream | None:
+        """Return the stream if its messages are surely those of the last backup, without asking anybody; else None.
+        `now` is the time, as many streams of a backup have it.
+        """
         entry = self.entry
         if entry is None or not (self._tidy and self._proved) or self._tail is not None:
             return None
         if self._free_of != self._damage or self._is_due(look) or not self._is_as_stored(look.info):
             return None
-        return self._unread(entry, look)
+        return self._unread(entry, look, now)
 
     async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """Store the stream as it is now. Call `committed` when a manifest names the result.
@@ -173,7 +184,7 @@ class Followed:
             self._known = None
         if self._is_as_stored(look.info) and not self._is_due(look):
             await self._rest()
-            return self._unread(self.entry, look)
+            return self._unread(self.entry, look, format_time(self._run.clock_ns()))
         self._asked_ns = look.at_ns
         self._idle_looks = 0
         self._refuse_behind(look)
@@ -205,6 +216,8 @@ class Followed:
     async def committed(self, result: StoredStream) -> None:
         """Note that a manifest names the result."""
         self.entry, self._proved = result.stream, True
+        if result.stream.read != _AT_REST:
+            self._ends_followed = result.stream.read == _FOLLOWED
         self._compared = ()
         self._known, self._next = self._next or self._known, None
         if self._tail is not None:
@@ -272,18 +285,23 @@ class Followed:
         if self._idle_looks > _IDLE_LOOKS:
             await self.close()
 
-    def _unread(self, entry: StreamBackup, look: Look) -> StoredStream:
-        """Return the stream with the same messages as before."""
+    def _unread(self, entry: StreamBackup, look: Look, now: str) -> StoredStream:
+        """Return the stream with the same messages as before.
+
+        All that rest are described alike, so that manifests list none of them (`captures.py`).
+        """
         config = stored_config(look.info.config)
         consumers, warnings = self._consumers_of(look, look.info)
-        begun, ended = format_time(look.at_ns), format_time(self._run.clock_ns())
+        kept = not entry.archive_format.has_messages
         stream = replace(
             entry,
             config=entry.config if config == entry.config else config,
-            state=look.info.state,
+            state=entry.state if look.info.state == entry.state else look.info.state,
             consumers=consumers,
             warnings=warnings,
-            captured=replace(entry.captured, begun=begun, ended=ended),
+            captured=entry.captured.again(format_time(look.at_ns), now),
+            archive_format=entry.archive_format if kept else ArchiveFormat.MESSAGES,
+            read=entry.read if kept else _AT_REST,
         )
         return StoredStream(stream, len(entry.segments), 0, incomplete=bool(warnings))
 
@@ -353,7 +371,7 @@ class Followed:
     def _begin_tail(self, entry: StreamBackup) -> None:
         last, state = entry.segments[-1], entry.state
         # The latest time is that of the last message, unless a clock was set back: then the tail does not begin.
-        at_ns = state.last_ns if (last.last_seq, entry.read) == (state.last_seq, _FOLLOWED) else last.max_ns
+        at_ns = state.last_ns if self._ends_followed and last.last_seq == state.last_seq else last.max_ns
         owner = self._repository.descriptor.id
         self._tail = Tail(self._js, self.name, last.last_seq, at_ns, backlog=self._backlog, owner=owner)
 

@@ -31,7 +31,15 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
-from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page, stream_names_page
+from jsbackup.protocol.paging import (
+    Listing,
+    Page,
+    Pager,
+    consumer_list_page,
+    next_offsets,
+    stream_list_page,
+    stream_names_page,
+)
 from jsbackup.protocol.responses import ErrCode, lacks_peers, may_pass
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
@@ -61,6 +69,9 @@ _RELEASES: tuple[tuple[int, Version], ...] = (
 _LIST_SECONDS = 15.0
 # The most deleted sequences that are requested; a longer answer would be too large (about 8 bytes each).
 MAX_DELETED = 2_000_000
+# How many pages of a list are asked for beside the one that is decoded. Measured, 10,000 streams in 40 pages: 0.41 s
+# one after the other, 0.18 s with two or more at once.
+_PAGES_AHEAD = 2
 _SUBJECTS_A_PAGE = 100_000  # Server source: JSMaxSubjectDetails
 
 
@@ -182,9 +193,29 @@ class JetStream:
     async def _list(
         self, what: str, request: Callable[[int], api.Request], page: Callable[[JsonObject], Page[T]]
     ) -> Listing[T]:
+        """Read all pages of a list. The server makes the next ones while one is decoded: thousands of streams are some
+        hundreds to a page.
+        """
         pager: Pager[T] = Pager(what)
-        while (offset := pager.offset) is not None:
-            pager.receive(page(await self.ask(request(offset), max(self.timeout_seconds, _LIST_SECONDS))))
+        ahead: dict[int, asyncio.Task[JsonObject]] = {}
+
+        def ask(offset: int) -> asyncio.Task[JsonObject]:
+            return asyncio.create_task(self.ask(request(offset), max(self.timeout_seconds, _LIST_SECONDS)))
+
+        try:
+            while (offset := pager.offset) is not None:
+                if offset not in ahead:  # the first, or others are listed than were expected
+                    await _give_up(ahead)
+                    ahead[offset] = ask(offset)
+                document = await ahead[offset]
+                del ahead[offset]
+                for expected in next_offsets(document, _PAGES_AHEAD):
+                    if expected not in ahead:
+                        ahead[expected] = ask(expected)
+                await asyncio.sleep(0)  # so that they are sent
+                pager.receive(page(document))
+        finally:
+            await _give_up(ahead)
         return pager.result
 
     async def stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo:
@@ -294,6 +325,14 @@ class JetStream:
     async def purge_subject(self, stream: str, subject: str) -> None:
         """Remove all messages with this subject."""
         await self.ask(api.stream_purge(self.prefix, stream, subject))
+
+
+async def _give_up(asked: dict[int, asyncio.Task[JsonObject]]) -> None:
+    """Cancel requests whose answers are not needed."""
+    for task in asked.values():
+        task.cancel()
+    await asyncio.gather(*asked.values(), return_exceptions=True)
+    asked.clear()
 
 
 @asynccontextmanager

@@ -32,15 +32,6 @@ class _Capture:
     def of(cls, stream: StreamBackup) -> _Capture:
         return cls(stream.archive_format, stream.read, stream.captured.begun, stream.captured.ended)
 
-    @property
-    def kind(self) -> tuple[str, str, str] | None:
-        """What captures that are stored once have in common; None for one that read messages."""
-        if self.read is None:
-            return self.archive_format.value, "", ""
-        if self.read.how is not ReadAs.INCREMENT or self.read.extra:
-            return None
-        return self.archive_format.value, self.read.how.value, self.read.why
-
     def to_json(self) -> JsonObject:
         return {
             "archive_format": self.archive_format,
@@ -81,7 +72,7 @@ def captured_as(
             stream,
             archive_format=capture.archive_format,
             read=capture.read,
-            captured=replace(stream.captured, begun=capture.begun, ended=capture.ended),
+            captured=stream.captured.again(capture.begun, capture.ended),
         )
     if captures and all_listed():
         fields.wrong("captures", "without streams that no page lists")
@@ -89,23 +80,32 @@ def captured_as(
 
 def captures_to_json(streams: Sequence[StreamBackup]) -> JsonObject:
     """Return how and when each stream was captured, for `captured_as`."""
-    captures = [_Capture.of(stream) for stream in streams]
-    kinds = [one.kind for one in captures]
+    kinds = [_kind(stream) for stream in streams]
     counted = Counter(kind for kind in kinds if kind is not None)
     common = max(counted, key=lambda kind: (counted[kind], kind), default=None)
-    alike = [one for one, kind in zip(captures, kinds, strict=True) if kind is not None and kind == common]
+    alike = [stream for stream, kind in zip(streams, kinds, strict=True) if kind is not None and kind == common]
     named = [
-        {"stream": stream.name, **one.to_json()}
-        for stream, one, kind in zip(streams, captures, kinds, strict=True)
+        {"stream": stream.name, **_Capture.of(stream).to_json()}
+        for stream, kind in zip(streams, kinds, strict=True)
         if kind is None or kind != common
     ]
     return {"captures": named, "unchanged": _window(alike).to_json() if alike else None}
 
 
-def _window(captures: Sequence[_Capture]) -> _Capture:
-    """Return the capture that has the first begin and the last end. Many begin together, so few times are parsed."""
+def _kind(stream: StreamBackup) -> tuple[str, str, str] | None:
+    """Return what streams have in common whose capture is stored once; None for one of which messages were read."""
+    read = stream.read
+    if read is None:
+        return stream.archive_format.value, "", ""
+    if read.how is not ReadAs.INCREMENT or read.extra:
+        return None
+    return stream.archive_format.value, read.how.value, read.why
+
+
+def _window(streams: Sequence[StreamBackup]) -> _Capture:
+    """Return the capture that has the first begin and the last end. Many have the same, so few times are parsed."""
     return replace(
-        captures[0],
-        begun=min({one.begun for one in captures}, key=parse_time),
-        ended=max({one.ended for one in captures}, key=parse_time),
+        _Capture.of(streams[0]),
+        begun=min({stream.captured.begun for stream in streams}, key=parse_time),
+        ended=max({stream.captured.ended for stream in streams}, key=parse_time),
     )

@@ -21,7 +21,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from threading import Lock
 from typing import Any
@@ -131,8 +131,10 @@ class StreamPages:
             UnsupportedError: it needs a newer tool.
             StoreError: it cannot be read.
         """
+        with self._lock:
+            kept = all(page in self._kept for page in pages)
         read = self._read if broken is None else partial(self._read_if_sound, broken)
-        for streams in in_order([partial(read, page) for page in pages], _THREADS) if pages else ():
+        for streams in map(read, pages) if kept else in_order([partial(read, page) for page in pages], _THREADS):
             yield from streams
 
     def _read_if_sound(
@@ -363,8 +365,12 @@ def _pages_of(streams: Sequence[StreamBackup]) -> Iterator[Sequence[StreamBackup
 def _ends_page(stream: StreamBackup) -> bool:
     entry = _ENTRY_BYTES + _PART_BYTES * (len(parts_of(stream.segments)) + len(stream.consumers))
     bits = max(_ZERO_BITS + 1 - (entry // _ENTRY_BYTES).bit_length(), 0)
-    digest = hashlib.sha256(stream.name.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[-4:], "big") % (1 << bits) == 0
+    return _end_of_digest(stream.name) % (1 << bits) == 0
+
+
+@lru_cache(maxsize=1 << 14)  # `follow` asks for the same names every two seconds
+def _end_of_digest(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[-4:], "big")
 
 
 def _encode(streams: Sequence[StreamBackup]) -> bytes:

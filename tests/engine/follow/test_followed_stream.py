@@ -13,9 +13,10 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.followed_stream import Followed, Look
 from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import TransferError
 from jsbackup.protocol.info import stream_info
-from jsbackup.repository.manifest import ReadAs, Source
+from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.new_backup import StoredStream
@@ -102,6 +103,28 @@ def test_what_came_since_the_last_backup_is_that_of_the_tail() -> None:
             assert await following.messages(reading) == following.stream.present
         assert (await following.read_on()).stream.segments  # and nothing is asked of the server
         await following.stream.peer.silence(0.05)
+
+    play(script)
+
+
+def test_a_stream_at_rest_is_said_not_to_have_been_read() -> None:
+    """However its messages were read before: manifests list each stream that is not described like the others."""
+
+    async def script(following: Following) -> None:
+        tail = await following.begin()
+        assert (entry := following.followed.entry) is not None
+        assert entry.read is not None
+        assert entry.read.how is ReadAs.SNAPSHOT
+        rested = [await following.read_on()]
+        await following.followed.committed(rested[0])
+        await following.followed.close()
+        rested.append(following.followed.at_rest(following.look(5), CREATED) or rested[0])
+        for result in rested:
+            assert result.stream.read == Reading(ReadAs.INCREMENT, UNCHANGED)
+            assert result.stream.archive_format is ArchiveFormat.MESSAGES
+            assert result.stream.segments == entry.segments
+        assert rested[1].stream.captured.ended == CREATED
+        assert tail.first == OLD[-1].sequence
 
     play(script)
 
