@@ -159,6 +159,18 @@ def test_processor_time_is_told_by_thread() -> None:
     assert rows["restore, --verify none"]["encode"] > 0 and rows["restore, --verify none"]["compress"] == 0
 
 
+@pytest.mark.nats
+def test_following_is_measured_by_how_far_it_is_behind() -> None:
+    command = [sys.executable, "-m", "scripts.bench_follow", "--short", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["backups"] > 2 and found["partial"] == 0
+    assert 0 < found["behind, median"] <= found["behind, 99 of 100"] <= found["behind, most"]
+    assert 0 < found["manifest, KiB"] < 64
+    assert found["processor seconds a backup"] > 0 and len(found["MiB in each tenth"]) == 10
+
+
 def test_masks_are_measured_with_both_kernels() -> None:
     command = [sys.executable, "-m", "scripts.bench_masks", "--short", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
