@@ -27,8 +27,9 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.unchanged import has_many
 from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.follow_report import FollowReport
-from jsbackup.engine.follow.followed_stream import Followed, Look
+from jsbackup.engine.follow.followed_stream import Followed
 from jsbackup.engine.follow.held_leases import HeldLease, HeldLeases
+from jsbackup.engine.follow.look import Look
 from jsbackup.engine.follow.poll import Lookout, some_of
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import named_source

@@ -17,20 +17,22 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.consumers_since import consumers_since
+from jsbackup.engine.follow.known_deleted import KnownDeleted
 from jsbackup.engine.follow.left_readers import remove_left_readers
+from jsbackup.engine.follow.look import Look
+from jsbackup.engine.follow.next_entry import AT_REST, FOLLOWED, as_before, followed_on
 from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream
 from jsbackup.engine.read.increment import (
-    UNCHANGED,
     Increment,
     PresentSequences,
     intact_segments,
@@ -46,20 +48,12 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.model import StreamState
-from jsbackup.planning.interrupted.staged import about_leftover
-from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
-from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.protocol.responses import may_pass
 from jsbackup.repository.manifest import (
-    ArchiveFormat,
-    Captured,
-    ConsumerBackup,
-    ReadAs,
-    Reading,
     SegmentRef,
     Source,
     StreamBackup,
-    total_of,
 )
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, ends_of
 from jsbackup.repository.segments import SegmentWriter
@@ -68,32 +62,17 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
 from jsbackup.times import format_time
 
-__all__ = ["Followed", "Look"]
+__all__ = ["Followed"]
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
-_AT_REST = Reading(ReadAs.INCREMENT, UNCHANGED)
 # How long a stream has to be behind its last backup before that is accepted.
 _BELIEVED_SECONDS = 10.0
 # How often a long list of deleted sequences is requested if nothing seems to have changed.
 _ASK_SECONDS = 60.0
 # A tail is closed after this many looks without new messages.
 _IDLE_LOOKS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`, and empty if
-    it has `only_ours`, which was not asked for.
-    """
-
-    info: StreamInfo
-    consumers: Listing[ConsumerInfo] | None
-    at_ns: int
-    silent: bool = False
-    only_ours: bool = False
 
 
 class Followed:
@@ -118,22 +97,20 @@ class Followed:
         self._source = source
         self._backlog = backlog
         incarnation = source.incarnation(info.name, info.created)
-        self._incarnation = incarnation
         self._folder = run.repository.objects.sealing.folder(info.name, incarnation)
         self._tail: Tail | None = None
         self._proved = False  # whether the segments of the entry are known to be in the store
         self._free_of: frozenset[bytes] = frozenset()  # damaged objects that the entry does not name
         self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
         self._asked_ns = 0  # when the server was last asked for all deleted sequences
-        self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
-        self._next: tuple[StreamState, tuple[int, ...]] | None = None
+        self._deleted = KnownDeleted()
         self._behind_since_ns: int | None = None
         self._no_tail = info.config.get("retention", "limits") != "limits"
         self._read_anew = False
         self._idle_looks = 0
         self._tidy = False  # whether leftovers of a killed predecessor were removed
         # Whether the last message was read by a tail, so that the time that the server states is the latest.
-        self._ends_followed = entry is not None and entry.read == _FOLLOWED
+        self._ends_followed = entry is not None and entry.read == FOLLOWED
 
     @property
     def is_read(self) -> bool:
@@ -161,7 +138,7 @@ class Followed:
             return None
         if self._free_of != self._damage or self._is_due(look) or not self._is_as_stored(look.info):
             return None
-        return self._unread(entry, look, now)
+        return as_before(entry, look, now)
 
     async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """Store the stream as it is now. Call `committed` when a manifest names the result.
@@ -181,10 +158,10 @@ class Followed:
             return await self._anew(look, receipts)
         if self._has_lost_tail(look):
             await self.close()
-            self._known = None
+            self._deleted.forget()
         if self._is_as_stored(look.info) and not self._is_due(look):
             await self._rest()
-            return self._unread(self.entry, look, format_time(self._run.clock_ns()))
+            return as_before(self.entry, look, format_time(self._run.clock_ns()))
         self._asked_ns = look.at_ns
         self._idle_looks = 0
         self._refuse_behind(look)
@@ -216,10 +193,10 @@ class Followed:
     async def committed(self, result: StoredStream) -> None:
         """Note that a manifest names the result."""
         self.entry, self._proved = result.stream, True
-        if result.stream.read != _AT_REST:
-            self._ends_followed = result.stream.read == _FOLLOWED
+        if result.stream.read != AT_REST:
+            self._ends_followed = result.stream.read == FOLLOWED
         self._compared = ()
-        self._known, self._next = self._next or self._known, None
+        self._deleted.committed()
         if self._tail is not None:
             self._tail.settle(result.stream.state.last_seq, self._joinable_from(result.stream.segments))
         elif self._read_anew and not self._no_tail and result.stream.segments:
@@ -285,26 +262,6 @@ class Followed:
         if self._idle_looks > _IDLE_LOOKS:
             await self.close()
 
-    def _unread(self, entry: StreamBackup, look: Look, now: str) -> StoredStream:
-        """Return the stream with the same messages as before.
-
-        All that rest are described alike, so that manifests list none of them (`captures.py`).
-        """
-        config = stored_config(look.info.config)
-        consumers, warnings = self._consumers_of(look, look.info)
-        kept = not entry.archive_format.has_messages
-        stream = replace(
-            entry,
-            config=entry.config if config == entry.config else config,
-            state=entry.state if look.info.state == entry.state else look.info.state,
-            consumers=consumers,
-            warnings=warnings,
-            captured=entry.captured.again(format_time(look.at_ns), now),
-            archive_format=entry.archive_format if kept else ArchiveFormat.MESSAGES,
-            read=entry.read if kept else _AT_REST,
-        )
-        return StoredStream(stream, len(entry.segments), 0, incomplete=bool(warnings))
-
     # --- with its tail ---
 
     async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StoredStream | None:
@@ -334,9 +291,10 @@ class Followed:
                     )
                     now = joined.info
                     if now.deleted is not None or not now.state.deleted:
-                        self._next = (now.state, now.deleted or ())
+                        self._deleted.note(now.state, now.deleted or ())
                     segments = await in_thread(self._repository.listed, joined.segments)
-                    return self._described(segments, look, now, reused=joined.reused, stored_bytes=joined.stored_bytes)
+                    stream = followed_on(entry, look, now, segments=segments, ended=format_time(self._run.clock_ns()))
+                    return StoredStream(stream, joined.reused, joined.stored_bytes, incomplete=bool(stream.warnings))
             except (TransferError, NatsTimeout) as error:
                 if attempt == _ATTEMPTS or not self._js.link.connected:
                     raise
@@ -384,14 +342,8 @@ class Followed:
             return replace(info, deleted=())
         if info.deleted is not None:
             return info
-        if self._known is not None and self._tail is not None:
-            then, deleted = self._known
-            present = PresentSequences(then, deleted)
-            gone = present.count(then.first_seq, state.first_seq - 1)
-            if then.first_seq <= state.first_seq <= then.last_seq and (
-                then.messages - gone + state.last_seq - then.last_seq == state.messages
-            ):
-                return replace(info, deleted=tuple(s for s in deleted if s >= state.first_seq))
+        if self._tail is not None and (deleted := self._deleted.at(state)) is not None:
+            return replace(info, deleted=deleted)
         return await describe_stream(self._js, self.name)
 
     # --- without its tail ---
@@ -399,53 +351,13 @@ class Followed:
     async def _anew(self, look: Look, receipts: Receipts) -> StoredStream:
         """Back up the stream as a backup does."""
         await self.close()
-        self._next = None
-        self._known = None
+        self._deleted.forget()
         result = await back_up_stream(
             self._run, self._js, look.info, source=self._source, previous=self.entry, receipts=receipts
         )
         self._behind_since_ns = None
         self._read_anew = True
         return result
-
-    def _described(
-        self,
-        segments: Sequence[SegmentRef],
-        look: Look,
-        info: StreamInfo,
-        *,
-        reused: int,
-        stored_bytes: int,
-    ) -> StoredStream:
-        consumers, warnings = self._consumers_of(look, info)
-        totals = total_of(segments)
-        stream = StreamBackup(
-            name=self.name,
-            incarnation=self._incarnation,
-            config=stored_config(info.config),
-            created=info.created,
-            state=info.state,
-            captured=Captured.of(totals, format_time(look.at_ns), format_time(self._run.clock_ns())),
-            archive_format=ArchiveFormat.MESSAGES,
-            digest=totals.digest,
-            segments=segments,
-            consumers=consumers,
-            warnings=warnings,
-            read=_FOLLOWED,
-        )
-        return StoredStream(stream, reused, stored_bytes, incomplete=bool(warnings))
-
-    def _consumers_of(self, look: Look, info: StreamInfo) -> tuple[tuple[ConsumerBackup, ...], tuple[str, ...]]:
-        """Return the consumers as they are now, and warnings about stream and consumers."""
-        before = self.entry.consumers if self.entry else ()
-        leftover = about_leftover(info.config)
-        if look.silent:
-            return before, (*leftover, "its consumers did not answer in time, and are as they were before")
-        if look.consumers is None:
-            return (), leftover
-        lost = sorted({*look.consumers.missing, *look.consumers.offline})
-        warnings = (f"consumer {name} did not answer; its positions are not known" for name in lost)
-        return consumers_since(before, look.consumers, info), (*leftover, *warnings)
 
 
 @asynccontextmanager

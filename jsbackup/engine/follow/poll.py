@@ -19,7 +19,7 @@ from typing import Any
 from jsbackup.engine.backup.backup import choose_streams
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.unchanged import has_many
-from jsbackup.engine.follow.followed_stream import Look
+from jsbackup.engine.follow.look import Look
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.failure import Failure
