@@ -129,6 +129,14 @@ class Scene:
         live = [seen.key for seen in list_leases(self.store) if seen.is_live(self.now)]
         return [Mode.EXCLUSIVE if key.exclusive else Mode.SHARED for key in live]
 
+    def state(self) -> bytes:
+        """Names what is stored, to the byte."""
+        digest = hashlib.sha256()
+        for key in sorted(info.key for info in self.store.list()):
+            data = self.store.get(key)
+            digest.update(f"{len(key)} {key} {len(data)} ".encode() + data)
+        return digest.digest()
+
     def outlive_leases(self) -> None:
         self.now += DURATION_SECONDS + 1
 
@@ -137,7 +145,7 @@ class Scene:
         repository = self.open_to_read()
         backups = repository.backups()
         for backup in backups:
-            _assert_whole(repository, backup)
+            assert_whole(repository, backup)
         inventory = repository.inventory()
         assert inventory.entries == tuple(_seen(repository, backup).entry for backup in backups)
         assert (inventory.unreadable, inventory.warnings) == ((), ())
@@ -172,9 +180,13 @@ def _seen(repository: Repository, backup: str) -> _Seen:
     return _seen_manifests[stored]
 
 
-def _assert_whole(repository: Repository, backup: str) -> None:
-    """It verifies, message by message. What was found so is not read again as long as every byte is the same."""
+def assert_whole(repository: Repository, backup: str, manifest: Manifest | None = None) -> None:
+    """It verifies, message by message. What was found so is not read again as long as every byte is the same.
+
+    `manifest` is the backup's, where it has just been read.
+    """
     seen = _seen(repository, backup)
+    assert manifest in (None, seen.manifest)
     digest = hashlib.sha256(seen.entry.sha256.encode())
     for key in seen.named:
         digest.update(hashlib.sha256(repository.store.get(key)).digest())
