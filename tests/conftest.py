@@ -49,7 +49,7 @@ if _FAST:
 warm.install()
 s3_models.keep_models()
 
-# Fourteen thousand tests are collected in each process, and stay. Looking through them took a third of the time of
+# Some twelve thousand tests are collected in each process, and stay. Looking through them took a third of the time of
 # collecting them, and as much again later.
 gc.disable()
 
