@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import warm
+from tests.harness import s3_models, warm
 from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
@@ -47,8 +47,9 @@ if _FAST:
     settings.__init__ = _with_few_examples(settings.__init__)  # type: ignore[method-assign]
 
 warm.install()
+s3_models.keep_models()
 
-# Fourteen thousand tests are collected in each process, and stay. Looking through them took a third of the time of
+# Some twelve thousand tests are collected in each process, and stay. Looking through them took a third of the time of
 # collecting them, and as much again later.
 gc.disable()
 

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,24 +113,47 @@ DOORS = {
 }
 
 
-def _files() -> list[Path]:
-    return sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
+# One test looks at all files, and names each one that is wrong: seven hundred tests of one file each take ten times as
+# long as parsing it.
+@cache
+def _files() -> tuple[Path, ...]:
+    return tuple(sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts))
 
 
-def _imports(path: Path) -> set[str]:
-    """Absolute module names that a file imports, wherever in the file."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _used(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Absolute module names that a file imports, wherever in the file, and names of attributes in it."""
+    imports: set[str] = set()
+    attributes: set[str] = set()
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imports |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
             if node.module == "jsbackup":
-                found |= {f"jsbackup.{alias.name}" for alias in node.names}
+                imports |= {f"jsbackup.{alias.name}" for alias in node.names}
             else:
-                found.add(node.module)
-    return found
+                imports.add(node.module)
+        elif isinstance(node, ast.Attribute):
+            attributes.add(node.attr)
+    return frozenset(imports), frozenset(attributes)
+
+
+def _imports(path: Path) -> frozenset[str]:
+    return _used(path)[0]
+
+
+def _attributes(path: Path) -> frozenset[str]:
+    return _used(path)[1]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def _layer(path: Path) -> str:
@@ -140,36 +164,35 @@ def test_every_package_has_a_place_in_the_table() -> None:
     assert {_layer(path) for path in _files()} <= set(LAYERS)
 
 
-@pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_follow_the_table(path: Path) -> None:
+def test_imports_follow_the_table() -> None:
+    assert [wrong for path in _files() for wrong in _wrong_imports(path)] == []
+
+
+def _wrong_imports(path: Path) -> Iterator[str]:
     layer = _layer(path)
     inner, outer = LAYERS[layer]
     for name in sorted(_imports(path)):
         top, _, rest = name.partition(".")
         if top == "jsbackup":
             target = rest.split(".")[0]
-            if target in ("", "__version__"):
-                continue
-            assert target == layer or target in inner, f"{layer} must not import {name}"
+            if target not in ("", "__version__", layer, *inner):
+                yield f"{_name(path)}: {layer} must not import {name}"
         elif top not in sys.stdlib_module_names:
             doors = DOORS.get(top)
-            if doors is not None:
-                assert path.relative_to(ROOT).as_posix() in doors, f"{name} is imported in {doors} only"
-            else:
-                assert top in outer, f"{layer} must not import {name}"
+            if doors is None and top not in outer:
+                yield f"{_name(path)}: {layer} must not import {name}"
+            elif doors is not None and _name(path) not in doors:
+                yield f"{_name(path)}: {name} is imported in {doors} only"
 
 
-@pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_only_what_waits_for_servers_is_asynchronous(path: Path) -> None:
-    if _layer(path) not in ("engine", "putting_back", "api", "cli"):
-        assert "asyncio" not in _imports(path)
+def test_only_what_waits_for_servers_is_asynchronous() -> None:
+    others = [path for path in _files() if _layer(path) not in ("engine", "putting_back", "api", "cli")]
+    assert [_name(path) for path in others if "asyncio" in _imports(path)] == []
 
 
-@pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_environment_is_read_in_config_only(path: Path) -> None:
-    if _layer(path) != "config":
-        attributes = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
-        assert not attributes & {"environ", "getenv"}
+def test_the_environment_is_read_in_config_only() -> None:
+    others = [path for path in _files() if _layer(path) != "config"]
+    assert [_name(path) for path in others if not _attributes(path).isdisjoint({"environ", "getenv"})] == []
 
 
 # --- rooms ---
@@ -184,7 +207,7 @@ def _floors() -> list[Path]:
 
 @pytest.mark.parametrize("floor", _floors(), ids=lambda p: str(p.relative_to(ROOT.parent)))
 def test_a_package_says_what_it_is_for_and_is_no_crowd(floor: Path) -> None:
-    assert ast.get_docstring(ast.parse((floor / "__init__.py").read_text()))
+    assert ast.get_docstring(_parsed(floor / "__init__.py"))
     assert len([path for path in floor.glob("*.py") if path.name != "__init__.py"]) <= MOST_ON_A_FLOOR
 
 
@@ -203,7 +226,7 @@ def test_a_public_class_has_its_name_alone() -> None:
     where: dict[str, list[str]] = {}
     for path in _files():
         if path.name != "_kernels_py.py":  # the twin of the compiled kernel
-            for node in ast.parse(path.read_text()).body:
+            for node in _parsed(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     where.setdefault(node.name, []).append(_module(path))
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
@@ -249,7 +272,7 @@ def _module(path: Path) -> str:
 
 def _imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
     found: set[str] = set()
-    for node in _nodes_that_run(ast.parse(path.read_text())):
+    for node in _nodes_that_run(_parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -62,20 +62,21 @@ def decode_text(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError("not UTF-8") from error
-    if text.count("{") + text.count("[") > MAX_TEXT_DEPTH and _depth(text) > MAX_TEXT_DEPTH:
+    if text.count("{") + text.count("[") > MAX_TEXT_DEPTH and _is_too_deep(text):
         raise FormatError(f"nested deeper than {MAX_TEXT_DEPTH} levels")
     return text
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
+def _is_too_deep(text: str) -> bool:
+    depth = 0
     for match in _BRACKET.finditer(text):
         if match[0] in ("{", "["):
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > MAX_TEXT_DEPTH:
+                return True
         elif match[0] in ("}", "]"):
             depth -= 1
-    return deepest
+    return False
 
 
 def find_spans(text: str, steps: tuple[Step, ...], most: int = MAX_VALUES) -> list[tuple[int, int]]:

@@ -201,18 +201,24 @@ class Wire:
 
     async def _receive(self, until: int) -> None:
         await self._writer.drain()
-        while self._taken + len(self._replies) < until:
-            line = await asyncio.wait_for(self._reader.readline(), self._patience_seconds)
-            words = line.split()
-            if not line or words[0] == b"-ERR":
-                raise ConnectionError(line.decode() or "closed by the server")
-            if words[0] == b"PING":
-                self._writer.write(b"PONG\r\n")
-            elif words[0] in (b"MSG", b"HMSG"):
-                body = await asyncio.wait_for(self._reader.readexactly(int(words[-1]) + 2), self._patience_seconds)
-                header_size = int(words[-2]) if words[0] == b"HMSG" else 0
-                number = int(words[1].rpartition(b".")[2])
-                self._replies[number] = Reply(body[:header_size], body[header_size:-2])
+        if self._taken + len(self._replies) >= until:
+            return
+        now = asyncio.get_running_loop().time
+        # One limit, put off with each reply: `wait_for` makes a task of each line.
+        async with asyncio.timeout(self._patience_seconds) as limit:
+            while self._taken + len(self._replies) < until:
+                line = await self._reader.readline()
+                words = line.split()
+                if not line or words[0] == b"-ERR":
+                    raise ConnectionError(line.decode() or "closed by the server")
+                if words[0] == b"PING":
+                    self._writer.write(b"PONG\r\n")
+                elif words[0] in (b"MSG", b"HMSG"):
+                    body = await self._reader.readexactly(int(words[-1]) + 2)
+                    header_size = int(words[-2]) if words[0] == b"HMSG" else 0
+                    number = int(words[1].rpartition(b".")[2])
+                    self._replies[number] = Reply(body[:header_size], body[header_size:-2])
+                    limit.reschedule(now() + self._patience_seconds)
 
     async def close(self) -> None:
         self._writer.close()

@@ -20,12 +20,15 @@ from tests.harness.api import PATIENCE_SECONDS, Wire, creds_of
 from tests.harness.awkward_bench import BUILDERS, Bench, Builder, Storage, StreamSpec
 from tests.harness.servers import version_tuple
 
-__all__ = ["BUILDERS", "COPIES", "StreamSpec", "fill", "keys"]
+__all__ = ["BUILDERS", "COPIES", "LARGE", "StreamSpec", "fill", "keys"]
 
 _MODULES = (awkward_configs, awkward_consumers, awkward_messages)
 
 # Streams that copy others: made after them.
 COPIES = {"MIRROR": ("ORIGIN",), "MIRROR_PART": ("ORIGIN",), "SOURCES": ("ORIGIN", "PER_SUBJECT_5")}
+
+# Nearly all of the bytes, and two thirds of the messages: for tests of what becomes of messages and blocks.
+LARGE = frozenset({"BIG", "BIG_HEADLESS", "BIG_TAILLESS", "COMPRESSED"})
 
 # What is published in the moment when a stream's leader changes is never answered: `filled` makes the streams again.
 _ANSWERED_IN_CLUSTER_SECONDS = 20

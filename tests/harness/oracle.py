@@ -7,7 +7,6 @@ module, each with its reason, and nothing else is left out.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import calendar
 import hashlib
@@ -19,7 +18,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from tests.harness.api import JSON, PATIENCE_SECONDS, Wire, call, creds_of, paged
+from tests.harness.api import JSON, Reply, Wire, call, creds_of, paged
 
 # Requests under way at once while reading a stream.
 _PIPELINE = 200
@@ -95,10 +94,17 @@ async def observe(
 ) -> dict[str, ObservedStream]:
     """Reads these streams (all of the account without `streams`) as a whole. Raises Refused where one is not there."""
     names = sorted(await paged(nc, "STREAM.NAMES", "streams", prefix=prefix)) if streams is None else streams
-    return {name: await _observe_stream(nc, name, prefix) for name in names}
+    if nc.connected_url is None:
+        raise ValueError("the connection is not open")
+    # Streams have thousands of messages, and each request of nats-py makes a future, a timer and a task.
+    wire = await Wire.open(nc.connected_url.geturl(), creds=creds_of(nc))
+    try:
+        return {name: await _observe_stream(nc, wire, name, prefix) for name in names}
+    finally:
+        await wire.close()
 
 
-async def _observe_stream(nc: Client, name: str, prefix: str) -> ObservedStream:
+async def _observe_stream(nc: Client, wire: Wire, name: str, prefix: str) -> ObservedStream:
     asked = {"deleted_details": True, "subjects_filter": ">"}
     info = await call(nc, f"STREAM.INFO.{name}", asked, prefix=prefix)
     state = _plain_state(info["state"])
@@ -111,19 +117,17 @@ async def _observe_stream(nc: Client, name: str, prefix: str) -> ObservedStream:
     sequences = range(first, last + 1)
     for start in range(0, len(sequences), _PIPELINE):
         part = sequences[start : start + _PIPELINE]
-        for sequence, message in zip(
-            part, await asyncio.gather(*(_message(nc, name, sequence, prefix) for sequence in part)), strict=True
-        ):
+        for sequence, message in zip(part, await _messages(wire, name, part, prefix), strict=True):
             if message is None and sequence not in deleted:
                 # Servers with encrypted stores deny a message now and then that is asked for while they load its block
                 # for another request (2.12.8: one in 300 times). The next answer is right.
-                message = await _message(nc, name, sequence, prefix)
+                (message,) = await _messages(wire, name, [sequence], prefix)
             if message is None:
                 missing.append(sequence)
             else:
                 messages.append(message)
     if info["config"].get("allow_direct"):
-        messages = [await _with_exact_subject(nc, name, message, prefix) for message in messages]
+        messages = [await _with_exact_subject(wire, name, message, prefix) for message in messages]
     consumers = {one["name"]: one for one in await paged(nc, f"CONSUMER.LIST.{name}", "consumers", prefix=prefix)}
     return ObservedStream(
         name=name,
@@ -145,9 +149,16 @@ def _plain_state(state: JSON) -> JSON:
     return {**state, "first_seq": max(state["first_seq"], 1), "deleted": deleted, "num_deleted": len(deleted)}
 
 
-async def _message(nc: Client, stream: str, sequence: int, prefix: str) -> ObservedMessage | None:
-    request = json.dumps({"seq": sequence}).encode()
-    reply = await nc.request(f"{prefix}.STREAM.MSG.GET.{stream}", request, timeout=PATIENCE_SECONDS)
+async def _messages(wire: Wire, stream: str, sequences: Sequence[int], prefix: str) -> list[ObservedMessage | None]:
+    for sequence in sequences:
+        await wire.send(f"{prefix}.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % sequence)
+    replies = await wire.replies()
+    return [_message(stream, sequence, reply) for sequence, reply in zip(sequences, replies, strict=True)]
+
+
+def _message(stream: str, sequence: int, reply: Reply) -> ObservedMessage | None:
+    if not reply.data:
+        raise RuntimeError(f"reading {stream} {sequence}: {reply.header_block!r}")
     answer = json.loads(reply.data)
     if error := answer.get("error"):
         if error.get("err_code") == NO_MESSAGE:
@@ -166,14 +177,12 @@ async def _message(nc: Client, stream: str, sequence: int, prefix: str) -> Obser
     )
 
 
-async def _with_exact_subject(nc: Client, stream: str, message: ObservedMessage, prefix: str) -> ObservedMessage:
+async def _with_exact_subject(wire: Wire, stream: str, message: ObservedMessage, prefix: str) -> ObservedMessage:
     # JSON replaces bytes that are not UTF-8; a direct get carries the subject's own bytes in a header.
-    if "\ufffd" not in message.subject.decode() or nc.connected_url is None:
+    if "\ufffd" not in message.subject.decode():
         return message
-    wire = await Wire.open(nc.connected_url.geturl(), creds=creds_of(nc))
     await wire.send(f"{prefix}.DIRECT.GET.{stream}", json.dumps({"seq": message.sequence}).encode())
     (reply,) = await wire.replies()
-    await wire.close()
     # The server's own lines come after the message's.
     subject = reply.header_block.rpartition(b"\r\nNats-Subject: ")[2].partition(b"\r\n")[0]
     return ObservedMessage(message.sequence, message.time_ns, subject, message.header_block, message.data)

@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.harness import s3_models
+
 __all__ = ["install"]
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -172,6 +174,8 @@ def _import_all() -> None:
             importlib.import_module(found.name)
     for name in _LIBRARIES:
         importlib.import_module(name)
+    s3_models.keep_models()
+    s3_models.read_models()
 
 
 def _fork_orphan(calls: socket.socket) -> int:

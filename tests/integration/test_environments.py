@@ -16,6 +16,7 @@ from jsbackup.cli.main import run
 from jsbackup.errors import UnknownArchiveFormat
 from jsbackup.formats.archive.archive import ArchiveDecoder
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
+from tests.harness.awkward import LARGE, keys
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
 from tests.harness.oracle import compare
@@ -123,7 +124,8 @@ def test_streams_that_are_there_are_refused_left_alone_or_replaced_as_one_says(
     version: str, nats_server: Start, tmp_path: Path
 ) -> None:
     server = nats_server(version)
-    before = filled(server.url, version)
+    # Large ones are read seven times here, and are refused or replaced as others are.
+    before = filled(server.url, version, [key for key in keys(version) if key not in LARGE])
     back_up(server.url, tmp_path / "repo")
     _ask(server.url, "STREAM.PURGE.GAPS")
     _ask(server.url, "STREAM.DELETE.WORKQUEUE")

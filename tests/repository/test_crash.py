@@ -145,7 +145,21 @@ def segments_of(scene: Scene) -> set[str]:
 
 
 def assert_prunes_exactly(scene: Scene) -> None:
-    """Not before the leases of the dead have ended; and then all that nobody names."""
+    """Not before the leases of the dead have ended; and then all that nobody names. The scene stays as it is.
+
+    Commands that were stopped at different operations and run again often end in the same state.
+    """
+    state = scene.state()
+    if state not in _pruned:
+        _assert_prunes_exactly(scene.copy())
+        _pruned.add(state)
+
+
+_pruned: set[bytes] = set()
+
+
+def _assert_prunes_exactly(scene: Scene) -> None:
+    backups = backups_in(scene)
     before, named = scene.content(), scene.named()
     if scene.live_leases() and before > named:
         with pytest.raises(RepositoryLocked):
@@ -161,6 +175,7 @@ def assert_prunes_exactly(scene: Scene) -> None:
         ObjectKind.PROBE,
         ObjectKind.RECEIPT,
     }
+    assert backups_in(scene) == backups
 
 
 def again(scene: Scene, command: Command, *, deletes: bool) -> None:
@@ -209,7 +224,6 @@ def test_stopped_at_any_operation_it_harms_nothing_and_a_rerun_succeeds(name: st
         elif there == was:  # nobody can tell what is in objects of which no receipt has come
             assert len(segments_of(scene)) <= len(segments_of(whole)) + 1
         assert_prunes_exactly(scene)
-        backups_in(scene)
 
 
 @pytest.mark.usefixtures("few")
@@ -294,7 +308,6 @@ def test_a_copy_stopped_at_any_operation_leaves_whole_backups_and_is_finished_by
             assert backups_in(target) == becomes
             assert_prunes_exactly(target)
             assert_prunes_exactly(source)
-            assert backups_in(target) == becomes
 
 
 # --- one after the other, and all of them at any time ---
@@ -324,7 +337,6 @@ def test_whatever_is_stopped_whenever_and_however_often(kind: str) -> None:
     scene.outlive_leases()
     back_up(scene, scene.store, (end - 30, end))
     assert_prunes_exactly(scene)
-    backups_in(scene)
 
 
 # --- other ways to go wrong ---

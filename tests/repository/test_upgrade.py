@@ -16,7 +16,6 @@ import pytest
 from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UnsupportedError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout, manifest_json
-from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.descriptor import decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.keep.forget import plan_by_ids, remove_decided
@@ -28,7 +27,7 @@ from jsbackup.repository.write.copying import CopyReport, copy_backups
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, make_repository, store_backup
-from tests.harness.history import Scene, initialise
+from tests.harness.history import Scene, assert_whole, initialise
 from tests.harness.stores import Fault, FaultStore, Killed
 
 DATA = Path(__file__).parents[1] / "data"
@@ -51,7 +50,7 @@ def assert_sound(scene: Scene, backups: list[str]) -> None:
     repository = scene.open_to_read()
     assert repository.backups() == backups
     for backup in backups:
-        assert list(verify_backup(repository.objects, repository.manifest(backup), Level.DATA)) == []
+        assert_whole(repository, backup, repository.manifest(backup))
 
 
 def pages_in(store: Store) -> set[str]:
@@ -123,6 +122,7 @@ def test_backups_of_both_formats_are_copied(scene: Scene, kind: str) -> None:
 def test_an_upgrade_stopped_at_any_operation_is_done_or_not(scene: Scene, fault: Fault) -> None:
     watched = FaultStore(scene.copy().store)
     scene.open(watched).upgrade("jsbackup tests")
+    continued = set()
     for at in range(1, len(watched.log) + 1):
         there = scene.copy()
         with suppress(StoreError, Killed):
@@ -130,6 +130,9 @@ def test_an_upgrade_stopped_at_any_operation_is_done_or_not(scene: Scene, fault:
         assert_sound(there, OLD)
         there.open().upgrade("jsbackup tests")
         assert there.open().descriptor.pages
+        if (state := there.state()) in continued:
+            continue
+        continued.add(state)
         store_backup(there.open(), NEW[0], count=1200)
         assert format_of(there, NEW[0])
         assert_sound(there, [*OLD, NEW[0]])

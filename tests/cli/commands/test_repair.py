@@ -41,7 +41,7 @@ def test_a_page_of_streams_is_repaired_from_a_copy(
     scene = Scene(kind)
     initialise(scene, scene.store)
     repository = scene.open()
-    repository.commit(manifest_of([store_stream(repository.objects, "A", some_messages(40, 100)), *many_streams()]))
+    repository.commit(manifest_of([store_stream(repository.objects, "A", some_messages(40, 100)), *many_streams(150)]))
     for name in ("repo", "copy"):
         for info in scene.store.list():
             (tmp_path / name / info.key).parent.mkdir(parents=True, exist_ok=True)

@@ -53,8 +53,8 @@ def damage(path: Path, how: str) -> None:
 
 
 def plain(typed: Type, folder: Path) -> Place:
+    folder.mkdir(parents=True)
     repo = folder / "repo"
-    repo.parent.mkdir(exist_ok=True)
     make_repository(LocalStore(repo))
     for backup in (FIRST, SECOND):
         store_backup(Repository.open(LocalStore(repo)), backup)
@@ -63,23 +63,41 @@ def plain(typed: Type, folder: Path) -> Place:
     return place
 
 
-@pytest.fixture
-def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path) -> Place:
-    if (kind := getattr(request, "param", "plain")) == "plain":
-        return plain(typed, tmp_path)
-    # The same, signed, through an import of what the plain one exports.
-    from_plain = plain(typed, tmp_path / "plain")
-    out = tmp_path / "out"
-    line = ("export", FIRST, "orders", "--format", "nats-cli", "--output", out)
-    assert typed(*line, "-r", from_plain.repo).code == 0
-    keys = ("--writer-key", tmp_path / "writer.key")
-    made = Place(typed, tmp_path / "repo", tmp_path / "copy", keys)
+def with_keys(typed: Type, folder: Path, kind: str, nats_cli_folder: Path) -> Place:
+    """The same, signed, through an import of what the plain one exports."""
+    keys = ("--writer-key", folder / "writer.key")
+    made = Place(typed, folder / "repo", folder / "copy", keys)
     how = ("--sign",) if kind == "signed" else ("--encrypt-to", RECIPIENT)
     assert typed("init", *how, *keys, "-r", made.repo).code == 0
     for _ in range(2):
-        assert typed("import", out, "-r", made.repo, *keys).code == 0
+        assert typed("import", nats_cli_folder, "-r", made.repo, *keys).code == 0
     assert typed("copy", "--to-repo", made.copy, "-r", made.repo, *keys).code == 0
     return made
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each kind, made when the first test asks for it."""
+    return tmp_path_factory.mktemp("places")
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path, places: Path) -> Place:
+    kind = getattr(request, "param", "plain")
+    folder = places / kind
+    if not folder.exists():
+        if kind == "plain":
+            plain(typed, folder)
+        else:
+            out = folder / "out"
+            from_plain = plain(typed, folder / "plain")
+            line = ("export", FIRST, "orders", "--format", "nats-cli", "--output", out)
+            assert typed(*line, "-r", from_plain.repo).code == 0
+            with_keys(typed, folder, kind, out)
+    for name in ("repo", "copy"):
+        shutil.copytree(folder / name, tmp_path / name)
+    keys = () if kind == "plain" else ("--writer-key", folder / "writer.key")
+    return Place(typed, tmp_path / "repo", tmp_path / "copy", keys)
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)

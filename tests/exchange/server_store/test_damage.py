@@ -82,11 +82,31 @@ def _check(made: MadeStore, imported: Imported, name: str, *, index: bool = True
     return lost
 
 
-def _others_are_whole(made: MadeStore, imported: Imported, damaged: str) -> None:
-    for name in STREAMS:
-        if name != damaged:
-            assert not _check(made, imported, name)
-            assert not imported.stream(name).warnings
+def _imports(
+    made: MadeStore, copy: Path, name: str, path: Path, seed: int = 1, **options: Any
+) -> Iterator[tuple[Damage, Imported]]:
+    """Damage a file of a stream in each way, and import it. The other streams are whole.
+
+    Two of three times they are elsewhere meanwhile: streams are imported one by one.
+    """
+    others = [one for one in STREAMS if one != name]
+    elsewhere = copy.parents[1] / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    for number, damage in enumerate(damages(path.read_bytes(), seed)):
+        restore = applied(path, damage)
+        together = number % 3 == 0
+        for one in others:
+            if not together:
+                (copy / one).rename(elsewhere / one)
+        imported = import_folder(copy.parent, made.keys, **options)
+        for one in others:
+            if together:
+                assert not _check(made, imported, one)
+                assert not imported.stream(one).warnings
+            else:
+                (elsewhere / one).rename(copy / one)
+        restore()
+        yield damage, imported
 
 
 def test_an_undamaged_store_comes_back_as_it_was(made: MadeStore) -> None:
@@ -113,6 +133,7 @@ def test_an_undamaged_store_comes_back_as_it_was(made: MadeStore) -> None:
     assert len(worker.state.pending) == info["num_ack_pending"] > 0
 
 
+@at_ends
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_block_costs_no_more_than_its_damaged_records(made: MadeStore, copy: Path, name: str) -> None:
     files = _block_files(copy / name)
@@ -122,13 +143,9 @@ def test_a_damaged_block_costs_no_more_than_its_damaged_records(made: MadeStore,
         number = int(path.name[:-4])
         records = records_in(copy / name, number, made.keys)
         whole = path.read_bytes()
-        for damage in damages(whole, seed):
+        for damage, imported in _imports(made, copy, name, path, seed):
             end = file != files[-1] or damage.lost.stop <= len(whole) - 8
-            restore = applied(path, damage)
-            imported = import_folder(copy.parent, made.keys)
-            restore()
             lost = _check(made, imported, name, end=end)
-            _others_are_whole(made, imported, name)
             _assert_only_touched(damage, records, lost, made.held[name])
             stream = imported.stream(name)
             assert imported.partial, (file, damage.name)
@@ -154,15 +171,11 @@ def test_a_damaged_key_of_a_block_costs_that_block(made: MadeStore, copy: Path, 
     for seed, file in enumerate(_block_files(copy / name)):
         path = copy / name / file.replace(".blk", ".key")
         held_in_it = _held_in(made, copy / name, int(path.name[:-4]))
-        for damage in damages(path.read_bytes(), seed):
-            restore = applied(path, damage)
-            imported = import_folder(copy.parent, made.keys)
-            restore()
+        for _, imported in _imports(made, copy, name, path, seed):
             lost = _check(made, imported, name, end=file != _block_files(copy / name)[-1])
             assert lost == held_in_it or held_in_it is None
             assert imported.partial
             assert any(f"msgs/{path.name}" in warning for warning in imported.stream(name).warnings)
-            _others_are_whole(made, imported, name)
 
 
 def _held_in(made: MadeStore, path: Path, number: int) -> set[int] | None:
@@ -174,14 +187,10 @@ def _held_in(made: MadeStore, path: Path, number: int) -> set[int] | None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, copy: Path, name: str) -> None:
     path = copy / name / "msgs" / "index.db"
-    for damage in damages(path.read_bytes()):
-        restore = applied(path, damage)
-        imported = import_folder(copy.parent, made.keys)
-        restore()
+    for damage, imported in _imports(made, copy, name, path):
         assert not _check(made, imported, name, index=False)
         assert imported.partial
         assert any("msgs/index.db" in warning for warning in imported.stream(name).warnings), damage.name
-        _others_are_whole(made, imported, name)
 
 
 @at_ends
@@ -189,10 +198,7 @@ def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_configuration_costs_no_message(made: MadeStore, copy: Path, name: str, file: str) -> None:
     path = copy / name / file
-    for damage in damages(path.read_bytes()):
-        restore = applied(path, damage)
-        imported = import_folder(copy.parent, made.keys)
-        restore()
+    for damage, imported in _imports(made, copy, name, path):
         assert not _check(made, imported, name)
         stream, held = imported.stream(name), made.held[name]
         assert imported.partial
@@ -204,7 +210,6 @@ def test_a_damaged_configuration_costs_no_message(made: MadeStore, copy: Path, n
         elif any("lost" in warning for warning in stream.warnings):
             subjects = {one.subject.decode() for one in held.messages}
             assert stream.config["subjects"] == (["$KV.settings.>"] if name.startswith("KV") else sorted(subjects))
-        _others_are_whole(made, imported, name)
 
 
 @at_ends
@@ -214,16 +219,12 @@ def test_a_damaged_key_of_a_stream_costs_its_configuration_and_index(made: MadeS
         assert not list(copy.rglob("*.key"))
         return
     path = copy / name / "meta.key"
-    for damage in damages(path.read_bytes()):
-        restore = applied(path, damage)
-        imported = import_folder(copy.parent, made.keys, configs={name: made.held[name].config})
-        restore()
+    for _, imported in _imports(made, copy, name, path, configs={name: made.held[name].config}):
         assert not _check(made, imported, name, index=False)
         stream = imported.stream(name)
         assert imported.partial and stream.config == made.held[name].config
         assert any("meta.key" in warning for warning in stream.warnings)
         assert "its configuration is lost; this one is from --stream-config" in stream.warnings
-        _others_are_whole(made, imported, name)
 
 
 @at_ends
@@ -234,10 +235,7 @@ def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, c
         assert not path.exists()
         return
     whole = {one.name: one for one in import_folder(copy.parent, made.keys).stream("ORDERS").consumers}
-    for damage in damages(path.read_bytes()):
-        restore = applied(path, damage)
-        imported = import_folder(copy.parent, made.keys)
-        restore()
+    for _, imported in _imports(made, copy, "ORDERS", path):
         assert not _check(made, imported, "ORDERS")
         stream = imported.stream("ORDERS")
         found = {one.name: one for one in stream.consumers}
@@ -251,7 +249,6 @@ def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, c
             assert reported and "o.dat" in found["worker"].reason
         elif made.keys:
             assert found["worker"].state == whole["worker"].state
-        _others_are_whole(made, imported, "ORDERS")
 
 
 def test_several_damages_at_once_are_all_told(made: MadeStore, copy: Path) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 
 import jsonschema
@@ -44,7 +45,7 @@ from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, INCARNATION, SECOND, make_repository, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
-from tests.harness.damage import DAMAGES
+from tests.harness.damage import DAMAGES, put_instead
 from tests.harness.history import KINDS, Scene, initialise
 from tests.harness.many_streams import MANY, manifest_of, many_streams, pages_in, small_stream
 
@@ -54,6 +55,23 @@ def scene(request: pytest.FixtureRequest) -> Scene:
     scene = Scene(request.param)
     initialise(scene, scene.store)
     return scene
+
+
+FEW = 150  # in some pages
+
+
+@cache
+def _committed(kind: str) -> Scene:
+    scene = Scene(kind)
+    initialise(scene, scene.store)
+    scene.open().commit(manifest_of(many_streams(FEW)))
+    return scene
+
+
+@pytest.fixture(params=KINDS)
+def committed(request: pytest.FixtureRequest) -> Scene:
+    """With a backup of a few streams in pages, which is made once for each kind."""
+    return _committed(request.param).copy()
 
 
 def same_but_times(streams: Sequence[StreamBackup]) -> list[StreamBackup]:
@@ -247,27 +265,20 @@ def test_verify_lists_the_folders_of_many_streams_at_once_and_finds_what_is_miss
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damage_to_a_page_is_an_error_that_names_it(scene: Scene, damage: Callable[[bytes], bytes | None]) -> None:
-    scene.open().commit(manifest_of(many_streams()))
-    key = min(pages_in(scene.store))
-    data = scene.store.get(key)
-    scene.store.delete(key)
-    changed = damage(data)
-    if changed is not None:
-        scene.store.put(key, changed)
+def test_damage_to_a_page_is_an_error_that_names_it(committed: Scene, damage: Callable[[bytes], bytes | None]) -> None:
+    assert len(pages_in(committed.store)) > 2
+    key = min(pages_in(committed.store))
+    put_instead(committed.store, key, damage(committed.store.get(key)))
     with pytest.raises(IntegrityError, match=layout.replaced_key(key).split("/")[1][:20]):
-        scene.open().manifest(FIRST)
+        committed.open().manifest(FIRST)
 
 
-def test_a_damaged_page_is_stored_beside_by_the_next_backup(scene: Scene) -> None:
-    scene.open().commit(manifest_of(many_streams()))
-    key = min(pages_in(scene.store))
-    scene.store.delete(key)
-    scene.store.put(key, b"damaged")
-    scene.open().commit(manifest_of(many_streams(), SECOND))
-    assert len(scene.open().manifest(SECOND).streams) == MANY
+def test_a_damaged_page_is_stored_beside_by_the_next_backup(committed: Scene) -> None:
+    put_instead(committed.store, min(pages_in(committed.store)), b"damaged")
+    committed.open().commit(manifest_of(many_streams(FEW), SECOND))
+    assert len(committed.open().manifest(SECOND).streams) == FEW
     with pytest.raises(IntegrityError):
-        scene.open().manifest(FIRST)
+        committed.open().manifest(FIRST)
 
 
 def _replicas() -> Iterator[tuple[str, str]]:
@@ -280,7 +291,7 @@ def test_a_copy_has_the_same_streams(kind: str, other: str) -> None:
     for one in (ours, theirs):
         initialise(one, one.store)
     source = ours.open()
-    source.commit(manifest_of([store_stream(source.objects, "A", some_messages(40, 100)), *many_streams()]))
+    source.commit(manifest_of([store_stream(source.objects, "A", some_messages(40, 100)), *many_streams(FEW)]))
     streams = list(source.manifest(FIRST).streams)
     streams[9] = small_stream(8, limit=77)
     source.commit(manifest_of(streams, SECOND))
@@ -373,20 +384,16 @@ def test_a_process_that_stores_for_days_stores_a_page_again_that_was_found_damag
 ) -> None:
     """It knows what the page lists, and would name it for ever."""
     repository = scene.open()
-    repository.commit(manifest_of(many_streams()))
+    repository.commit(manifest_of(many_streams(FEW)))
     streams = repository.manifest(FIRST).streams
     key = min(pages_in(scene.store))
-    data, changed = scene.store.get(key), damage(scene.store.get(key))
-    scene.store.delete(key)
-    if changed is not None:
-        scene.store.put(key, changed)
-    assert data != changed
+    put_instead(scene.store, key, damage(scene.store.get(key)))
     verify_and_record(scene, FIRST)
     repository.look_for_damage()
     for number in range(2, 5):
         backup = f"20261121T01460{number}Z-000002"
         repository.commit(manifest_of(streams, backup))
-        assert len(scene.open().manifest(backup).streams) == MANY
+        assert len(scene.open().manifest(backup).streams) == FEW
 
 
 def verify_and_record(scene: Scene, backup: str) -> None:
@@ -414,13 +421,13 @@ def verify_and_record(scene: Scene, backup: str) -> None:
 def test_a_process_that_stores_for_days_notices_pages_that_are_gone(scene: Scene) -> None:
     """Without `verify`: now and then it looks which pages there are."""
     repository = scene.open()
-    repository.commit(manifest_of(many_streams()))
+    repository.commit(manifest_of(many_streams(FEW)))
     streams = repository.manifest(FIRST).streams
     scene.store.delete(min(pages_in(scene.store)))
     for number in range(stream_pages.LOOK_EVERY + 1):
         backup = f"20261121T02{number // 60:02}{number % 60:02}Z-000002"
         repository.commit(manifest_of(streams, backup))
-    assert len(scene.open().manifest(backup).streams) == MANY
+    assert len(scene.open().manifest(backup).streams) == FEW
 
 
 def test_a_process_that_stores_for_days_keeps_the_streams_of_its_newest_backup_only() -> None:
