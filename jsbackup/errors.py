@@ -1,6 +1,7 @@
 """All errors that jsbackup raises on purpose, with their exit codes.
 
     JsBackupError                          1  failed
+    ├── ExecutorsLost                         a cluster of Spark has no executor any more
     ├── UsageError                         2  usage or configuration
     │   └── NothingChosen                         no stream of the account is what the options name
     ├── IncompleteError                    3  finished, but something is missing
@@ -41,6 +42,7 @@ from typing import Any, Self, TypeVar
 __all__ = [
     "ApiError",
     "DigestMismatch",
+    "ExecutorsLost",
     "FormatError",
     "IncompleteError",
     "IntegrityError",
@@ -122,6 +124,10 @@ def _restored(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
     error = kind.__new__(kind, *args)
     vars(error).update(state)
     return error
+
+
+class ExecutorsLost(JsBackupError):
+    """Another attempt at what failed would fail with it, too."""
 
 
 class UsageError(JsBackupError):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
-from jsbackup.errors import UsageError
+from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import is_subject
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.pub_ack import PubAck
 from jsbackup.putting_back.headers import MAX_HEADER_BYTES, block_of_new, message_id, reason_against_new
 from jsbackup.transforms.subjects import is_pattern, matcher
 
@@ -23,8 +24,9 @@ __all__ = [
     "MESSAGE_ID",
     "NewMessage",
     "NewRow",
+    "RowOrder",
+    "RowRules",
     "RowTarget",
-    "TakenSubjects",
     "WriteId",
     "WrittenRows",
     "as_message",
@@ -163,6 +165,56 @@ class TakenSubjects:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What a stream and its server take. Limits are in bytes, headers included, 0 if there are none."""
+
+    subjects: TakenSubjects
+    allows_ttl: bool
+    max_msg_size: int
+    max_payload: int
+
+    @classmethod
+    def of(cls, info: StreamInfo, max_payload: int) -> Self:
+        limit, allows_ttl = info.config.get("max_msg_size"), bool(info.config.get("allow_msg_ttl"))
+        subjects = TakenSubjects(info.name, info.config)
+        return cls(subjects, allows_ttl, limit if isinstance(limit, int) and limit > 0 else 0, max_payload)
+
+    def too_large(self, size: int) -> str:
+        """Return why a message of so many bytes is not taken; "" if it is."""
+        for name, limit in (("max_msg_size of the stream", self.max_msg_size), ("max_payload", self.max_payload)):
+            if 0 < limit < size:
+                return f"it has {size:,} bytes with its headers, and at most {limit:,} are taken ({name})"
+        return ""
+
+
+class RowOrder:
+    """Checks that sequences rise with rows; those of earlier messages with an id of their own may be anywhere."""
+
+    def __init__(self, target: RowTarget, partition: int) -> None:
+        self._target = target
+        self._partition = partition
+        self._next = 0
+        self._last = 0
+        self._early: dict[int, int | None] = {}
+
+    def add(self, message: NewMessage, ack: PubAck) -> None:
+        """Raises IntegrityError."""
+        self._early[message.row] = None if message.own_id and ack.duplicate else ack.sequence
+        while self._next in self._early:
+            sequence = self._early.pop(self._next)
+            if sequence is not None and sequence <= self._last:
+                stream, write = self._target.stream, self._target.write
+                raise IntegrityError(
+                    f"stream {stream} has row {self._next} of partition {self._partition} before an earlier row, as "
+                    f"message {sequence}",
+                    hint="The stream had changed its leader or refused the earlier row at first, or the rows have "
+                    f"changed their order. Remove messages with ids that begin with {write}, and write all rows again.",
+                )
+            self._last = sequence or self._last
+            self._next += 1
+
+
 def reason_against_rows(info: StreamInfo) -> str:
     """Return why the stream takes no rows at all, as a sentence; "" if it does."""
     config, name = info.config, info.name
@@ -180,7 +232,7 @@ def reason_against_rows(info: StreamInfo) -> str:
 
 
 def as_message(
-    row: NewRow, *, number: int, partition: int, target: RowTarget, subjects: TakenSubjects, allows_ttl: bool
+    row: NewRow, *, number: int, partition: int, target: RowTarget, rules: RowRules
 ) -> tuple[NewMessage, set[str]]:
     """Return the message of a row, and the lower-case names of headers that were left out of it.
 
@@ -189,7 +241,8 @@ def as_message(
     """
     if row.subject is None or row.data is None:
         raise _refused(number, partition, f"the column {'subject' if row.subject is None else 'data'} is null")
-    problem = subjects.reason_against(row.subject) or reason_against_new(row.headers, allows_ttl=allows_ttl)
+    problem = rules.subjects.reason_against(row.subject)
+    problem = problem or reason_against_new(row.headers, allows_ttl=rules.allows_ttl)
     if problem:
         raise _refused(number, partition, problem)
     column = "" if target.new_ids else row.message_id or ""
@@ -203,6 +256,9 @@ def as_message(
     block, left_out = block_of_new(row.headers, added, without=MESSAGE_ID if new_id else "")
     if len(block) > MAX_HEADER_BYTES:
         raise _refused(number, partition, f"its headers are too large ({len(block):,} bytes with those that are added)")
+    # Before it is sent: the server would refuse it, and store those behind it.
+    if problem := rules.too_large(len(block) + len(row.data)):
+        raise _refused(number, partition, problem)
     return NewMessage(number, row.subject.decode(), block, row.data, has_own), left_out
 
 

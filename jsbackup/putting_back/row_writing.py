@@ -14,23 +14,33 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from jsbackup.config import Connection, nearest
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.read.consume import read_messages
-from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, NatsError, NatsTimeout, UsageError
+from jsbackup.errors import (
+    IncompleteError,
+    IntegrityError,
+    JsBackupError,
+    NatsError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    TargetConflict,
+    UsageError,
+)
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck
 from jsbackup.putting_back.headers import comparable, message_id
 from jsbackup.putting_back.new_rows import (
     NewMessage,
     NewRow,
+    RowOrder,
+    RowRules,
     RowTarget,
-    TakenSubjects,
     WriteId,
     WrittenRows,
     as_message,
@@ -39,13 +49,15 @@ from jsbackup.putting_back.new_rows import (
 from jsbackup.putting_back.publishing import stored_ack
 from jsbackup.readable import format_count, format_seconds
 
-__all__ = ["begin_write", "check_written", "write_rows"]
+__all__ = ["begin_write", "check_written", "how_to_resume", "write_rows"]
 
 _IN_FLIGHT = 512
 _IN_FLIGHT_BYTES = 8 << 20
 # A message takes a moment to the server, whose clock this one follows by a moment.
 _MARGIN_NS = 2 * 10**9
 _SECOND = 10**9
+# Spark tries again at once, three times by default: a server that restarts would be there for none of them.
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 0.5
 
 
 @with_own_threads
@@ -90,10 +102,9 @@ async def write_rows(
         IntegrityError: the stream has messages in another order, or in another stream.
         ApiError, TargetConflict, NatsError: a message was not stored, or that is not known.
     """
-    again = again or target.resumed
-    written = WrittenRows(again=again)
+    written = WrittenRows(again=again or target.resumed)
     try:
-        async with connect_jetstream(connection) as js:
+        async with _connected(connection, _PATIENCE_SECONDS if again else 0.0) as js:
             info = await _same_stream(js, target)
             inbox = js.link.new_inbox()
             async with js.link.subscribe(f"{inbox}.*") as subscription:
@@ -102,6 +113,24 @@ async def write_rows(
                 return await writer.write(inbox, rows)
     except JsBackupError as error:
         raise _resumable(error, target, written) from error
+
+
+@asynccontextmanager
+async def _connected(connection: Connection, patience_seconds: float) -> AsyncIterator[JetStream]:
+    """Connect, to a server that may be starting. Raises NatsError after so many seconds."""
+    until = asyncio.get_running_loop().time() + patience_seconds
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                js = await stack.enter_async_context(connect_jetstream(connection))
+                break
+            except NatsPermissionDenied:
+                raise
+            except NatsError:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        yield js
 
 
 @with_own_threads
@@ -179,8 +208,7 @@ class _RowWriter:
         self._target = target
         self._subscription = subscription
         self._partition = partition
-        self._subjects = TakenSubjects(info.name, info.config)
-        self._allows_ttl = bool(info.config.get("allow_msg_ttl"))
+        self._rules = RowRules.of(info, js.link.max_payload_bytes)
         # The server's clock, by this machine's monotonic one.
         self._ahead_ns = info.now_ns - time.monotonic_ns()
         # Of the server's clock, while rows may be there already.
@@ -191,7 +219,7 @@ class _RowWriter:
         self._failure: JsBackupError | None = None
         self._room = asyncio.Condition()
         self._comparing: set[asyncio.Task[None]] = set()
-        self._order = _Order(target.stream, partition)
+        self._order = RowOrder(target, partition)
         self._left_out: set[str] = set()
 
     async def write(self, inbox: str, rows: Iterator[Sequence[NewRow]]) -> WrittenRows:
@@ -217,12 +245,7 @@ class _RowWriter:
 
     async def _send(self, inbox: str, row: NewRow, number: int) -> None:
         message, left_out = as_message(
-            row,
-            number=number,
-            partition=self._partition,
-            target=self._target,
-            subjects=self._subjects,
-            allows_ttl=self._allows_ttl,
+            row, number=number, partition=self._partition, target=self._target, rules=self._rules
         )
         self._left_out |= left_out
         if not self._has_room():
@@ -276,7 +299,7 @@ class _RowWriter:
             return
         try:
             ack = stored_ack(answer, self._target.stream, message.subject)
-        except NatsError as error:
+        except (NatsError, TargetConflict) as error:
             raise error.with_message(f"row {message.row} of partition {self._partition}: {error.message}") from error
         if not ack.duplicate:
             self._until_ns = None
@@ -337,31 +360,6 @@ class _RowWriter:
             self._room.notify_all()
 
 
-class _Order:
-    """Checks that sequences rise with rows; those of earlier messages with an id of their own may be anywhere."""
-
-    def __init__(self, stream: str, partition: int) -> None:
-        self._stream = stream
-        self._partition = partition
-        self._next = 0
-        self._last = 0
-        self._early: dict[int, int | None] = {}
-
-    def add(self, message: NewMessage, ack: PubAck) -> None:
-        """Raises IntegrityError."""
-        self._early[message.row] = None if message.own_id and ack.duplicate else ack.sequence
-        while self._next in self._early:
-            sequence = self._early.pop(self._next)
-            if sequence is not None and sequence <= self._last:
-                raise IntegrityError(
-                    f"stream {self._stream} has row {self._next} of partition {self._partition} before an earlier row, "
-                    f"as message {sequence}",
-                    hint="The stream had changed its leader, or the rows have changed their order.",
-                )
-            self._last = sequence or self._last
-            self._next += 1
-
-
 async def _same_stream(js: JetStream, target: RowTarget) -> StreamInfo:
     """Raises UsageError if it is not the stream of the beginning any more."""
     info = await js.stream(target.stream)
@@ -371,17 +369,18 @@ async def _same_stream(js: JetStream, target: RowTarget) -> StreamInfo:
 
 
 def _resumable(error: JsBackupError, target: RowTarget, written: WrittenRows) -> JsBackupError:
-    """Return the error with what was stored before, and how to go on."""
-    told = error
+    """Return the error with what was stored before, and how to go on: other partitions may have stored some, too."""
     if written.rows:
-        told = error.with_message(
-            f"{error.message}; {format_count(written.rows, 'row')} of the partition were stored before"
-        )
-    elif not written.again:
+        stored = f"{format_count(written.rows, 'row')} of the partition were stored before"
+        error = error.with_message(f"{error.message}; {stored}")
+    if isinstance(error, IncompleteError) or str(target.write) in (error.hint or ""):
         return error
-    if isinstance(error, IncompleteError):
-        return told
-    return told.with_more_hint(
+    return error.with_more_hint(how_to_resume(target))
+
+
+def how_to_resume(target: RowTarget) -> str:
+    """Return what to do when a write has failed, as a sentence."""
+    return (
         f"Within {_spoken(target.window_ns)} of its beginning, write the same rows again with the option 'resume' "
         f"{target.write}: what is stored is not stored twice."
     )

@@ -123,6 +123,22 @@ def test_a_table_of_others_becomes_the_stream_that_is_named(typed: Type, tmp_pat
     assert again.document["streams"][0]["segments_reused"] == 1 and "has no configuration" in again.err
 
 
+@pytest.mark.parametrize("kind", ["uint64", "uint32", "uint16", "uint8", "int16"])
+def test_sequences_may_be_of_any_integer_type(typed: Type, tmp_path: Path, kind: str) -> None:
+    """Servers count in unsigned integers of 64 bits, and so do many tables."""
+    messages = [m._replace(headers=None, sequence=number + 1) for number, m in enumerate(some_messages(60, 10))]
+    path = _parquet(tmp_path / "t.parquet", messages)
+    table = pq.read_table(path)
+    given = table.set_column(1, "sequence", table["sequence"].cast(pa.type_for_alias(kind)))
+    if kind == "uint64":
+        given = given.set_column(3, "timestamp_ns", given["timestamp_ns"].cast(pa.uint64()))
+    pq.write_table(given, path)
+    done = typed("import", path, "--format", "parquet", "--stream", "S", "-r", tmp_path / "repo", "--json")
+    assert done.code == 0, done.err
+    expected = keep(tmp_path / "same", {"S": [m._replace(data=m.data.hex().encode()) for m in messages]})
+    assert done.document["streams"][0]["digest"] == expected.manifest.streams[0].digest.hex
+
+
 def _line(**change: Any) -> str:
     return json.dumps({**GOOD, **change}) + "\n"
 
@@ -143,6 +159,12 @@ def bad(tmp_path: Path) -> Path:
     }.items():
         (folder / name).mkdir(parents=True)
         pq.write_table(table, folder / name / "t.parquet")
+    unsigned = pa.schema([("sequence", pa.uint64()), ("timestamp_ns", pa.uint64())])
+    unsigned = pa.unify_schemas([unsigned, pa.schema([("subject", pa.string()), ("data", pa.binary())])])
+    for name, change in {"huge": {"sequence": 1 << 63}, "late": {"timestamp_ns": (1 << 64) - 1}}.items():
+        (folder / name).mkdir()
+        later = rows[0] | {"sequence": 2} | change
+        pq.write_table(pa.Table.from_pylist([*rows, later], schema=unsigned), folder / name / "t.parquet")
     _parquet(folder / "cut" / "t.parquet", some)
     data = (folder / "cut" / "t.parquet").read_bytes()
     (folder / "cut" / "t.parquet").write_bytes(data[: len(data) // 2])
@@ -172,6 +194,8 @@ def bad(tmp_path: Path) -> Path:
         ("null --format parquet --stream S", 2, "stream S: a message without subject cannot be stored"),
         ("twice --format parquet --stream S", 14, "stream S: sequence 1 is there twice"),
         ("zero --format parquet --stream S", 14, "stream S: 0 is not a sequence"),
+        ("huge --format parquet --stream S", 14, "stream S: 9223372036854775808 is not a sequence"),
+        ("late --format parquet --stream S", 14, "stream S: 18446744073709551615 is not a time in nanoseconds"),
         ("mixed --format parquet --stream S", 2, "messages of several streams, such as A and B"),
         ("cut --format parquet --stream S", 14, "cut/t.parquet"),
         ("page --format parquet --stream S", 14, "page/t.parquet"),

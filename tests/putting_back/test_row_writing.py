@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from jsbackup.config import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, NatsError, TargetConflict, UsageError
 from jsbackup.protocol.info import StoredMessage
+from jsbackup.putting_back import row_writing
 from jsbackup.putting_back.new_rows import NewRow, RowTarget, WriteId, WrittenRows
 from jsbackup.putting_back.row_writing import begin_write, check_written, write_rows
 from tests.harness.api import JSON, call, connected
@@ -248,13 +250,18 @@ def test_rows_are_counted_with_the_permissions_of_the_manual(nats_server: Server
     assert "others write to the stream, too, and whether an earlier try had more rows is not known" in note
 
 
-def test_an_error_before_the_first_row_of_a_later_try_says_how_to_go_on(nats_server: Server) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_an_error_before_the_first_row_says_how_to_go_on(
+    nats_server: Server, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Other partitions may have stored rows."""
+    monkeypatch.setattr(row_writing, "_PATIENCE_SECONDS", 1.0)
     server = nats_server(NEWEST)
     make(server.url)
     target = begin(server.url)
     server.kill()
     with pytest.raises(NatsError) as caught:
-        write(server.url, target, rows_of(10), again=True)
+        write(server.url, target, rows_of(10), again=again)
     assert f"'resume' {target.write}" in (caught.value.hint or "")
 
 
@@ -317,10 +324,56 @@ def test_a_write_has_an_id() -> None:
         WriteId.parse("again")
 
 
+@pytest.mark.parametrize("limit", ["max_msg_size", "max_payload"])
+def test_a_row_that_is_too_large_is_named_before_it_is_sent(nats_server: Server, limit: str) -> None:
+    """To the byte. No row behind it is stored either, so that the write can go on in order."""
+    url = nats_server(NEWEST, config="max_payload: 1024" if limit == "max_payload" else "").url
+    config: dict[str, Any] = {"max_msg_size": 1024} if limit == "max_msg_size" else {}
+    make(url, **config)
+    target = begin(url)
+    write(url, target, [NewRow(b"s.1", b"", None, None)], partition=1)
+    (block,) = [one.headers for one in stored(url)]
+    assert block is not None
+    fits = NewRow(b"s.1", bytes(1024 - len(block)), None, None)
+    rows = [*rows_of(5)[1:], fits, NewRow(b"s.1", bytes(1025 - len(block)), None, None), *rows_of(9)]
+    sentence = rf"row 5 of partition 0 cannot be a message: it has 1,025 bytes with its headers, .* 1,024 .*{limit}"
+    with pytest.raises(UsageError, match=sentence) as caught:
+        write(url, target, [fits, *rows[:4], *rows[5:]])
+    assert f"'resume' {target.write}" in (caught.value.hint or "")
+    assert len(stored(url)) == 6
+    assert write(url, begin(url, str(target.write)), [fits, *rows[:4], *rows_of(20)]).rows == 25
+
+
 def test_a_row_that_the_stream_refuses_is_named(nats_server: Server) -> None:
-    url = nats_server(NEWEST).url
-    make(url, max_msg_size=400)
-    rows = [*rows_of(5), NewRow(b"s.1", bytes(500), None, None)]
+    """The limit was lowered after the write had looked at the stream."""
+    server = nats_server(NEWEST)
+    make(server.url)
+    target = begin(server.url)
+
+    async def lower() -> None:
+        async with connected(server.url) as nc:
+            config: JSON = {"name": "S", "subjects": ["s.>"], "storage": "file", "max_msg_size": 400}
+            await call(nc, "STREAM.UPDATE.S", config)
+
+    def batches() -> Iterator[Sequence[NewRow]]:
+        yield rows_of(5)
+        run(lower())
+        yield [NewRow(b"s.1", bytes(500), None, None)]
+
     with pytest.raises(NatsError, match=r"^row 5 of partition 0: .*exceeds maximum allowed"):
-        write(url, begin(url), rows)
-    assert len(stored(url)) == 5
+        run(write_rows(connection(server.url), target, batches(), partition=0, again=False))
+    assert len(stored(server.url)) == 5
+
+
+def test_a_later_try_waits_for_a_server_that_starts(nats_server: Server) -> None:
+    server = nats_server(NEWEST)
+    make(server.url)
+    target = begin(server.url)
+    server.kill()
+    # From this thread: a server ends with the thread that has started it.
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write, server.url, target, rows_of(10), again=True)
+        time.sleep(3)
+        assert not writing.done()
+        server.start()
+        assert writing.result(60).rows == 10

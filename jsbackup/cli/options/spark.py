@@ -88,7 +88,7 @@ def _spark_options(says: str) -> Callable[[F], F]:
             metavar="DURATION",
             default=_WAIT,
             show_default=True,
-            help="How long to wait for the first executor of a cluster.",
+            help="How long to wait for the first executor of a cluster, and for another one if all are lost.",
         )
         @wraps(command)
         def run(

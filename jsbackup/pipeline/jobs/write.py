@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jsbackup.errors import FormatError, JsBackupError, UsageError
@@ -48,6 +48,10 @@ from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = ["TableStream", "write_backup", "write_streams"]
 
+# As which Spark reads unsigned integers of 64 bits.
+_UNSIGNED = "decimal(20,0)"
+_INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
+_MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
 
@@ -83,7 +87,7 @@ def write_backup(
 
     Raises:
         UsageError: a column is missing or has another type, or a row lacks a value.
-        FormatError: a sequence is repeated, or is less than 1.
+        FormatError: a sequence is repeated, less than 1, or more than 2^63 - 1.
         KeyUnavailable: the repository needs a writer key, and none was given.
         RepositoryLocked, StoreError: nothing can be stored now.
     """
@@ -148,13 +152,24 @@ def _checked(name: str, frame: DataFrame) -> DataFrame:
         missing = [column for column in _COLUMNS if column not in frame.columns]
         if missing:
             raise UsageError(f"the table of stream {name} has no column {missing[0]}")
-        wanted = {"sequence": ("bigint", "int"), "timestamp_ns": ("bigint",), "subject": ("string",)}
+        wanted = {"sequence": _INTEGERS, "timestamp_ns": ("bigint", _UNSIGNED), "subject": ("string",)}
         types = dict(frame.dtypes)
         for column in _COLUMNS:
             allowed = wanted.get(column, ("binary", "string"))
             if types[column] not in allowed:
                 raise UsageError(f"column {column} of stream {name} is {types[column]}, not {allowed[0]}")
+            if types[column] == _UNSIGNED:
+                frame = frame.withColumn(column, _signed(name, column))
         return frame.select(*(F.col(part.split()[0]).cast(part.split()[1]) for part in ddl(_COLUMNS).split(", ")))
+
+
+def _signed(stream: str, column: str) -> Column:
+    """Return a column of unsigned integers as a bigint. A value that is none fails the job, as a FormatError."""
+    what = "a sequence" if column == "sequence" else "a time in nanoseconds"
+    # `failures.py` finds the line in what Spark makes of it.
+    before, after = f"\njsbackup.errors.{FormatError.__name__}: stream {stream}: ", f" is not {what}\n"
+    told = F.concat(F.lit(before), F.col(column).cast("string"), F.lit(after))
+    return F.when(F.col(column) > F.lit(_MOST), F.raise_error(told)).otherwise(F.col(column).cast("bigint"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ that all of its actions read the same one; its streams are chosen by the first a
 not have are refused at once.
 
 A partition is a run of segments, of one stream or of several short ones. Segments that filters rule out by the manifest
-are not read. Of the others see `segment_rows.py`.
+are not read. Of the others see `segment_rows.py`, of payloads as columns `row_columns.py`.
 
 Spark finds it by its name where jsbackup is installed (`lookup/`); elsewhere it is registered (`session.py`). Its
 methods run in Python processes that Spark starts: `schema`, `reader` and `partitions` beside the driver, where there is
@@ -37,8 +37,10 @@ from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
-from jsbackup.pipeline.messages.columns import check_types, ddl
-from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.messages.json_payload import CORRUPT
+from jsbackup.pipeline.messages.json_schema import as_ddl, column_of, infer_schema, is_infer
+from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
@@ -76,12 +78,21 @@ class BackupSource(DataSource):
                 self._backup = manifest.id
                 if options.names_backup:
                     choose_streams(manifest, options.patterns)
-            return ddl(options.columns)
+            columns = ddl(options.columns)
+            if options.json is None:
+                return columns
+            text = options.json
+            if is_infer(text):
+                manifest = options.choose(repository).manifest
+                streams = ChosenBackup(options.place, manifest).streams(options.patterns)
+                text = as_ddl(infer_schema(repository.objects, streams))
+            # As a type: for a list of columns Spark's errors are about the first one.
+            return f"struct<{columns}, {column_of(text)}, {CORRUPT} string>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with one_sentence():
             options = read_options(self.options)
-            columns = check_types(_types(schema))
+            columns = RowColumns.of(schema, json=options.json is not None)
             filters = _PUSHING in sys.modules if options.pushdown is None else options.pushdown
             kind = _FilteringReader if filters else _Reader
             return kind(options, self._backup, columns)
@@ -94,13 +105,17 @@ class BackupSource(DataSource):
                     "a streaming query follows all backups: the options 'backup' and 'at' are those of spark.read",
                     hint="'start' says where it begins.",
                 )
-            columns = check_types(_types(schema))
-            return BackupStreamReader(options, columns)
+            if options.json is not None and is_infer(options.json):
+                raise UsageError(
+                    "a streaming query infers no schema: it would be another one when the query is started again",
+                    hint="Give the one that spark.read infers: frame.schema['payload'].dataType.json().",
+                )
+            return BackupStreamReader(options, RowColumns.of(schema, json=options.json is not None))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with one_sentence(WRITER_NAMES):
             options = read_writer_options(self.options)
-            check_rows(_types(schema))
+            check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
             if overwrite:
                 raise UsageError(
                     "the messages of a stream are not overwritten",
@@ -119,7 +134,7 @@ class BackupSource(DataSource):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, options: SourceOptions, backup: str, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, backup: str, columns: RowColumns) -> None:
         self._options = options
         self._backup = backup
         self._columns = columns
@@ -155,7 +170,7 @@ class _Reader(DataSourceReader):
         backup, refs = partition.value
         repository = opened(self._options.place)
         for stream, ref in refs:
-            yield from segment_rows(repository, ref, self._columns, self._bounds, stream=stream, backup=backup)
+            yield from self._columns.rows(repository, ref, self._bounds, stream=stream, backup=backup)
 
 
 class _FilteringReader(_Reader):
@@ -171,7 +186,3 @@ def _open(options: SourceOptions) -> Repository:
     repository = opened(options.place)
     check_readable(repository)
     return repository
-
-
-def _types(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -9,6 +9,7 @@
     stream                a name or a pattern such as `KV_*`; without it all streams
     streams               several: separated by commas, or as a JSON list
     columns               names of columns, separated by commas (`columns.py` has them); fewer are faster
+    json                  payloads as columns: a schema in Spark's syntax or its JSON, or `infer` (`json_schema.py`)
     cores                 how many cores Spark has, if more than this machine: small backups are then split into more
                           partitions
     pushdown              without it, filters spare reading if `spark.sql.python.filterPushdown.enabled` is `true`;
@@ -65,7 +66,7 @@ _KEYS = (
     "expect_signer",
 )
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
-_OWN = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns", "cores", "pushdown", "start")
+_OWN = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns", "json", "cores", "pushdown", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 # As the table above writes them.
@@ -87,6 +88,7 @@ class SourceOptions:
     origin: str = ""
     patterns: tuple[str, ...] = ()
     columns: tuple[str, ...] = COLUMNS
+    json: str | None = None
     cores: int = 0
     pushdown: bool | None = None
     from_latest: bool = False
@@ -132,6 +134,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         origin=found.get("origin", ""),
         patterns=_patterns(found),
         columns=_columns(found.get("columns", "")),
+        json=found.get("json"),
         cores=_number("cores", found.get("cores", "0"), 999_999),
         pushdown=_bool("pushdown", found["pushdown"]) if "pushdown" in found else None,
         from_latest=_start(found.get("start", "earliest")),

@@ -39,6 +39,7 @@ from jsbackup.config import Glob, is_chosen, parse_glob
 from jsbackup.errors import IncompleteError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.pipeline.messages.chosen import choose_streams
+from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence
 from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
@@ -71,7 +72,7 @@ _GO_ON = "Set the option failOnDataLoss to false to go on with what is there."
 class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader with the columns `columns`. Its methods raise errors with a sentence (`one_sentence`)."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, columns: RowColumns) -> None:
         self._options = options
         self._columns = columns
         self._only: frozenset[str] | None = None  # with Trigger.AvailableNow: the backups that were there then
@@ -154,7 +155,7 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one: MessageRange
         for one in partition.value or ():
             bounds = ALL if one.is_whole else Bounds(sequence=(one.first_seq, one.last_seq))
-            yield from segment_rows(repository, one.ref, self._columns, bounds, stream=one.stream, backup=one.backup)
+            yield from self._columns.rows(repository, one.ref, bounds, stream=one.stream, backup=one.backup)
 
     # --- planning ---
 

@@ -19,12 +19,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from jsbackup.config import environment
 from jsbackup.engine.backup.worker_share import complete
-from jsbackup.errors import IntegrityError
+from jsbackup.errors import IntegrityError, NatsError
 from jsbackup.pipeline.messages.source_options import one_sentence
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, WriterOptions
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.putting_back.new_rows import NewRow, RowTarget, WrittenRows
-from jsbackup.putting_back.row_writing import begin_write, check_written, write_rows
+from jsbackup.putting_back.row_writing import begin_write, check_written, how_to_resume, write_rows
 from jsbackup.readable import format_count
 
 __all__ = ["StreamWriter"]
@@ -72,7 +72,11 @@ class StreamWriter(DataSourceArrowWriter):
             partitions.add(message.partition)
             total.add(message.rows)
         with one_sentence(WRITER_NAMES):
-            note = complete(check_written(self._server.resolve(environment()), target, total))
+            try:
+                note = complete(check_written(self._server.resolve(environment()), target, total))
+            except NatsError as error:
+                told = f"all rows were stored, but whether any was stored twice is not known: {error.message}"
+                raise error.with_message(told).with_more_hint(how_to_resume(target)) from error
         text = f"published {format_count(total.stored, 'message')} to stream {target.stream}"
         if total.repeated:
             text += f"; {total.repeated:,} more were there already, with the same id and content"
@@ -85,9 +89,10 @@ class StreamWriter(DataSourceArrowWriter):
         for message in messages:
             if isinstance(message, _Written):
                 total.add(message.rows)
+        target = self._target
         _say(
-            f"the write {self._target.write} to stream {self._target.stream} has failed; whole partitions with "
-            f"{format_count(total.rows, 'row')} were written, and a part of others may be"
+            f"the write {target.write} to stream {target.stream} has failed; whole partitions with "
+            f"{format_count(total.rows, 'row')} were written, and a part of others may be. {how_to_resume(target)}"
         )
 
 

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from jsbackup import errors
-from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import ExecutorsLost, FormatError, JsBackupError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,6 +26,7 @@ SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What calls of Spark raise; the last if its Java has ended."""
 
 _OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
+_LOST = "Look at the workers of the cluster, and run the command again. --spark-wait waits longer."
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _PYTHON = re.compile(r"^(?:\S+: )*(\w+(?:\.\w+)*(?:Error|Exception): .*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ?")
@@ -63,7 +64,8 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         name, message = ours[-1]
         kind: type[JsBackupError] = getattr(errors, name, JsBackupError)
         found = kind.__new__(kind)
-        JsBackupError.__init__(found, message)  # other attributes of the class are not transferred
+        # Other attributes of the class are not transferred.
+        JsBackupError.__init__(found, message, hint=_LOST if kind is ExecutorsLost else None)
         return found
     if damaged := _DAMAGED.search(text):
         return FormatError(f"{doing} failed: {damaged[1]} is damaged, or not a Parquet file of that kind")

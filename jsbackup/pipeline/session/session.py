@@ -31,6 +31,7 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
 from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
+from jsbackup.pipeline.session.executor_watch import ended_without_executors
 from jsbackup.pipeline.session.failures import SPARK_FAILURES
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
@@ -58,7 +59,8 @@ class SparkSettings:
     """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server. With
     `is_short` the job takes seconds, not minutes, so an embedded Java should not spend time on faster machine code.
 
-    `wait_seconds` is how long a cluster may take to start, and again to start its first executor.
+    `wait_seconds` is how long a cluster may take to start, again to start its first executor, and again to start
+    another one when all are lost.
     """
 
     master: str = DEFAULT_MASTER
@@ -92,9 +94,12 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     try:
         session, archive = _start(master, settings, java, folder)
         try:
-            if not master.startswith("local"):
+            if master.startswith("local"):
+                yield attach(session)
+            else:
                 wait_for_executor(session, master, settings.wait_seconds)
-            yield attach(session)
+                with ended_without_executors(session, master, settings.wait_seconds):
+                    yield attach(session)
             if archive is not None:
                 archive.keep()
         finally:

@@ -16,15 +16,16 @@ from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 
-__all__ = ["WAIT_SECONDS", "bounded_wait", "wait_for_executor"]
+__all__ = ["AGAIN_SECONDS", "QUIET_SECONDS", "WAIT_SECONDS", "bounded_wait", "wait_for_executor"]
 
 _log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 600.0
 """How long to wait by default: as long as another job on the same cluster may take."""
 
-# When it is said that something is waited for, and how often again.
-_QUIET_SECONDS, _AGAIN_SECONDS = 15.0, 60.0
+QUIET_SECONDS, AGAIN_SECONDS = 15.0, 60.0
+"""When it is said that something is waited for, and how often again."""
+
 # What is given up may only be about to start: try again.
 _END_PAUSE_SECONDS = 0.5
 
@@ -42,13 +43,13 @@ def bounded_wait(what: str, seconds: float, give_up: Callable[[], object], *, hi
     over, late = threading.Event(), threading.Event()
 
     def watch() -> None:
-        waited, pause = 0.0, _QUIET_SECONDS
+        waited, pause = 0.0, QUIET_SECONDS
         while not over.wait(min(pause, seconds - waited)):
             waited += min(pause, seconds - waited)
             if waited >= seconds:
                 break
             _log.warning("%s", f"waiting for {what}: {waited:.0f} s, at most {seconds:.0f} s")
-            pause = _AGAIN_SECONDS
+            pause = AGAIN_SECONDS
         while not over.wait(_END_PAUSE_SECONDS if late.is_set() else 0):
             late.set()
             with suppress(*_FAILURES):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jsbackup.errors import JsBackupError
+from jsbackup.errors import ExecutorsLost, JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
@@ -53,6 +53,9 @@ def run_apart(
 
     `take` is called with each part and its result, in this thread. If Spark gives up a part of several items, each of
     them is tried separately (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
+
+    Raises:
+        ExecutorsLost: the cluster has none any more. Parts that were done before have been taken.
     """
     jobs = (_RemoteJobs if is_remote(session) else _Jobs)(session, doing)
     waiting = deque((tuple(part), False) for part in parts)
@@ -68,6 +71,8 @@ def run_apart(
                 part = running.pop(future)
                 try:
                     result: Any = future.result()
+                except ExecutorsLost:
+                    raise
                 except JsBackupError as given_up:
                     if len(part) > 1:
                         waiting.extend(((item,), True) for item in part)

@@ -29,6 +29,7 @@ Type = Callable[..., Typed]
 # design of the exit codes: they never change meaning, so this table is not computed from anything
 CODES = {
     "JsBackupError": 1,
+    "ExecutorsLost": 1,
     "UsageError": 2,
     "IncompleteError": 3,
     "RepositoryNotFound": 10,

@@ -18,6 +18,7 @@ import jsbackup
 from jsbackup.cli.main import run
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.pipeline.messages import stream_source
+from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.session.session import attach
@@ -84,7 +85,9 @@ class Account:
             witness.unlink()
 
     def reader(self, **options: str) -> BackupStreamReader:
-        return BackupStreamReader(read_options({"path": str(self.folder), **options}), ("stream", "sequence"))
+        return BackupStreamReader(
+            read_options({"path": str(self.folder), **options}), RowColumns(("stream", "sequence"))
+        )
 
 
 @pytest.fixture
@@ -192,7 +195,7 @@ def test_one_source_is_followed(account: Account, tmp_path: Path) -> None:
     )
     other = make_repository(LocalStore(tmp_path / "other"), "11ee")
     assert other.descriptor.id != account.repository.descriptor.id
-    elsewhere = BackupStreamReader(read_options({"path": str(tmp_path / "other")}), ("stream",))
+    elsewhere = BackupStreamReader(read_options({"path": str(tmp_path / "other")}), RowColumns(("stream",)))
     with pytest.raises(UsageError, match="belongs to another repository"):
         elsewhere.latestOffset(start, ALL)
     with pytest.raises(UsageError, match=r"has no stream ORDER. Did you mean ORDERS"):
@@ -282,7 +285,7 @@ def test_backups_of_a_server_are_followed(nats_server: Callable[..., NatsServer]
     def step(at: dict[str, Any] | None = None, **options: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
         """By a reader of its own each time, as a query that was stopped."""
         given = read_options({"path": str(tmp_path / "repo"), **options})
-        reader = BackupStreamReader(given, ("stream", "sequence"))
+        reader = BackupStreamReader(given, RowColumns(("stream", "sequence")))
         at = reader.initialOffset() if at is None else json.loads(json.dumps(at))
         end = reader.latestOffset(at, ALL)
         return read(reader, at, end), end

@@ -27,8 +27,8 @@ SQL = "SELECT count(*) AS n FROM A"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(waiting, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "_END_PAUSE_SECONDS", 0.01)
 
 

@@ -1,0 +1,73 @@
+"""The columns of the rows that the data source reads: those of `columns.py`, and of parsed payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from jsbackup.errors import UsageError
+from jsbackup.pipeline.messages.bounds import Bounds
+from jsbackup.pipeline.messages.columns import check_types
+from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.messages.json_schema import has_not_null
+from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.repository import Repository
+
+__all__ = ["RowColumns"]
+
+_PARSED = (PAYLOAD, CORRUPT)
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Names of columns, in order, and how payloads are parsed if `payload` is one of them."""
+
+    names: tuple[str, ...]
+    parser: PayloadParser | None = None
+
+    @classmethod
+    def of(cls, schema: StructType, *, json: bool) -> Self:
+        """Return those of a schema that Spark has, of us or of a user. `json`: payloads may be parsed.
+
+        Raises:
+            UsageError: it has other columns or types than there are.
+        """
+        kinds = {field.name: field.dataType for field in schema.fields}
+        if not json and (wrong := [name for name in _PARSED if name in kinds]):
+            raise UsageError(f"there is no column {wrong[0]!r}", hint="The option 'json' adds it.")
+        payload, corrupt = (kinds.pop(name, None) if json else None for name in _PARSED)
+        types = {name: kind.simpleString() for name, kind in kinds.items()}
+        if payload is None and corrupt is None:
+            return cls(check_types(types))
+        if types:
+            check_types(types)
+        if not isinstance(payload, StructType):
+            raise UsageError(f"the column {PAYLOAD} is not a struct, or is missing beside {CORRUPT}")
+        if has_not_null(payload):
+            raise UsageError(f"the column {PAYLOAD} has fields that are NOT NULL, and any of them may be missing")
+        parser = PayloadParser(payload)
+        if corrupt is not None and corrupt != parser.result_type[CORRUPT].dataType:
+            raise UsageError(f"the column {CORRUPT} is a string, not a {corrupt.simpleString()[:80]}")
+        return cls(tuple(schema.names), parser)
+
+    def rows(
+        self, repository: Repository, ref: SegmentRef, bounds: Bounds, *, stream: str, backup: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a segment within `bounds`, as `segment_rows`. Raises the same errors."""
+        read = self.names if self.parser is None else self._read()
+        for batch in segment_rows(repository, ref, read, bounds, stream=stream, backup=backup):
+            yield batch if self.parser is None else self._with_payloads(batch, self.parser)
+
+    def _read(self) -> tuple[str, ...]:
+        names = tuple(name for name in self.names if name not in _PARSED)
+        return names if "data" in names else (*names, "data")
+
+    def _with_payloads(self, batch: pa.RecordBatch, parser: PayloadParser) -> pa.RecordBatch:
+        parsed = parser.parse(batch.column("data"))
+        arrays = [(parsed.field(name) if name in _PARSED else batch.column(name)) for name in self.names]
+        return pa.RecordBatch.from_arrays(arrays, list(self.names))

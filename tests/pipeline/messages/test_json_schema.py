@@ -1,0 +1,67 @@
+"""Schemas of payloads: what is inferred is what Spark infers."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from jsbackup.pipeline.messages.json_schema import as_ddl, infer_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NUMBERS = [0, -1, (1 << 63) - 1, -(1 << 63), 1 << 63, -(1 << 63) - 1, 10**25, 10**37, 10**38 - 1, 10**38, 10**60]
+LEAVES = [*NUMBERS, None, True, False, 0.5, -1e300, "", "text", "2026-11-21T14:02:00Z", "1"]
+NAMES = ["a", "b", "A", "", "a b`c", "x:y", "é", "\uffee", "😀", "select", "1"]
+CHOSEN: list[list[Any]] = [
+    [{}],
+    [{"a": {}}],
+    [{"a": [{}]}, {"b": 1}],
+    [{"a": [[], [1]]}],
+    [{"a": 1 << 63}, {"a": 1}],
+    [{"a": 1 << 63}, {"a": 0.5}],
+    [{"a": {"b": 1}}, {"a": {"b": [1]}}],
+    [{"a": {"b": 1}}, {"a": 2}],
+    [{"a": {"": 1}}, {"a": None}],
+    [{"a": [1, "x", None]}, {"a": [0.5]}],
+    [{"a": [1, ""]}, {"b": ""}],
+]
+
+
+def some_value(chance: random.Random, depth: int) -> Any:
+    kind = chance.random()
+    if depth and kind < 0.2:
+        return [some_value(chance, depth - 1) for _ in range(chance.randrange(4))]
+    if depth and kind < 0.4:
+        return some_object(chance, depth - 1)
+    return chance.choice(LEAVES)
+
+
+def some_object(chance: random.Random, depth: int) -> dict[str, Any]:
+    return {name: some_value(chance, depth) for name in chance.sample(NAMES, chance.randrange(5))}
+
+
+def test_what_is_inferred_is_what_spark_infers(spark: SparkSession) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    samples = [*CHOSEN, *([some_object(chance, 3) for _ in range(chance.randrange(1, 4))] for _ in range(150))]
+    options = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+    columns = [F.schema_of_json(F.lit(json.dumps(one, ensure_ascii=False)), options) for one in samples]
+    (found,) = spark.range(1).select(*columns).collect()
+    for sample, theirs in zip(samples, found, strict=True):
+        ours = infer_type(sample)
+        assert theirs.startswith("ARRAY<STRUCT<"), theirs
+        if ours is None:
+            assert theirs == "ARRAY<STRUCT<>>", sample
+            continue
+        wanted = DataType.fromDDL(theirs.removeprefix("ARRAY<").removesuffix(">"))
+        assert ours == wanted, (seed, sample, theirs, ours.simpleString())
+        assert DataType.fromDDL(as_ddl(ours)) == wanted and isinstance(ours, StructType)

@@ -1,0 +1,115 @@
+"""A cluster that loses all its executors in the midst of a job: the command ends, and nothing is half-made."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from jsbackup.repository import layout
+from jsbackup.stores.local import LocalStore
+from tests.cli.typed import Typed
+from tests.harness import backups
+from tests.harness.batches import some_messages
+from tests.harness.commands import command_line, environment
+from tests.harness.proxy import Proxy
+from tests.harness.servers import NEWEST, NatsServer, missing, wait_until
+from tests.pipeline.places import keep
+from tests.pipeline.standalone import Standalone
+from tests.pipeline.streams import make_streams
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(500)]
+
+SMALL = ("--spark-conf", "spark.executor.memory=512m", "--spark-conf", "spark.driver.memory=512m")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Standalone]:
+    """With one worker."""
+    if find_spec("pyspark") is None:
+        missing("pyspark is not installed: pip install 'jsbackup[spark]'")
+    with Standalone({}, workers=1) as running:
+        yield running
+
+
+def begun(*line: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command_line(*line),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], *, within: float) -> Typed:
+    began = time.monotonic()
+    try:
+        out, err = process.communicate(timeout=within)
+    finally:
+        process.kill()
+    assert time.monotonic() - began < within
+    return Typed(process.returncode, out, err)
+
+
+def lost(cluster: Standalone) -> list[str]:
+    return [
+        f"error: all executors of {cluster.url} were lost, and none came back within 20 s",
+        "hint: Look at the workers of the cluster, and run the command again. --spark-wait waits longer.",
+    ]
+
+
+def test_an_export_ends_without_a_table(cluster: Standalone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)
+    kept = keep(tmp_path / "r", {"A": some_messages(300, 200_000)})
+    line = ["export", "latest", *kept.line, "--format", "jsonl", "--output", tmp_path / "out", *SMALL]
+    process = begun(*line, "--spark-master", cluster.url, "--spark-wait", "20s")
+    wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=200)
+    cluster.kill(0)
+    done = ended(process, within=120)
+    assert (done.code, done.out) == (1, ""), done
+    assert done.err.splitlines()[-2:] == lost(cluster)
+    assert f"warning: waiting for an executor of {cluster.url}: all are lost, for 15 s; at most 20 s" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    cluster.revive(0)
+
+
+@pytest.mark.nats
+def test_a_backup_ends_without_one_and_another_worker_goes_on(
+    cluster: Standalone, tmp_path: Path, nats_server: Callable[..., NatsServer]
+) -> None:
+    server = nats_server(NEWEST)
+    asyncio.run(make_streams(server.url, 20, messages=6, size_bytes=2000))
+    repo = tmp_path / "repo"
+    line = ["backup", "-r", repo, "--spark-master", cluster.url, *SMALL]
+    with Proxy(server.port) as proxy:
+        process = begun(*line, "--spark-wait", "20s", "-s", proxy.url)
+        wait_until(lambda: proxy.connections > 1, "a connection of a task", seconds=200)
+        proxy.hold()
+        cluster.kill(0)
+        proxy.release()
+        done = ended(process, within=120)
+    assert (done.code, done.out) == (1, ""), done
+    assert done.err.splitlines()[-2:] == lost(cluster)
+    store = LocalStore(repo)
+    assert [*store.list(layout.LOCKS)] == [*store.list(layout.BACKUPS)] == []
+
+    # One that comes back in time is waited for.
+    cluster.revive(0)
+    with Proxy(server.port) as proxy:
+        process = begun(*line, "--spark-wait", "5m", "-s", proxy.url)
+        wait_until(lambda: proxy.connections > 1, "a connection of a task", seconds=200)
+        proxy.hold()
+        cluster.kill(0)
+        cluster.revive(0)
+        proxy.release()
+        done = ended(process, within=200)
+    assert done.code == 0, done
+    assert len([*store.list(layout.BACKUPS)]) == 1
