@@ -1,12 +1,15 @@
-"""Lists in pages: requested until the total that the server reports is reached, or the list is an error.
+"""Lists in pages, complete although streams and consumers come and go meanwhile.
 
     offset ──request──▶ page ──receive──▶ offset … ──▶ None: complete, `result` holds all of it
 
+All servers list by name, and a page has what is at an offset at that moment (nats-server `jetstream_api.go` and
+`jetstream_cluster.go`, 2.10 to 2.15). What is created or deleted before it moves the others: so a page that began where
+the last one ended could leave one out, with the same total. Therefore pages overlap. One that begins after the end of
+those before is not taken, and the list goes back. So all that was there from the first request to the last is in the
+result, whichever page was made first; of what was created or deleted meanwhile some is.
+
 A page accounts for more than it lists: streams and consumers that did not answer, or are offline, count for offsets too
-(`missing`, `offline`; an entry may be both listed and missing). The next page starts after all of them. A list that
-changes while it is read is noticed by a new total, a moved offset, a repeated entry, or an empty page before the total:
-it is then read again from the start, and a second change is an error. (A deletion and a creation that cancel out
-between two pages are not noticed.)
+(`missing`, `offline`; an entry may be both listed and missing).
 """
 
 from __future__ import annotations
@@ -33,6 +36,10 @@ __all__ = [
 
 # More streams or consumers than any account has; a longer list is not believed.
 MAX_ENTRIES = 1_000_000
+# How many entries of a page are those of the page before, and how far the list goes back first.
+_OVERLAP = 8
+# So many pages may bring nothing new. To go back, twice as far each time, takes 20 at most.
+_IDLE_PAGES = 100
 _CALM = "Try again when fewer streams and consumers come and go."
 
 T = TypeVar("T")
@@ -75,15 +82,14 @@ class Pager(Generic[T]):
     def __init__(self, what: str, max_entries: int = MAX_ENTRIES) -> None:
         self._what = what
         self._max_entries = max_entries
-        self._restarted = False
-        self._start()
-
-    def _start(self) -> None:
         self._entries: dict[str, T] = {}
-        self._missing: list[str] = []
+        self._missing: set[str] = set()
         self._offline: dict[str, str] = {}
         self._seen: set[str] = set()
-        self._total: int | None = None
+        self._last = ""  # all names up to this one are known
+        self._overlap = self._back = _OVERLAP
+        self._idle = 0
+        self._complete = False
         self._offset: int | None = 0
 
     @property
@@ -93,51 +99,69 @@ class Pager(Generic[T]):
 
     @property
     def result(self) -> Listing[T]:
-        """The whole list. Raises NatsError if it is not complete."""
-        if self._offset is not None or self._total is None:
+        """The whole list, by name. Raises NatsError if it is not complete."""
+        if not self._complete:
             raise NatsError(f"{self._what}: the list is not complete")
-        return Listing(dict(self._entries), tuple(sorted(set(self._missing))), dict(self._offline))
+        return Listing(dict(sorted(self._entries.items())), tuple(sorted(self._missing)), dict(self._offline))
 
     def receive(self, page: Page[T]) -> None:
-        """Take the answer to a request for `offset`. Raises NatsError if the list is inconsistent."""
+        """Take the answer to a request for `offset`. Raises NatsError if it cannot be one."""
         if self._offset is None:
-            self._fail("a page after the last one", None)
+            self._fail("a page after the last one")
         if page.total > self._max_entries:
-            self._fail(f"{page.total} entries, more than the {self._max_entries} that are believed", None)
-        change = self._change(page)
-        if change is not None:
-            if self._restarted:
-                self._fail(f"the list changes while it is read ({change})", _CALM)
-            self._start()
-            self._restarted = True
-            return
-        self._total = page.total
-        self._entries.update(page.entries)
-        self._missing += page.missing
-        self._offline.update(page.offline)
+            self._fail(f"{page.total} entries, more than the {self._max_entries} that are believed")
+        names = page.names
+        if page.offset > self._offset:
+            self._fail(f"asked for offset {self._offset}, got {page.offset}")
+        if len(dict(page.entries)) < len(page.entries):
+            self._fail(f"{min(names)!r} is there twice in one page")
+        end = page.offset + len(names)
+        if names and end > page.total:
+            self._fail(f"{end} entries of {page.total}")
+        if not names and not page.offset and page.total:
+            self._fail(f"an empty page of {page.total} entries")
+        before = len(self._seen)
+        if page.offset and self._overlap and (not names or min(names) > self._last):
+            self._go_back(page)
+        else:
+            self._take(page)
+            self._last = max(self._last, *names) if names else self._last
+            self._back, self._overlap = _OVERLAP, overlap(len(names))
+            self._complete = end >= page.total
+            self._offset = None if self._complete else end - self._overlap
+        self._idle = 0 if len(self._seen) > before else self._idle + 1
+        if self._idle > _IDLE_PAGES and not self._complete:
+            self._offset = None
+            raise NatsError(f"{self._what}: the list changes while it is read", hint=_CALM)
+
+    def _go_back(self, page: Page[T]) -> None:
+        """Ask for an earlier page: names may have been passed over."""
+        self._offset = max(page.offset - self._back, 0)
+        self._back *= 2
+
+    def _take(self, page: Page[T]) -> None:
+        """Take what a page says. What has answered before, and does not any more, stays as it was."""
+        silent = {*page.missing, *page.offline}
+        known = self._entries.keys() - self._missing - self._offline.keys()
+        for name, entry in page.entries:
+            if name not in silent or name not in known:
+                self._entries[name] = entry
+            if name not in silent:
+                self._missing.discard(name)
+                self._offline.pop(name, None)
+        self._missing |= {*page.missing} - known
+        self._offline.update((name, why) for name, why in page.offline.items() if name not in known)
         self._seen |= page.names
-        self._offset = None if len(self._seen) == page.total else len(self._seen)
 
-    def _change(self, page: Page[T]) -> str | None:
-        """Return what shows that this page belongs to another state of the list than the earlier ones."""
-        if self._total is not None and page.total != self._total:
-            return f"its total went from {self._total} to {page.total}"
-        if page.offset != self._offset:
-            return f"asked for offset {self._offset}, got {page.offset}"
-        twice = self._seen & page.names
-        if twice or len(dict(page.entries)) < len(page.entries):
-            return f"{min(twice or page.names)!r} is there twice"
-        count = len(self._seen) + len(page.names)
-        if count > page.total:
-            return f"{count} entries of {page.total}"
-        if not page.names and count < page.total:
-            return f"an empty page after {count} of {page.total} entries"
-        return None
-
-    def _fail(self, problem: str, hint: str | None) -> NoReturn:
-        self._start()
+    def _fail(self, problem: str) -> NoReturn:
+        self._complete = False
         self._offset = None
-        raise NatsError(f"{self._what}: {problem}", hint=hint)
+        raise NatsError(f"{self._what}: {problem}")
+
+
+def overlap(names: int) -> int:
+    """Return how many of the names of a page the next one has, too: none of a single one, which no server has."""
+    return min(_OVERLAP, names // 2)
 
 
 def _page(document: JsonObject, where: str, entries: Callable[[Fields], Iterable[tuple[str, T]]]) -> Page[T]:
@@ -152,15 +176,18 @@ def _page(document: JsonObject, where: str, entries: Callable[[Fields], Iterable
     )
 
 
-def next_offsets(document: JsonObject, most: int) -> range:
-    """Return the offsets that the pages after this answer most likely have, at most so many, without decoding it.
+def next_offsets(document: JsonObject, most: int) -> Iterator[int]:
+    """Yield the offsets that the pages after this answer most likely have, at most so many, without decoding it.
 
     A full page has as many entries as the server's `limit`. What is expected wrongly is asked for again.
     """
     total, limit, offset = (document.get(key) for key in ("total", "limit", "offset"))
-    if not (type(total) is int and type(limit) is int and type(offset) is int and limit > 0 and offset >= 0):
-        return range(0)
-    return range(offset + limit, min(total, offset + limit * most + 1), limit)
+    if type(total) is int and type(limit) is int and type(offset) is int and limit > 0 and offset >= 0:
+        for _ in range(most):
+            if offset + limit >= total:
+                break
+            offset += limit - overlap(limit)
+            yield offset
 
 
 def stream_names_page(document: JsonObject) -> Page[None]:

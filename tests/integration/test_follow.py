@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.read.archiving import read_stream
@@ -279,6 +280,56 @@ def test_an_account_of_many_streams_is_followed_whole(
     assert code == 0, (document, err)
     assert (document["result"], document["failed"]) == ("complete", [])
     assert_has_all(repo, server.url)
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
+def test_streams_that_come_and_go_leave_none_out(
+    version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """One before the others is deleted and one behind them is made, so that lists of them move and keep their length.
+    What is gone is missed by no backup.
+    """
+    server, repo = nats_server(version), tmp_path / "repo"
+    resting = [f"M{number:03}" for number in range(400)]
+    early = [f"A{number:03}" for number in range(300)]
+
+    async def make(nc: Client, *names: str) -> None:
+        for name in names:
+            await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "memory"})
+
+    async def begin() -> None:
+        async with connected(server.url) as nc:
+            await make(nc, *resting, *early)
+
+    async def churn(until: Callable[[], bool]) -> None:
+        async with connected(server.url) as nc:
+            for number, name in enumerate(early):
+                await asyncio.gather(call(nc, f"STREAM.DELETE.{name}"), make(nc, f"Z{number:03}"))
+                await asyncio.sleep(0.02)
+                if number > 100 and until():
+                    return
+
+    asyncio.run(begin())
+    with following(repo, server.url) as one:
+        wait_for(repo, lambda manifest: True, one)
+        backup = subprocess.Popen(
+            command_line("backup", "-r", repo, "-s", server.url, "--json"),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        asyncio.run(churn(lambda: backup.poll() is not None))
+        out, err = backup.communicate(timeout=PATIENCE_SECONDS)
+        code, document, said = one.end()
+    assert (code, document["failed"]) == (0, []), (document, said)
+    assert backup.returncode == 0, (out, err)
+    opened = Repository.open(LocalStore(repo))
+    backups = opened.backups()
+    assert len(backups) > 3
+    for name in backups:
+        manifest = opened.manifest(name)
+        assert {stream.name for stream in manifest.streams} >= {*resting}, name
+        assert (manifest.result, manifest.skipped) == ("complete", ()), name
 
 
 USERS = """

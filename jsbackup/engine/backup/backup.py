@@ -28,10 +28,11 @@ from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.read.downstream import CaptureOrder, order_of
 from jsbackup.engine.read.salvage import DAMAGE_HINT, is_damage
-from jsbackup.errors import JsBackupError, NatsError, NothingChosen, UsageError
+from jsbackup.errors import ApiError, JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.responses import ErrCode
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -298,6 +299,11 @@ async def choose_streams(
     return sorted(infos, key=lambda info: (-info.state.bytes, info.name)), failures, notes
 
 
+def _is_named(stream: str, names: Sequence[Glob]) -> bool:
+    """Return whether it is one that is named itself, not by a pattern."""
+    return any(glob.pattern == stream for glob in names)
+
+
 async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
     """Return how far the stream has copied from its origins, if it has any."""
     if not (info.config.get("mirror") or info.config.get("sources")):
@@ -327,12 +333,25 @@ async def back_up_streams(
     results = [*unchanged.values()]
     failures: list[Failure] = []
 
+    async def read(js: JetStream, info: StreamInfo) -> StoredStream:
+        copied = await _ask_copied(js, info)
+        previous = chosen.earlier.get(info.name)
+        stream = await back_up_stream(run, js, info, source=chosen.source, previous=previous, receipts=receipts)
+        return stream.with_copied(copied)
+
     async def store(js: JetStream, info: StreamInfo) -> bool:
         began = time.monotonic()
         try:
-            copied = await _ask_copied(js, info)
-            previous = chosen.earlier.get(info.name)
-            stream = await back_up_stream(run, js, info, source=chosen.source, previous=previous, receipts=receipts)
+            try:
+                stream = await read(js, info)
+            except ApiError as error:
+                if error.err_code != ErrCode.STREAM_NOT_FOUND or _is_named(info.name, run.options.streams):
+                    raise
+                now = await js.find_stream(info.name)
+                if now is None:
+                    _log.warning("stream %s was deleted since the backup began, and is not in it", info.name)
+                    return True
+                stream = await read(js, now)
         except JsBackupError as error:
             _log.warning("stream %s failed: %s", info.name, error.message)
             failures.append(Failure(info.name, error))
@@ -340,7 +359,7 @@ async def back_up_streams(
         finally:
             run.progress.finish(info.name)
             await order.done(info.name)
-        results.append(replace(stream.with_copied(copied), seconds=time.monotonic() - began))
+        results.append(replace(stream, seconds=time.monotonic() - began))
         return True
 
     async def do_next(js: JetStream) -> bool:

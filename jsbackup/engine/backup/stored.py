@@ -34,6 +34,7 @@ class Stored:
     warnings: tuple[str, ...] = ()
     incomplete: bool = False  # something is missing; the warnings say what
     lost: Losses = field(default_factory=Losses)
+    created: str = ""  # of the stream that was read (RFC 3339 as the server writes it)
 
     def with_lost(self, lost: Losses) -> Stored:
         """Return it without what the server has lost."""

@@ -10,6 +10,7 @@ from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.backup.stream_capture import capture_stream
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
+from jsbackup.errors import TransferError
 from jsbackup.model import Fidelity
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
@@ -38,10 +39,12 @@ async def back_up_stream(
     source: Source,
     previous: StreamBackup | None,
     receipts: Receipts,
+    attempts: int = 3,
 ) -> StoredStream:
     """Store one stream, whose last backup is `previous`; `receipts` know what was stored since.
 
-    Raises the error if it fails; objects stored by then are unused.
+    One that was created again since `info` is read anew, in that many attempts. Raises the error if it fails; objects
+    stored by then are unused.
     """
     repository, options = run.repository, run.options
     incarnation = source.incarnation(info.name, info.created)
@@ -52,6 +55,13 @@ async def back_up_stream(
     else:
         stored = await capture_stream(run, js, folder, info.name, previous=previous, receipts=receipts)
         assert stored.read is not None
+        if stored.created != info.created:
+            if attempts == 1:
+                raise TransferError(f"stream {info.name} was deleted and created again while it was read")
+            now = await js.stream(info.name)
+            return await back_up_stream(
+                run, js, now, source=source, previous=None, receipts=receipts, attempts=attempts - 1
+            )
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
     marked = about_leftover(info.config)
     warnings = [*marked, *stored.warnings]

@@ -30,7 +30,7 @@ from jsbackup.errors import (
     TransferError,
     UnsupportedError,
 )
-from jsbackup.model import StreamState
+from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_were
 from jsbackup.repository.manifest import (
@@ -65,6 +65,7 @@ class _Complete:
     segments: list[SegmentRef]
     state: StreamState
     warnings: tuple[str, ...] = ()
+    config: JsonObject | None = None  # if it is known as it was with that state
 
 
 async def capture_stream(
@@ -82,7 +83,7 @@ async def capture_stream(
             stored = await _store_with_attempts(capture, why)
             if lost := lost or capture.loss:
                 stored = replace(stored, warnings=(f"{LOST_SINCE}{lost}", *stored.warnings), incomplete=True)
-    return stored
+    return replace(stored, created=capture.created)
 
 
 class StreamCapture:
@@ -109,6 +110,7 @@ class StreamCapture:
         self._reading = StreamReading(js, name, self.advance)
         self.previous = previous
         self.receipts = receipts
+        self.created = ""  # of the stream that was read
         self._first: StreamInfo | None = None  # before it was first read completely
         self._last: StreamInfo | None = None  # after the last one, of an archive v2
         self._denials = 0  # how often messages were missing that the user may not read
@@ -190,6 +192,7 @@ class StreamCapture:
         )
         if isinstance(joined, Whole):
             return joined
+        self.created = joined.info.created
         try:
             segments = await in_thread(self.paged, joined.segments)
         except (IntegrityError, UnsupportedError) as error:  # a page of the last backup; the server has the messages
@@ -207,7 +210,7 @@ class StreamCapture:
 
     async def snapshot(self, why: str, limits: CaptureLimits) -> Stored:
         info = await self.js.stream(self.name)
-        self._first = self._first or info
+        self._first, self.created = self._first or info, info.created
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         info = before = await self._reading.with_deleted(info)
         reusable = await self.reusable()
@@ -242,7 +245,7 @@ class StreamCapture:
             archive_format,
             whole.state,
             Reading(ReadAs.SNAPSHOT, why),
-            capture.config,
+            whole.config or capture.config,
             archived=tuple(capture.consumers),
             segments=tuple(whole.segments),
             reused=writer.reused,
@@ -293,7 +296,7 @@ class StreamCapture:
             return await self._denied(writer, then, error)
         segments = await in_thread(writer.finish)
         segments = await cut_down(writer, segments, caught, reader, after=then.last_seq)
-        return _Complete(segments, caught.info.state, _about_missing(caught))
+        return _Complete(segments, caught.info.state, _about_missing(caught), caught.info.config)
 
     async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> _Complete:
         """Handle missing permission to read on: another snapshot may be made at a moment without writes."""
@@ -309,7 +312,7 @@ class StreamCapture:
     async def without_snapshot(self, why: str, limits: CaptureLimits, unsupported: UnsupportedError) -> Stored:
         """Capture a stream of which no snapshot can be made, or decoded."""
         info = await self.js.stream(self.name)
-        self._first = self._first or info
+        self._first, self.created = self._first or info, info.created
         if info.config.get("storage") == "memory":
             return await self.messages(info, why)
         return await self.opaque(info, limits, why, unsupported.message)
@@ -324,6 +327,7 @@ class StreamCapture:
             ArchiveFormat.MESSAGES,
             whole.state,
             Reading(ReadAs.MESSAGES, why),
+            whole.config or info.config,
             segments=tuple(whole.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,

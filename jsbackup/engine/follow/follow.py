@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
@@ -38,6 +38,7 @@ from jsbackup.engine.read.copy_reach import reach_of
 from jsbackup.engine.read.downstream import order_of
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import (
+    ApiError,
     JsBackupError,
     NatsError,
     NatsPermissionDenied,
@@ -49,6 +50,7 @@ from jsbackup.errors import (
 from jsbackup.failure import Failure
 from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.responses import ErrCode
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
@@ -266,7 +268,10 @@ class _Following:
         before = {name: self._last_seq(name) for name in read}
         stored = {stream.name: stream for stream in manifest.streams}
         for name, result in read.items():
-            await self._followed[name].committed(replace(result, stream=stored[name]))
+            if result.stream.created == self._followed[name].created:
+                await self._followed[name].committed(replace(result, stream=stored[name]))
+            else:  # it was created again before it was read: it is followed from this backup on
+                await self._leave(name)
         new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
         stored_bytes = sum(result.stored_bytes for result in read.values())
         now_ns = self._run.clock_ns()
@@ -383,10 +388,21 @@ class _Following:
             except (StoreError, NatsPermissionDenied) as error:
                 for_all.append(error)
             except JsBackupError as error:
-                failures.append(Failure(name, error))
+                if await self._is_gone(name, error):
+                    await self._leave(name)
+                else:
+                    failures.append(Failure(name, error))
         if for_all:
             raise for_all[0]
         return results, sorted(failures, key=lambda failure: failure.name)
+
+    async def _is_gone(self, name: str, error: JsBackupError) -> bool:
+        """Return whether a stream could not be read because it was deleted meanwhile."""
+        if not isinstance(error, ApiError) or error.err_code != ErrCode.STREAM_NOT_FOUND:
+            return False
+        with suppress(NatsError):
+            return await self._lookout.again(name) is None
+        return False
 
     async def _leave(self, name: str) -> None:
         """Stop following it."""

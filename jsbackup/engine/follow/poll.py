@@ -21,10 +21,11 @@ from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.unchanged import has_many
 from jsbackup.engine.follow.look import Look
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
+from jsbackup.errors import ApiError, FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.failure import Failure
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.responses import ErrCode
 
 __all__ = ["Lookout", "some_of"]
 
@@ -212,4 +213,8 @@ class Lookout:
                     consumers = await self._js.consumers(name)
             except TimeoutError:
                 return Look(info, None, at_ns, silent=True)
+            except ApiError as error:
+                if error.err_code == ErrCode.STREAM_NOT_FOUND:
+                    return None
+                raise
         return Look(info, consumers, at_ns)

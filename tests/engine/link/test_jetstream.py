@@ -56,7 +56,7 @@ def test_each_page_is_asked_for_once(total: int) -> None:
         names = Names(peer, [f"S{number:03}" for number in range(total)])
         found = await js.stream_names()
         assert list(found.entries) == list(names.names)
-        assert names.asked == [*range(0, max(total, 1), LIMIT)]
+        assert len(set(names.asked)) == len(names.asked) <= 1 + total // (LIMIT // 2)
 
     play(script)
 
@@ -73,17 +73,20 @@ def test_pages_that_hold_more_than_their_limit_are_followed_by_what_comes_after_
     play(script)
 
 
-def test_a_list_that_changes_while_pages_are_asked_for_ahead_is_read_again() -> None:
+def test_a_list_that_changes_while_pages_are_asked_for_ahead_has_all_that_stayed() -> None:
     async def script(peer: ScriptedPeer, js: JetStream) -> None:
         names = Names(peer, [f"S{number:03}" for number in range(5 * LIMIT)])
 
         def change(number: int) -> None:
-            if number == 2:
-                names.names = ["A", *names.names]
+            if number in (2, 4):  # the total stays
+                names.names = [
+                    *names.names[LIMIT // 2 + number :],
+                    *(f"T{number}{count}" for count in range(LIMIT // 2 + number)),
+                ]
 
         names.before = change
         found = await js.stream_names()
-        assert [*found.entries] == ["A", *(f"S{number:03}" for number in range(5 * LIMIT))]
+        assert {f"S{number:03}" for number in range(16, 5 * LIMIT)} <= {*found.entries}
 
     play(script)
 
