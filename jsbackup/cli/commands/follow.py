@@ -167,6 +167,7 @@ def _tell(output: Output, report: FollowReport) -> int:
         "messages": report.messages,
         "stored_bytes_added": report.stored_bytes,
         "longest_seconds_behind": round(report.behind_seconds, 3),
+        "partial": report.partial,
         "outages": report.troubles,
         "failed": [{"name": failure.name, "reason": failure.error.message} for failure in report.failures],
     }
@@ -178,6 +179,7 @@ def _tell(output: Output, report: FollowReport) -> int:
             f"{format_count(report.messages, 'new message')}, {format_bytes(report.stored_bytes)} added; "
             f"never more than {format_seconds(report.behind_seconds)} behind, "
             f"{format_count(report.troubles, 'outage')}"
+            + (f", {format_count(report.partial, 'partial backup')}" if report.partial else "")
         )
         output.line(f"newest: {newest.id}, ", State(newest.result))
 

@@ -275,7 +275,8 @@ class _Following:
         new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
         stored_bytes = sum(result.stored_bytes for result in read.values())
         now_ns = self._run.clock_ns()
-        behind = 0.0 if self._up_to_ns is None or self._was_cut_off else (now_ns - self._up_to_ns) / 1e9
+        since_ns = begun_ns if self.report.newest is None else self._up_to_ns
+        behind = 0.0 if since_ns is None or self._was_cut_off else (now_ns - since_ns) / 1e9
         for name, failure in failures.items():
             if name not in self._failing:
                 _log.warning("stream %s: %s", name, failure.error.message)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from jsbackup.failure import Failure
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Manifest, Result
 
 __all__ = ["FollowReport"]
 
@@ -17,7 +17,8 @@ _log = logging.getLogger(__name__)
 class FollowReport:
     """The result so far.
 
-    `behind_seconds` is the longest time that published messages were in no backup while server and store answered;
+    `behind_seconds` is the longest time that published messages were in no backup while server and store answered, but
+    for streams that could not be read: `partial` backups name them. The first backup counts from its beginning.
     `troubles` counts how often they did not, and `trouble` is the present problem. `failures` are the streams that the
     newest backup lacks, or has as they were. It was committed at `committed_ns`, and has everything published until
     `up_to_ns`.
@@ -28,6 +29,7 @@ class FollowReport:
     messages: int = 0
     stored_bytes: int = 0
     behind_seconds: float = 0.0
+    partial: int = 0
     troubles: int = 0
     trouble: str = ""
     failures: tuple[Failure, ...] = ()
@@ -45,6 +47,7 @@ class FollowReport:
     ) -> None:
         """Add a backup with `messages` new messages, which waited up to `behind_seconds` for it."""
         self.backups += 1
+        self.partial += manifest.result is Result.PARTIAL
         self.newest = manifest
         self.failures = failures
         self.messages += messages

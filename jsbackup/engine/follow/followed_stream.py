@@ -228,7 +228,8 @@ class Followed:
             self._behind_since_ns = look.at_ns
         if look.at_ns - self._behind_since_ns < _BELIEVED_SECONDS * 1e9:
             raise TransferError(
-                f"it ends at sequence {look.info.state.last_seq} and ended at {self.entry.state.last_seq} before"
+                f"it ends at sequence {look.info.state.last_seq} and ended at {self.entry.state.last_seq} before, "
+                f"which is believed after {_BELIEVED_SECONDS:.0f} s"
             )
 
     def _is_as_stored(self, info: StreamInfo) -> bool:

@@ -148,7 +148,7 @@ def test_a_stream_that_shrinks_stays_as_it_was_for_a_while_and_the_backup_says_s
         b.last = OLD[14].sequence
         then = await followed.until(lambda manifest: manifest.result is Result.PARTIAL)
         assert then.streams[1].segments == first.streams[1].segments
-        words = f"it ends at sequence {b.last} and ended at {OLD[-1].sequence} before"
+        words = f"it ends at sequence {b.last} and ended at {OLD[-1].sequence} before, which is believed after 10 s"
         assert words in then.streams[1].warnings[-1]
 
     play(script)
