@@ -136,7 +136,8 @@ def test_follow_goes_on_after_a_page_was_lost(scene: Scene, nats_server: Callabl
 def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(scene.repo, copy)
-    first, *others = [page.key for page in scene.pages()]
+    # Those of segments: what is wrong below a page that is missing only shows when that is there again.
+    first, *others = [page.key for page in scene.pages() if page.level == 0]
     (scene.repo / first).unlink()
     (scene.repo / others[-1]).write_bytes(b"{}")
     assert scene.verify().code == 14
