@@ -16,7 +16,15 @@ from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
 from jsbackup.strict_json import read_object
 
-__all__ = ["ErrCode", "as_target_error", "decode_response", "is_unknown_field", "lacks_peers", "may_pass"]
+__all__ = [
+    "ErrCode",
+    "as_target_error",
+    "decode_response",
+    "is_unknown_field",
+    "lacks_peers",
+    "lacks_stream",
+    "may_pass",
+]
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 
@@ -155,6 +163,11 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
 def may_pass(error: ApiError) -> bool:
     """Return whether the same request may succeed a moment later."""
     return error.err_code in _TEMPORARY
+
+
+def lacks_stream(error: JsBackupError) -> bool:
+    """Return whether JetStream reports that there is no such stream."""
+    return isinstance(error, ApiError) and error.err_code == ErrCode.STREAM_NOT_FOUND
 
 
 def lacks_peers(error: ApiError) -> bool:

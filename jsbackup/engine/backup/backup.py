@@ -32,7 +32,7 @@ from jsbackup.errors import ApiError, JsBackupError, NatsError, NothingChosen, U
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.responses import ErrCode
+from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -345,7 +345,7 @@ async def back_up_streams(
             try:
                 stream = await read(js, info)
             except ApiError as error:
-                if error.err_code != ErrCode.STREAM_NOT_FOUND or _is_named(info.name, run.options.streams):
+                if not lacks_stream(error) or _is_named(info.name, run.options.streams):
                     raise
                 now = await js.find_stream(info.name)
                 if now is None:

@@ -38,7 +38,6 @@ from jsbackup.engine.read.copy_reach import reach_of
 from jsbackup.engine.read.downstream import order_of
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import (
-    ApiError,
     JsBackupError,
     NatsError,
     NatsPermissionDenied,
@@ -50,7 +49,7 @@ from jsbackup.errors import (
 from jsbackup.failure import Failure
 from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.responses import ErrCode
+from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
@@ -399,7 +398,7 @@ class _Following:
 
     async def _is_gone(self, name: str, error: JsBackupError) -> bool:
         """Return whether a stream could not be read because it was deleted meanwhile."""
-        if not isinstance(error, ApiError) or error.err_code != ErrCode.STREAM_NOT_FOUND:
+        if not lacks_stream(error):
             return False
         with suppress(NatsError):
             return await self._lookout.again(name) is None

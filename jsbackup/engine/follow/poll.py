@@ -25,7 +25,7 @@ from jsbackup.errors import ApiError, FormatError, NatsError, NatsTimeout, Trans
 from jsbackup.failure import Failure
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
-from jsbackup.protocol.responses import ErrCode
+from jsbackup.protocol.responses import lacks_stream
 
 __all__ = ["Lookout", "some_of"]
 
@@ -214,7 +214,7 @@ class Lookout:
             except TimeoutError:
                 return Look(info, None, at_ns, silent=True)
             except ApiError as error:
-                if error.err_code == ErrCode.STREAM_NOT_FOUND:
+                if lacks_stream(error):
                     return None
                 raise
         return Look(info, consumers, at_ns)

@@ -40,7 +40,7 @@ from jsbackup.protocol.paging import (
     stream_list_page,
     stream_names_page,
 )
-from jsbackup.protocol.responses import ErrCode, lacks_peers, may_pass
+from jsbackup.protocol.responses import ErrCode, lacks_peers, lacks_stream, may_pass
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
 
@@ -244,7 +244,7 @@ class JetStream:
         try:
             return await self.stream(name, deleted_details=deleted_details)
         except ApiError as error:
-            if error.err_code == ErrCode.STREAM_NOT_FOUND:
+            if lacks_stream(error):
                 return None
             raise
 
@@ -267,7 +267,7 @@ class JetStream:
                     await self.ask(api.stream_delete(self.prefix, name))
                 return
             except ApiError as error:
-                if error.err_code == ErrCode.STREAM_NOT_FOUND:
+                if lacks_stream(error):
                     return
                 raise
             except NatsTimeout:
