@@ -83,9 +83,9 @@ def test_a_cluster_without_room_ends_with_one_error(tmp_path: Path) -> None:
         missing("pyspark is not installed: pip install 'jsbackup[spark]'")
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
     with Standalone({}, workers=1) as cluster:
-        line = ["query", "latest", SQL, *kept.line, "--spark-master", cluster.url, "--spark-wait", "20s"]
+        line = ["query", "latest", SQL, *kept.line, "--spark-master", cluster.url]
         began = time.monotonic()
-        done = in_shell(*line, "--spark-conf", "spark.executor.memory=8g", seconds=240)
+        done = in_shell(*line, "--spark-wait", "20s", "--spark-conf", "spark.executor.memory=8g", seconds=240)
         assert (done.code, done.out) == (1, "") and time.monotonic() - began < 200
         assert done.err.splitlines()[-3:] == [
             f"warning: waiting for an executor of {cluster.url}: 15 s, at most 20 s",
