@@ -46,6 +46,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 
 from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
@@ -242,6 +243,7 @@ def incarnation(cluster: str, account: str, name: str, created: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
+@lru_cache(maxsize=1 << 14)  # `follow` asks for the same ones every two seconds
 def stream_folder(name: str, incarnation: str) -> str:
     """Return the folder of a stream's objects, without a slash at the end. Raises `FormatError` for invalid parts."""
     if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):

@@ -213,6 +213,30 @@ class StreamBackup:
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
+    def captured_again(
+        self, begun: str, ended: str, archive_format: ArchiveFormat, read: Reading | None
+    ) -> StreamBackup:
+        """Return the same, captured between two other times. Faster than `replace`, for thousands of streams."""
+        return StreamBackup(
+            self.name,
+            self.incarnation,
+            self.config,
+            self.created,
+            self.state,
+            self.captured.again(begun, ended),
+            archive_format,
+            self.digest,
+            self.segments,
+            self.consumers,
+            self.opaque,
+            self.warnings,
+            read,
+            self.copied,
+            self.lost,
+            self.state_extra,
+            self.extra,
+        )
+
     @property
     def refs(self) -> Iterator[AnyRef]:
         """All stored objects that it needs. Raises as iteration over `segments`."""

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -131,6 +132,16 @@ def validate(data: bytes) -> None:
 def test_a_full_manifest_comes_back() -> None:
     manifest = full_manifest()
     assert decode_manifest(encode_manifest(manifest), key_of(manifest)) == manifest
+
+
+def test_a_stream_that_is_captured_again_differs_by_that_alone() -> None:
+    stream = copy.copy(full_manifest().streams[0])
+    for name in ("copied", "state_extra", "extra"):
+        object.__setattr__(stream, name, object())
+    read = Reading(ReadAs.SNAPSHOT, "test")
+    again = stream.captured_again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z", ArchiveFormat.V1, read)
+    captured = stream.captured.again("2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z")
+    assert again == replace(stream, captured=captured, archive_format=ArchiveFormat.V1, read=read)
 
 
 def test_the_json_is_canonical() -> None:

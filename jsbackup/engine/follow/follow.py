@@ -268,7 +268,7 @@ class _Following:
         stored = {stream.name: stream for stream in manifest.streams}
         for name, result in read.items():
             if result.stream.created == self._followed[name].created:
-                await self._followed[name].committed(replace(result, stream=stored[name]))
+                self._followed[name].committed(stored[name])
             else:  # it was created again before it was read: it is followed from this backup on
                 await self._leave(name)
         new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())

@@ -27,7 +27,7 @@ from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.known_deleted import KnownDeleted
 from jsbackup.engine.follow.left_readers import remove_left_readers
 from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.next_entry import AT_REST, FOLLOWED, as_before, followed_on
+from jsbackup.engine.follow.next_entry import AT_REST, FOLLOWED, as_before, as_described, followed_on
 from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
@@ -107,6 +107,8 @@ class Followed:
         self._behind_since_ns: int | None = None
         self._no_tail = info.config.get("retention", "limits") != "limits"
         self._read_anew = False
+        self._described: StreamInfo | None = None  # the entry says just what this does
+        self._at_rest: StreamInfo | None = None  # the entry will, once it is committed
         self._idle_looks = 0
         self._tidy = False  # whether leftovers of a killed predecessor were removed
         # Whether the last message was read by a tail, so that the time that the server states is the latest.
@@ -136,9 +138,12 @@ class Followed:
         entry = self.entry
         if entry is None or not (self._tidy and self._proved) or self._tail is not None:
             return None
-        if self._free_of != self._damage or self._is_due(look) or not self._is_as_stored(look.info):
+        if self._free_of != self._damage or self._is_due(look):
             return None
-        return as_before(entry, look, now)
+        self._at_rest = look.info
+        if look.info is self._described and (again := as_described(entry, look, now)) is not None:
+            return again
+        return as_before(entry, look, now) if self._is_as_stored(look.info) else None
 
     async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """Store the stream as it is now. Call `committed` when a manifest names the result.
@@ -147,6 +152,7 @@ class Followed:
             NatsError: it cannot be read now; another try may succeed.
             IntegrityError, StoreError
         """
+        self._at_rest = None
         if not self._tidy:
             self._tidy = True
             consumers = None if look.consumers is None else look.consumers.entries.values()
@@ -190,18 +196,19 @@ class Followed:
         stored = stored_segments(self._repository.objects, self._folder, entry.segments)
         return len(stored) == len(entry.segments)
 
-    async def committed(self, result: StoredStream) -> None:
-        """Note that a manifest names the result."""
-        self.entry, self._proved = result.stream, True
-        if result.stream.read != AT_REST:
-            self._ends_followed = result.stream.read == FOLLOWED
+    def committed(self, stream: StreamBackup) -> None:
+        """Note that a manifest has the stream as it was read."""
+        self.entry, self._proved = stream, True
+        self._described, self._at_rest = self._at_rest, None
+        if stream.read is not AT_REST:
+            self._ends_followed = stream.read == FOLLOWED
         self._compared = ()
         self._deleted.committed()
         if self._tail is not None:
-            self._tail.settle(result.stream.state.last_seq, self._joinable_from(result.stream.segments))
-        elif self._read_anew and not self._no_tail and result.stream.segments:
+            self._tail.settle(stream.state.last_seq, self._joinable_from(stream.segments))
+        elif self._read_anew and not self._no_tail and stream.segments:
             # At once: its first message may be deleted by the time the next ones arrive.
-            self._begin_tail(result.stream)
+            self._begin_tail(stream)
         self._read_anew = False
 
     def _joinable_from(self, segments: Sequence[SegmentRef]) -> int:

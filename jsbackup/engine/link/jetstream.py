@@ -31,6 +31,7 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
+from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.paging import (
     Listing,
     Page,
@@ -157,11 +158,19 @@ class JetStream:
             return version, error.err_code != ErrCode.CLUSTER_REQUIRED
         return version, True
 
-    async def streams(self) -> Listing[StreamInfo]:
-        """Return all streams of the account, and those that did not answer. One by one if a list is not allowed."""
+    async def streams(self, known: KnownStreams | None = None) -> Listing[StreamInfo]:
+        """Return all streams of the account, and those that did not answer. One by one if a list is not allowed.
+
+        What the server said before is `known`, and not decoded again.
+        """
+        decode = stream_info if known is None else known.info
+        if known is not None:
+            known.begin()
         try:
             return await self._list(
-                "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
+                "list of streams",
+                lambda offset: api.stream_list(self.prefix, offset),
+                lambda document: stream_list_page(document, decode),
             )
         except NatsPermissionDenied:
             names = await self.stream_names()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 from typing import NoReturn
 
 from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
@@ -40,13 +41,17 @@ class AgeSealing:
         self._reads = identity is not None
         self._names = names
         self._writes = writes
+        # As `follow` asks for the same names every two seconds.
+        self._hidden = lru_cache(maxsize=1 << 14)(self._hide)
 
     def name(self, digest: str) -> str:
         return self._hmac(f"digest\0{digest}")
 
     def folder(self, name: str, incarnation: str) -> str:
-        hidden = self._hmac(f"stream\0{name}")[:32], self._hmac(f"incarnation\0{name}\0{incarnation}")[:8]
-        return layout.stream_folder(*hidden)
+        return layout.stream_folder(*self._hidden(name, incarnation))
+
+    def _hide(self, name: str, incarnation: str) -> tuple[str, str]:
+        return self._hmac(f"stream\0{name}")[:32], self._hmac(f"incarnation\0{name}\0{incarnation}")[:8]
 
     def seal(self, data: Data) -> Data:
         if not self._writes:

@@ -68,12 +68,7 @@ def captured_as(
         capture = captures.pop(stream.name, unchanged)
         if capture is None:
             fields.wrong("captures", f"with one of stream {stream.name}")
-        yield replace(
-            stream,
-            archive_format=capture.archive_format,
-            read=capture.read,
-            captured=stream.captured.again(capture.begun, capture.ended),
-        )
+        yield stream.captured_again(capture.begun, capture.ended, capture.archive_format, capture.read)
     if captures and all_listed():
         fields.wrong("captures", "without streams that no page lists")
 

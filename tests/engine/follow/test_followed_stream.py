@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -17,7 +17,7 @@ from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.errors import TransferError
 from jsbackup.protocol.info import stream_info
-from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, Source
+from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, Source, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.new_backup import StoredStream
@@ -52,7 +52,7 @@ class Following:
     async def messages(self, reading: asyncio.Task[StoredStream]) -> list[Message]:
         """What is stored then, as of a backup that is committed."""
         result = await reading
-        await self.followed.committed(result)
+        self.followed.committed(result.stream)
         reader = SegmentReader(self.repository.objects)
         return messages_of(batch for ref in result.stream.segments for batch in reader.prove(ref))
 
@@ -117,7 +117,7 @@ def test_a_stream_at_rest_is_said_not_to_have_been_read() -> None:
         assert entry.read is not None
         assert entry.read.how is ReadAs.SNAPSHOT
         rested = [await following.read_on()]
-        await following.followed.committed(rested[0])
+        following.followed.committed(rested[0].stream)
         await following.followed.close()
         rested.append(following.followed.at_rest(following.look(5), CREATED) or rested[0])
         for result in rested:
@@ -126,6 +126,44 @@ def test_a_stream_at_rest_is_said_not_to_have_been_read() -> None:
             assert result.stream.segments == entry.segments
         assert rested[1].stream.captured.ended == CREATED
         assert tail.first == OLD[-1].sequence
+
+    play(script)
+
+
+def test_a_stream_that_is_described_as_before_is_what_the_last_backup_says() -> None:
+    """Whichever of its descriptions was committed, and also after one that was not."""
+
+    async def script(following: Following) -> None:
+        await following.begin()
+        await following.followed.close()
+        followed, look = following.followed, following.look(5)
+
+        def rest(look: Look, now: str, *, committed: bool) -> StreamBackup:
+            result = followed.at_rest(look, now)
+            assert result is not None and not result.incomplete
+            if committed:
+                followed.committed(result.stream)
+            return result.stream
+
+        first = rest(look, "2026-03-01T00:00:00Z", committed=True)
+        again = rest(replace(look, at_ns=6 * SECOND), "2026-03-02T00:00:00Z", committed=True)
+        assert again.captured == first.captured.again("1970-01-01T00:00:06Z", "2026-03-02T00:00:00Z")
+        assert replace(again, captured=first.captured) == first
+        # Another configuration: not committed, then committed.
+        other = replace(look, info=replace(look.info, config={**look.info.config, "description": "new"}))
+        for committed in (False, True):
+            for _ in range(2):
+                assert rest(other, "2026-03-03T00:00:00Z", committed=committed).config["description"] == "new"
+            if not committed:
+                assert "description" not in rest(look, "2026-03-04T00:00:00Z", committed=False).config
+        assert rest(other, "2026-03-05T00:00:00Z", committed=True).config["description"] == "new"
+        # Something to say of it, which is over by the next look.
+        result = followed.at_rest(other, "2026-03-06T00:00:00Z")
+        assert result is not None
+        followed.committed(replace(result.stream, warnings=("odd",)))
+        assert not rest(other, "2026-03-07T00:00:00Z", committed=True).warnings
+        following.stream.write(NEW)
+        assert followed.at_rest(following.look(8), CREATED) is None
 
     play(script)
 
