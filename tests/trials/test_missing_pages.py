@@ -136,14 +136,19 @@ def test_follow_goes_on_after_a_page_was_lost(scene: Scene, nats_server: Callabl
 def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(scene.repo, copy)
-    # Those of segments: what is wrong below a page that is missing only shows when that is there again.
-    first, *others = [page.key for page in scene.pages() if page.level == 0]
-    (scene.repo / first).unlink()
+    page, *others = [page.key for page in scene.pages() if page.level == 0]
+    below = scene.segments()[0].key  # it only shows when the page that lists it is there again
+    lost = [page, below]
+    for key in lost:
+        (scene.repo / key).unlink()
     (scene.repo / others[-1]).write_bytes(b"{}")
     assert scene.verify().code == 14
+    asked = jsbackup("repair", "--from", copy, "-r", scene.repo, "--dry-run")
+    assert asked.code == 0 and below not in [one["key"] for one in asked.document["objects"]]
     done = jsbackup("repair", "--from", copy, "-r", scene.repo)
-    assert done.code == 0, done.document
-    assert (scene.repo / first).read_bytes() == (copy / first).read_bytes()
+    assert (done.code, done.document["mended"]) == (0, 3), done.document
+    for key in (*lost, others[-1]):
+        assert (scene.repo / key).read_bytes() == (copy / key).read_bytes()
     assert scene.verify("--level", "data").code == 0
 
 

@@ -1,7 +1,8 @@
 """A repair from beginning to end: manifests first, then objects from another repository, then from a server.
 
-Only when a manifest is back is it known which objects it needs. A server is asked for what the other repository lacks.
-What was repaired is read again and recorded, so that the next backup can build on it.
+Only when a manifest is back is it known which objects it needs, and so with a page that lists others. A server is asked
+for what the other repository lacks. What was repaired is read again and recorded, so that the next backup can build on
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verified import remember
 from jsbackup.repository.checks.verify import Level, Verifier
-from jsbackup.repository.refs import id_of
+from jsbackup.repository.refs import PageRef, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import Broken, Found, RepairOutcome, fetch_from, find_broken, put_in_place
 from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
@@ -99,6 +100,12 @@ class RepairRun:
         else:
             found = self._mend_manifests(found, gaps, self.other)
         outcomes = self._mend(found.objects)
+        below = self._below(found.objects, outcomes, known=found)
+        while below.objects or below.beyond:
+            found = _with(found, below)
+            more = self._mend(below.objects)
+            outcomes += more
+            below = self._below(below.objects, more, known=found)
         not_recorded = None if self.dry_run else self._remember(found, outcomes)
         return RepairReport(
             tuple(zip(found.objects, outcomes, strict=True)),
@@ -127,11 +134,22 @@ class RepairRun:
         keys = {one.key for one in broken}
         found = replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
         if mended := [one.backup for one, error in self._manifests if error is None and not self.dry_run]:
-            more = self._find(mended)
-            known = {(one.ref.key, one.ref.sha256) for one in found.objects}
-            added = [one for one in more.objects if (one.ref.key, one.ref.sha256) not in known]
-            found = replace(found, objects=(*found.objects, *added), beyond=(*found.beyond, *more.beyond))
+            found = _with(found, _without(self._find(mended), found))
         return found
+
+    def _below(
+        self, mended: Sequence[Broken], outcomes: Sequence[RepairOutcome | JsBackupError], *, known: Found
+    ) -> Found:
+        """Find what is broken of that which the pages list that are there again, beside what is `known`."""
+        backups = {
+            backup
+            for one, outcome in zip(mended, outcomes, strict=True)
+            if isinstance(one.ref, PageRef) and outcome is RepairOutcome.MENDED
+            for backup in one.backups
+        }
+        if self.dry_run or not backups:
+            return Found((), ())
+        return _without(self._find(sorted(backups)), known)
 
     def _mend(self, broken: Sequence[Broken]) -> list[RepairOutcome | JsBackupError]:
         outcomes = [self._from_other(one) for one in broken]
@@ -181,3 +199,16 @@ class RepairRun:
         except (KeyUnavailable, StoreError) as error:
             return error
         return None
+
+
+def _without(found: Found, known: Found) -> Found:
+    """Return what is found beside that which is known."""
+    objects = {(one.ref.key, one.ref.sha256) for one in known.objects}
+    return Found(
+        tuple(one for one in found.objects if (one.ref.key, one.ref.sha256) not in objects),
+        tuple(problem for problem in found.beyond if problem not in known.beyond),
+    )
+
+
+def _with(found: Found, more: Found) -> Found:
+    return replace(found, objects=(*found.objects, *more.objects), beyond=(*found.beyond, *more.beyond))
