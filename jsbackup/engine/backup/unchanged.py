@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.read.downstream import with_relatives
-from jsbackup.engine.read.increment import UNCHANGED, Incremental, has_same_ends
+from jsbackup.engine.read.increment import AT_REST, Incremental, has_same_ends
 from jsbackup.model import StreamState
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
-from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
 
@@ -61,7 +61,7 @@ def find_unchanged(
             captured=before.captured.again(begun, ended),
             archive_format=ArchiveFormat.MESSAGES,
             consumers=(),  # it had none, or none are asked for
-            read=Reading(ReadAs.INCREMENT, UNCHANGED),
+            read=AT_REST,
         )
         found[info.name] = StoredStream(stream, len(stream.segments))
     return found

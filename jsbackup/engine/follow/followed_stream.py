@@ -27,12 +27,13 @@ from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.known_deleted import KnownDeleted
 from jsbackup.engine.follow.left_readers import remove_left_readers
 from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.next_entry import AT_REST, FOLLOWED, as_before, as_described, followed_on
+from jsbackup.engine.follow.next_entry import FOLLOWED, as_before, as_described, followed_on
 from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream
 from jsbackup.engine.read.increment import (
+    AT_REST,
     Increment,
     PresentSequences,
     intact_segments,

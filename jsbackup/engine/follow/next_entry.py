@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.look import Look
-from jsbackup.engine.read.increment import UNCHANGED
+from jsbackup.engine.read.increment import AT_REST
 from jsbackup.planning.interrupted.staged import about_leftover
 from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository.manifest import (
@@ -27,10 +27,9 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
 
-__all__ = ["AT_REST", "FOLLOWED", "as_before", "as_described", "followed_on"]
+__all__ = ["FOLLOWED", "as_before", "as_described", "followed_on"]
 
 FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
-AT_REST = Reading(ReadAs.INCREMENT, UNCHANGED)
 
 
 def as_before(entry: StreamBackup, look: Look, now: str) -> StoredStream:

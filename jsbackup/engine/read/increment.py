@@ -37,11 +37,12 @@ from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ReadAs, Reading, SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
 __all__ = [
+    "AT_REST",
     "UNCHANGED",
     "Increment",
     "Incremental",
@@ -57,6 +58,7 @@ __all__ = [
 ]
 
 UNCHANGED = "nothing has changed since the last backup"
+AT_REST = Reading(ReadAs.INCREMENT, UNCHANGED)
 
 
 class Incremental(StrEnum):
