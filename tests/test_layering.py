@@ -190,6 +190,12 @@ def test_only_what_waits_for_servers_is_asynchronous() -> None:
     assert [_name(path) for path in others if "asyncio" in _imports(path)] == []
 
 
+def test_no_values_go_through_numpy() -> None:
+    """jsbackup does not install it, and Arrow does not either: it is there or not."""
+    imported = [path for path in _files() if "numpy" in _imports(path)]
+    assert [_name(path) for path in [*imported, *(p for p in _files() if "to_numpy" in _attributes(p))]] == []
+
+
 def test_the_environment_is_read_in_config_only() -> None:
     others = [path for path in _files() if _layer(path) != "config"]
     assert [_name(path) for path in others if not _attributes(path).isdisjoint({"environ", "getenv"})] == []

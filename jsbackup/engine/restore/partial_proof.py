@@ -26,6 +26,8 @@ from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.errors import NatsPermissionDenied
+from jsbackup.formats.batch import columns_from_batch
+from jsbackup.formats.column_reader import typed_buffer
 from jsbackup.formats.digest import StreamDigester
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
@@ -103,7 +105,8 @@ class SentMarks:
         self._begin()
         for batch in batches:
             first = -self._messages % self._step
-            self._marks += batch.column("sequence").to_numpy()[first :: self._step].tolist()
+            sequences = typed_buffer(columns_from_batch(batch).sequences, "q", batch.num_rows)
+            self._marks += sequences[first :: self._step].tolist()
             self._messages += batch.num_rows
             while len(self._marks) > _MOST_MARKS:
                 self._marks, self._step = self._marks[::2], self._step * 2

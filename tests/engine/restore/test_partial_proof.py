@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -263,6 +264,18 @@ def test_it_is_printed(tmp_path: Path) -> None:
             line = command_line("restore", "latest", "-s", server.url, "-r", repo, "--verify", level)
             done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment())
         assert done.returncode == 0 and f"  {text}\n" in done.stdout
+
+
+@pytest.mark.nats
+def test_a_sample_needs_no_numpy(tmp_path: Path) -> None:
+    """Nothing that jsbackup installs brings it."""
+    repo = _backed_up(tmp_path, MANY)
+    program = "import sys; sys.modules['numpy'] = None; from jsbackup.cli.main import main; main()"
+    with NatsServer(NEWEST) as server:
+        words = ("restore", "latest", "-s", server.url, "-r", str(repo), "--verify", "sample")
+        line = [sys.executable, "-c", program, *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment())
+    assert (done.returncode, "  a tenth verified\n" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.nats
