@@ -6,7 +6,6 @@ the machine's role, and never from the command line.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -80,6 +79,8 @@ def _endpoint(url: str | None) -> str | None:
 def _authorities(path: str | None) -> str | None:
     if path is None:
         return None
+    import ssl  # a help text need not wait for it
+
     path = str(Path(path).expanduser())
     try:
         ssl.create_default_context(cafile=path)

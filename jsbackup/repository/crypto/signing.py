@@ -1,5 +1,7 @@
 """Signatures of documents (Ed25519) and derived secrets (HKDF): everything that uses `cryptography`.
 
+It is imported where it is used: plain repositories have no signatures, and every command imports this module.
+
 A signed document is its bytes, which end with a newline, and one more line:
 
     {"signature":"<128 hex digits>","signer":"<64 hex digits: the public key>"}
@@ -20,9 +22,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from jsbackup.errors import IntegrityError
 from jsbackup.stores.base import Data
@@ -49,6 +48,8 @@ class Signatory:
     __slots__ = ("_key", "public")
 
     def __init__(self, seed: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._key.public_key().public_bytes_raw().hex()
 
@@ -104,6 +105,9 @@ def sign_document(signatory: Signatory, repository: str, key: str, data: Data) -
 
 def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
     """Return the document in `data`, if anybody at all has signed it as `key`. Raises `IntegrityError`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     match = _TAIL.fullmatch(data, max(0, len(data) - SIGNATURE_BYTES))
     if match is None:
         raise IntegrityError(f"{key} is not signed, or damaged")
@@ -130,7 +134,7 @@ def _statement(repository: str, key: str, data: bytes) -> bytes:
 
 def derive(secret: bytes, info: str) -> bytes:
     """Derive 32 bytes from a secret: HKDF with SHA-256 (RFC 5869), no salt."""
-    from cryptography.hazmat.primitives.hashes import SHA256  # plain repositories derive nothing
+    from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(SHA256(), length=32, salt=None, info=info.encode()).derive(secret)
