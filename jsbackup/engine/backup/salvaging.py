@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.damage import is_salvageable
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import take_increment
-from jsbackup.engine.read.salvage import SalvageRun, is_salvageable
+from jsbackup.engine.read.salvage import SalvageRun
 from jsbackup.errors import JsBackupError
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, SegmentRef
 from jsbackup.repository.segments import SegmentReader

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.salvaging import salvage
 from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at, is_overwritten
+from jsbackup.engine.read.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
 from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
-from jsbackup.engine.read.salvage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import capture_opaque
@@ -257,7 +256,7 @@ class StreamCapture:
             before = self._last = await describe_stream(self.js, self.name)
         lost = reported_losses(before, stored.segments)
         if lost and self.options.salvage:
-            return await salvage(self, f"the server has lost {about_losses(lost)}")
+            return await _salvaged(self, f"the server has lost {about_losses(lost)}")
         return stored.with_lost(lost)
 
     async def with_vanished(self, stored: Stored, *, suspected: bool) -> Stored:
@@ -372,7 +371,7 @@ async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
         return await capture.with_vanished(stored, suspected=bool(damage))
     except JsBackupError as error:
         if capture.options.salvage and is_salvageable(error):
-            return await salvage(capture, f"its snapshot fails: {error.message}")
+            return await _salvaged(capture, f"its snapshot fails: {error.message}")
         raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
 
 
@@ -382,3 +381,9 @@ def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
     count = count_were(caught.missing, "message")
     subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
     return (f"{count} overwritten faster than they could be read and are missing{subjects}",)
+
+
+async def _salvaged(capture: StreamCapture, why: str) -> Stored:
+    from jsbackup.engine.backup.salvaging import salvage  # few backups need it
+
+    return await salvage(capture, why)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.around_damage import AroundDamage, SequenceRanges
 from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.damage import REPORTED, Ranges, spans_of
 from jsbackup.engine.read.filling import fill_in
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
@@ -34,7 +35,6 @@ from jsbackup.engine.read.snapshot_transfer import Advance, Capture, capture_sna
 from jsbackup.errors import (
     ApiError,
     IntegrityError,
-    JsBackupError,
     KeyUnavailable,
     NatsTimeout,
     SnapshotBusy,
@@ -47,45 +47,15 @@ from jsbackup.formats.sequence_bitmap import GivenSequences
 from jsbackup.formats.sequences import SequenceSet, ranges_of
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.responses import ErrCode
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, SegmentRef, total_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 
-__all__ = ["DAMAGE_HINT", "SalvageRun", "SalvagedStream", "is_damage", "is_salvageable", "reported_losses"]
+__all__ = ["SalvageRun", "SalvagedStream"]
 
-DAMAGE_HINT = (
-    "If the server's files of the stream are damaged, copy them before anything else, then see 'jsbackup help salvage'."
-)
-_FAILED = 500  # the status by which a server ends a snapshot that it cannot make
 _STEP = 1 << 20  # sequences that are compared at once
-_MOST_SPANS = 10_000
 _MOST_SUBJECTS = 10_000
-_REPORTED = "the server reports that it lost them"
 _UNREADABLE = "the server cannot read them"
-
-_Ranges = list[tuple[int, int]]
-
-
-def is_salvageable(error: JsBackupError) -> bool:
-    """Return whether this error of a snapshot may come from a damaged store."""
-    if isinstance(error, ApiError):
-        return error.err_code == ErrCode.SNAPSHOT_FAILED
-    return isinstance(error, (TransferError, NatsTimeout, IntegrityError))
-
-
-def is_damage(error: JsBackupError) -> bool:
-    """Return whether this error of a snapshot most likely comes from a damaged store, not from the connection."""
-    if isinstance(error, TransferError):
-        return f"status {_FAILED}" in error.message
-    return is_salvageable(error) and not isinstance(error, (NatsTimeout, SnapshotBusy))
-
-
-def reported_losses(info: StreamInfo, found: Iterable[SegmentRef]) -> Losses:
-    """Return what a server reports to have lost; nothing of a segment that it was found in."""
-    covered = [(ref.first_seq, ref.last_seq) for ref in found if ref.dense]
-    lost = (one for one in info.lost_sequences if not any(first <= one <= last for first, last in covered))
-    return Losses(tuple(_spans(ranges_of(lost), lambda _: _REPORTED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +114,7 @@ class SalvageRun:
         causes, lacking = self._lacking(around.unread, reported, now)
         if lacking and self.earlier:
             segments, lacking = await self._with_earlier(segments, lacking)
-        lost = Losses(tuple(_spans([*lacking.between(0, len(lacking))], causes)))
+        lost = Losses(tuple(spans_of([*lacking.between(0, len(lacking))], causes)))
         if info.deleted is None and info.state.deleted:
             lost = self._not_counted(info, segments)
         elif lost and counts and _is_quiet(info, now):
@@ -214,7 +184,7 @@ class SalvageRun:
 
     def _missing(self, present: PresentSequences) -> SequenceRanges:
         """Return what the stream has and has not been read."""
-        ranges: _Ranges = []
+        ranges: Ranges = []
         for first in range(present.first, present.last + 1, _STEP):
             last = min(first + _STEP - 1, present.last)
             found = self.given.within(first, last)
@@ -247,7 +217,7 @@ class SalvageRun:
 
         def why(sequence: int) -> str:
             if sequence in reported or sequence in dropped:
-                return _REPORTED
+                return REPORTED
             at = bisect_right(starts, sequence)
             return reasons[starts[at - 1]] if at else _UNREADABLE
 
@@ -336,25 +306,15 @@ async def _each(batches: Iterable[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBa
         yield batch
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> _Ranges:
+def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return ranges in order, those that follow each other or overlap as one."""
-    found: _Ranges = []
+    found: Ranges = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
             found[-1] = found[-1][0], max(found[-1][1], last)
         else:
             found.append((first, last))
     return found
-
-
-def _spans(ranges: _Ranges, why: Callable[[int], str]) -> Iterator[LostSpan]:
-    """Yield the ranges as spans; one in place of all if they are too many."""
-    if len(ranges) > _MOST_SPANS:
-        count = sum(last - first + 1 for first, last in ranges)
-        yield LostSpan(ranges[0][0], ranges[-1][1], count, True, why(ranges[0][0]))
-        return
-    for first, last in ranges:
-        yield LostSpan(first, last, last - first + 1, True, why(first))
 
 
 def _messages(count: int) -> str:
