@@ -5,20 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jsbackup import __version__
 from jsbackup.cli.main import COMMANDS
 from jsbackup.formats import kernels
+from scripts.bench_load import fill, request
 from tests.cli.typed import Typed, in_shell
 from tests.harness.commands import environment
+from tests.harness.servers import NEWEST, NatsServer
 
 HEAVY = {
     "pyarrow",
     "nats",
     "tqdm",
     "asyncio",
+    "ssl",
+    "cryptography",
     "zstandard",
     "cramjam",
     "boto3",
@@ -125,6 +130,49 @@ def test_neither_a_backup_nor_a_restore_waits_for_what_only_the_other_needs(
     imported = set(done.stdout.split())
     assert needed in imported
     assert not imported & (OTHERS | others)
+
+
+# What a small backup or restore of a plain repository in a folder imports, apart from jsbackup. numpy is not installed
+# with it; Arrow imports it if it is there. Each one more takes 5 to 40 ms of every start.
+NEEDED = {"click", "cramjam", "google_crc32c", "nats", "numpy", "pyarrow", "pyrage", "zstandard"}
+SPARED = {
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "urllib.request",
+    "http.client",
+    "tomllib",
+    "multiprocessing",
+    "unittest",
+    "jsbackup.cli.profiles.profiles",
+    "jsbackup.engine.backup.salvaging",
+    "jsbackup.engine.read.salvage",
+    "jsbackup.engine.read.around_damage",
+    "jsbackup.repository.keep.prune",
+    "jsbackup.repository.keep.retention",
+    "jsbackup.stores.s3",
+}
+
+
+@pytest.mark.nats
+def test_a_whole_backup_and_restore_import_no_more_than_they_need(tmp_path: Path) -> None:
+    repo = str(tmp_path / "repo")
+    with NatsServer(NEWEST) as server, NatsServer(NEWEST) as target:
+        request(server.url, "STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders"]})
+        fill(server.url, lambda _: "orders", lambda number: b"%d" % number, range(10))
+        for line in (
+            ("backup", "-s", server.url, "-r", repo),
+            ("backup", "-s", server.url, "-r", repo),
+            ("restore", "latest", "-s", target.url, "-r", repo),
+        ):
+            imported = _imported(*line)
+            assert {_installed(name) for name in imported} - {None} <= NEEDED
+            assert not SPARED & imported
+
+
+def _installed(module: str) -> str | None:
+    """The package from outside that a module belongs to; None of those of Python, jsbackup and Cython."""
+    top = module.partition(".")[0]
+    return None if top in sys.stdlib_module_names or top.startswith(("_", "cython", "jsbackup")) else top
 
 
 def test_the_version_says_which_kernel_runs(typed: Callable[..., Typed]) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from jsbackup.errors import JsBackupError, UsageError
@@ -80,6 +78,10 @@ def _authorization(parts: SplitResult) -> str | None:
 
 def push_metrics(target: PushTarget, metrics: Metrics) -> None:
     """Push metrics. Raises JsBackupError if they are not accepted."""
+    # Imported here, because `status --help` should not wait for them.
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+
     from prometheus_client import push_to_gateway
 
     try:
