@@ -59,6 +59,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nats)
+        if item.get_closest_marker("xdist_group") is None and (name := _together(item)):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
+def _together(item: pytest.Item) -> str:
+    """The group of tests that share fixtures of their module or folder: one process runs them, and makes these once.
+
+    With `--dist loadgroup` each of six would. Fixtures with parameters are shared by the tests of one of them. Empty
+    where there are none.
+    """
+    definitions = getattr(item, "_fixtureinfo", None)
+    found = definitions.name2fixturedefs if definitions is not None else {}
+    shared = sorted(name for name, known in found.items() if known and known[-1].scope in ("module", "package"))
+    if not shared:
+        return ""
+    chosen = getattr(getattr(item, "callspec", None), "indices", {})
+    return " ".join([item.nodeid.partition("::")[0], *(f"{name}-{chosen[name]}" for name in shared if name in chosen)])
 
 
 def pytest_collection_finish() -> None:

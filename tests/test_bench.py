@@ -56,7 +56,7 @@ def test_cases_give_rows_of_ratios() -> None:
 
 @pytest.mark.nats
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)
 def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
     if find_spec("pyspark") is None:
@@ -74,7 +74,7 @@ def test_a_tree_is_compared_with_another_one_command_by_command() -> None:
     """Here with the last commit of itself, which stores as much. Times are not looked at."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         missing("this is not a checkout of git")
-    command = [sys.executable, "-m", "scripts.bench_against", "HEAD", "--short", "--pairs", "2", "--json"]
+    command = [sys.executable, "-m", "scripts.bench_against", "HEAD", "--short", "--pairs", "1", "--json"]
     done = subprocess.run(
         [*command, "--stream-bytes", "2000000"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )

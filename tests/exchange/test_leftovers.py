@@ -160,16 +160,16 @@ def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
 
 @pytest.mark.slow
 def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: Path) -> None:
-    kept = keep(tmp_path / "r", {"ORDERS": some_messages(3000, 5000)})
+    kept = keep(tmp_path / "r", {"ORDERS": some_messages(1000, 5000)})
     line = ["export", "latest", *kept.line, "--format", "parquet", "--quiet", "--output"]
     seen = 0
-    for number in range(8):
+    for number in range(5):
         out = tmp_path / f"out{number}"
         words = command_line(*map(str, [*line, out]))
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         holder = f".out{number}.jsbackup-*/.holder.json"
         wait_until(lambda process=process, holder=holder: any(tmp_path.glob(holder)) or process.poll() is not None, 60)
-        time.sleep(number * 0.02)
+        time.sleep(number * 0.03)
         process.send_signal(signal.SIGKILL)
         process.wait()
         seen += any(tmp_path.glob(f".out{number}.jsbackup-*"))

@@ -56,13 +56,16 @@ def newest() -> Newest:
         return Newest(streams, {one.name: len(list(one.glob("msgs/*.blk"))) for one in folders})
 
 
+# File streams of the newest one are those of the fixture. Large ones are read as they are on the oldest.
 @pytest.mark.parametrize(
-    ("version", "storage"), [*((version, "file") for version in MINORS), (MINORS[0], "memory"), (NEWEST, "memory")]
+    ("version", "storage"),
+    [*((version, "file") for version in MINORS if version != NEWEST), (MINORS[0], "memory"), (NEWEST, "memory")],
 )
 def test_every_awkward_stream_is_equal_to_itself(version: str, storage: Storage) -> None:
+    chosen = [key for key in keys(version, storage=storage) if version == MINORS[0] or not key.startswith("BIG")]
     with NatsServer(version) as server:
-        observed = asyncio.run(_filled(server.url, version, storage=storage))
-    assert len(observed) == len(keys(version, storage=storage))
+        observed = asyncio.run(_filled(server.url, version, tuple(chosen), storage=storage))
+    assert len(observed) == len(chosen)
     assert all(stream.config["storage"] == storage for stream in observed.values())
 
 
@@ -82,6 +85,7 @@ def test_both_groups_live_on_one_server() -> None:
 def test_awkward_streams_are_as_awkward_as_they_say(newest: Newest) -> None:
     """The traits that tests rely on, on the newest server."""
     seen, blocks = newest.streams, newest.blocks
+    assert len(seen) == len(keys(NEWEST))
     assert blocks["BIG"] >= 3
     assert blocks["COMPRESSED"] >= 2
     assert seen["DELETED_TAIL"].messages[-1].sequence < seen["DELETED_TAIL"].state["last_seq"]

@@ -2,7 +2,8 @@
 
 For each pair of versions all that the target can hold comes back exactly, and what it cannot is refused before anything
 starts. What is not exact is announced by the tool itself; those announcements are what the tests allow. Of 2.15 the
-newest stands for both; with the other one it is tried both ways.
+newest stands for both; with the other one it is tried both ways. The streams of many megabytes go from each version to
+itself, and to and from the newest one: between two others they would take the same way.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ def test_file_streams_of_any_server_come_back_on_every_server(
                 assert refused.code == 15
                 assert "needs nats-server" in refused.document["error"]["message"]
                 assert asyncio.run(_observe(server.url)) == {}
+            if source != target and NEWEST not in (source, target):
+                lacking |= {name for name in before if name.startswith("BIG")}
             restored = _restore(server, tmp_path / "repo", lacking)
             after = asyncio.run(_observe(server.url))
         ignore = _announced(restored)

@@ -1,4 +1,7 @@
-"""One Spark for all tests of a process: it takes ten seconds to start, and a JVM cannot be ended and started again."""
+"""One Spark for all tests of a process: it takes ten seconds to start, and a JVM cannot be ended and started again.
+
+Tests that start another one (a cluster, a program) are the group "spark-apart", which runs beside this one.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.pipeline.places import keep
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.streams import account, digests, make_streams
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.mark.timeout(400)]
 
 PASSWORD = "hunter2-s3cr3t"
 

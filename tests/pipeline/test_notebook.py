@@ -16,7 +16,7 @@ from tests.harness.commands import environment
 from tests.harness.servers import missing
 from tests.pipeline.places import keep
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.mark.timeout(300)]
 
 NOTEBOOK = Path(__file__).with_name("notebook_orders.py")
 WRONG = [b"not JSON", b'{"order": 9007199254740993.0}', b'{"amount": 0.125}']

@@ -136,7 +136,7 @@ def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)

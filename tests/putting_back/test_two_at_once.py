@@ -132,7 +132,7 @@ def test_while_one_writes_another_one_is_refused(nats_server: Starter, tmp_path:
 
 def test_a_killed_one_is_in_the_way_for_a_moment_only(nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(NEWEST), tmp_path / "repo"
-    _lose(server.url, repo, [(f"p.{n % 3}", None, b"%d" % n) for n in range(20_000)])
+    _lose(server.url, repo, [(f"p.{n % 3}", None, b"%d" % n) for n in range(10_000)])
     line = command_line("put-back", "latest", "P", "--subject", ">", "-s", server.url, "-r", repo, "--json")
     killed = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=environment())
     while not run(held_count(server.url)):
@@ -147,7 +147,7 @@ def test_a_killed_one_is_in_the_way_for_a_moment_only(nats_server: Starter, tmp_
             break
         assert found.code == 16, found.out
     assert codes == {0, 16}
-    assert Counter(one.data for one in run(held(server.url, "P"))) == Counter({b"%d" % n: 1 for n in range(20_000)})
+    assert Counter(one.data for one in run(held(server.url, "P"))) == Counter({b"%d" % n: 1 for n in range(10_000)})
 
 
 async def held_count(url: str) -> int:

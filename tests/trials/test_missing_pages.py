@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ class Scene:
         asyncio.run(_publish(server.url, ["SHORT"], 40))
         self.back_up().ok()
 
+    def copied(self, folder: Path) -> Scene:
+        """With a copy of the repository, so that this one stays."""
+        scene = copy(self)
+        scene.repo = Path(shutil.copytree(self.repo, folder / "repo"))
+        return scene
+
     def back_up(self, *options: str) -> Ran:
         return jsbackup("backup", "-s", self.server.url, "-r", self.repo, *PATIENT, *options)
 
@@ -71,6 +78,13 @@ class Scene:
         return compare(seen(self.server.url), seen(server.url))
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One of many tests, which publish more to LONG; they damage copies of its backup."""
+    with NatsServer(NEWEST) as server:
+        yield Scene(server, tmp_path_factory.mktemp("standing"))
+
+
 @pytest.fixture
 def scene(nats_server: Callable[..., NatsServer], tmp_path: Path) -> Scene:
     return Scene(nats_server(NEWEST), tmp_path)
@@ -87,12 +101,18 @@ def test_a_segment_that_verify_misses_is_stored_again_by_the_next_backup(
     assert scene.restored(nats_server(NEWEST)) == []
 
 
+# The way of reading and which page it is decide what is read again; the damage, only how it is found out.
 @pytest.mark.parametrize("options", [(), ("--incremental", "never"), ("--incremental", "always")])
-@pytest.mark.parametrize("damage", ["missing", "cut"])
-@pytest.mark.parametrize("which", [0, 3, -1])
+@pytest.mark.parametrize(("which", "damage"), [(0, "missing"), (3, "missing"), (-1, "missing"), (3, "cut")])
 def test_a_page_that_verify_misses_is_stored_again_by_the_next_backup(
-    scene: Scene, nats_server: Callable[..., NatsServer], options: tuple[str, ...], damage: str, which: int
+    standing: Scene,
+    nats_server: Callable[..., NatsServer],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    damage: str,
+    which: int,
 ) -> None:
+    scene = standing.copied(tmp_path)
     page = scene.repo / scene.pages()[which].key
     data = page.read_bytes()
     page.unlink()
@@ -134,8 +154,7 @@ def test_follow_goes_on_after_a_page_was_lost(scene: Scene, nats_server: Callabl
 
 
 def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(scene.repo, copy)
+    other = Path(shutil.copytree(scene.repo, tmp_path / "copy"))
     page, *others = [page.key for page in scene.pages() if page.level == 0]
     below = scene.segments()[0].key  # it only shows when the page that lists it is there again
     lost = [page, below]
@@ -143,12 +162,12 @@ def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
         (scene.repo / key).unlink()
     (scene.repo / others[-1]).write_bytes(b"{}")
     assert scene.verify().code == 14
-    asked = jsbackup("repair", "--from", copy, "-r", scene.repo, "--dry-run")
+    asked = jsbackup("repair", "--from", other, "-r", scene.repo, "--dry-run")
     assert asked.code == 0 and below not in [one["key"] for one in asked.document["objects"]]
-    done = jsbackup("repair", "--from", copy, "-r", scene.repo)
+    done = jsbackup("repair", "--from", other, "-r", scene.repo)
     assert (done.code, done.document["mended"]) == (0, 3), done.document
     for key in (*lost, others[-1]):
-        assert (scene.repo / key).read_bytes() == (copy / key).read_bytes()
+        assert (scene.repo / key).read_bytes() == (other / key).read_bytes()
     assert scene.verify("--level", "data").code == 0
 
 
@@ -168,15 +187,23 @@ def test_what_a_lost_page_does_not_list_is_restored_in_part(
     assert len(left) < 1500 and list(after["LONG"].messages) == left
 
 
+@pytest.fixture(scope="module")
+def standing_broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Five backups; all list a page of LONG that is missing. SHORT ends in short segments."""
+    with NatsServer(NEWEST) as server:
+        scene = Scene(server, tmp_path_factory.mktemp("broken"))
+        for _ in range(4):
+            asyncio.run(_publish(server.url, ["SHORT"], 1))
+            scene.back_up().ok()
+        page = next(page for page in scene.pages() if page.level == 0)
+        (scene.repo / page.key).unlink()
+        yield scene
+
+
 @pytest.fixture
-def broken(scene: Scene) -> Scene:
-    """Two backups; both list a page of LONG that is missing. SHORT ends in short segments."""
-    for _ in range(4):
-        asyncio.run(_publish(scene.server.url, ["SHORT"], 1))
-        scene.back_up().ok()
-    page = next(page for page in scene.pages() if page.level == 0)
-    (scene.repo / page.key).unlink()
-    return scene
+def broken(standing_broken: Scene, tmp_path: Path) -> Scene:
+    """A copy of its repository. Its server gets more messages in LONG only."""
+    return standing_broken.copied(tmp_path)
 
 
 def _named(done: Ran, code: int) -> None:

@@ -212,7 +212,7 @@ def test_the_launcher_prints_and_has_no_archive(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(900)
 def test_spark_makes_one_uses_it_and_does_without_a_damaged_one(tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": some_messages(50, 10)})

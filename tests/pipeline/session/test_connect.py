@@ -26,7 +26,7 @@ from tests.pipeline.messages.test_stream_writer import make, stored
 from tests.pipeline.places import keep
 from tests.pipeline.streams import digests
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.mark.timeout(900)]
 
 SQL = "SELECT stream, count(*), sum(length(data)) FROM messages GROUP BY stream ORDER BY stream"
 

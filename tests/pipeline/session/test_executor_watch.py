@@ -23,7 +23,7 @@ from tests.pipeline.places import keep
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.streams import make_streams
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.mark.timeout(500)]
 
 # The first executor has to come within it, too, on a busy machine.
 WAIT_SECONDS = 45

@@ -75,7 +75,7 @@ def test_none_is_waited_for_with_a_limit_of_zero() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(400)
 def test_a_cluster_without_room_ends_with_one_error(tmp_path: Path) -> None:
     """Two workers of 1 GB, and an executor of 8."""
@@ -114,7 +114,7 @@ with session.open_session(session.SparkSettings("local[1]", {"spark.driver.memor
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)
 def test_a_master_that_accepts_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -66,7 +66,7 @@ def test_python_workers_have_memory_where_containers_are_limited() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)
 def test_a_query_runs_although_the_folder_for_temporary_files_has_a_long_path(tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)}, encrypted=True)
