@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from jsbackup.engine.read import snapshot_attempts
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.partial_proof import ProofLevel
+from jsbackup.engine.restore.proof import keeps_its_messages
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -178,6 +180,25 @@ def test_a_stream_that_changes_in_use_is_proved_before_the_next_is_sent(setting:
     assert ([result.verified for result in results], failures) == ([True, True], [])
 
 
+@pytest.mark.parametrize(
+    ("config", "keeps"),
+    [
+        ({}, True),
+        ({"max_age": 30 * 24 * 3600 * 10**9, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}, True),
+        ({"max_age": 3600 * 10**9}, False),
+        ({"max_msgs": 1000, "max_bytes": 10**6}, True),
+        ({"max_msgs": 150}, False),
+        ({"max_bytes": 15_000}, False),
+        ({"max_msgs": 150, "discard": "new"}, True),
+        ({"allow_msg_ttl": True}, False),
+        ({"allow_msg_schedules": True}, False),
+    ],
+)
+def test_only_the_proof_of_a_stream_that_keeps_its_messages_can_wait(config: JsonObject, keeps: bool) -> None:
+    state = StreamState(messages=100, bytes=10_000, first_seq=1, last_seq=100)
+    assert keeps_its_messages({"retention": "limits", "discard": "old", **config}, state) is keeps
+
+
 def test_a_proof_that_fails_after_the_others_were_sent_fails_its_stream_alone() -> None:
     streams: list[ScriptedStream] = []
 
@@ -206,7 +227,11 @@ def test_a_connection_that_is_lost_during_a_proof_costs_no_proof() -> None:
     assert ([result.verified for result in results], failures) == ([True, True], [])
 
 
-def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_to_be_in_use() -> None:
+def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_to_be_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+
     async def script(scene: Scene) -> None:
         orders = await scene.carry_out(await scene.expect_restore())
         await scene.carry_out(await scene.expect_restore("OTHER"))
