@@ -70,6 +70,9 @@ class _Telling:
             ),
         )
 
+    def pause(self, name: str) -> None:
+        pass
+
     def finish(self, name: str) -> None:
         self._tell(name, lambda now: replace(now, finished=True))
 

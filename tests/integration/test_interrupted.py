@@ -81,8 +81,16 @@ def restore(url: str, repository: Path, wire: str, *options: str) -> list[str]:
     return command_line("restore", "latest", "-s", url, "-r", repository, "--wire", wire, *options)
 
 
-def stopped(proxy: Proxy, line: list[str], number: signal.Signals, direction: Direction, place: float) -> int:
-    """Run the command, send it the signal when that part of the data has passed; its exit code."""
+def stopped(
+    proxy: Proxy,
+    line: list[str],
+    number: signal.Signals,
+    direction: Direction,
+    place: float,
+    *,
+    told: list[str] | None = None,
+) -> int:
+    """Run the command, send it the signal when that part of the data has passed; its exit code. `told` gets stderr."""
     ready = threading.Event()
     running: list[Running] = []
 
@@ -93,7 +101,10 @@ def stopped(proxy: Proxy, line: list[str], number: signal.Signals, direction: Di
     proxy.at(direction, int(place * TOTAL_BYTES), stop)
     running.append(Running(line))
     ready.set()
-    return running[0].code()
+    code = running[0].code()
+    if told is not None:
+        told.append(running[0].err)
+    return code
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -188,7 +199,9 @@ def test_a_restore_that_is_stopped_while_it_is_proved_leaves_the_whole_stream(
     server = nats_server("2.15.1")
     with Proxy(server.port) as proxy:
         line = restore(proxy.url, repository, "auto")
-        assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, 0.5) == 130
+        told: list[str] = []
+        assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, 0.5, told=told) == 130
+        assert f"1 stream is restored and can be used, but not verified: {NAME}" in told[0]
         assert standing(server.url) == WHOLE
         assert jsbackup("restore", "latest", "-s", proxy.url, "-r", repository).code == 16
         jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, "--if-exists", "replace").ok()

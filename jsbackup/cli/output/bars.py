@@ -153,6 +153,7 @@ class TqdmProgress:
         self._stream = stream
         self._whole = _Line(verb, 0, 0, stream, known=False)
         self._running: dict[str, _Line] = {}  # in the order of their lines
+        self._paused: dict[str, tuple[int, int, int]] = {}  # bytes done, bytes in all, messages
         self._expected: dict[str, int] = {}
         self._streams = 0
         self._ended = 0
@@ -167,10 +168,9 @@ class TqdmProgress:
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
         with _LOCK:
-            line = self._running.get(name)
+            line = self._running.get(name) or self._resumed(name)
             if line is None:
-                label = printable(name, self._stream.encoding or "utf-8")
-                self._running[name] = _Line(label, total_bytes, len(self._running) + 1, self._stream, known=True)
+                self._begin(name, total_bytes)
                 self._grow(total_bytes - self._expected.pop(name, 0))
             else:  # from the beginning
                 self._whole.messages -= line.messages
@@ -182,7 +182,7 @@ class TqdmProgress:
 
     def advance(self, name: str, byte_count: int, messages: int) -> None:
         with _LOCK:
-            line = self._running.get(name)
+            line = self._running.get(name) or self._resumed(name)
             if line is None:
                 return
             missing = int(line.n) + byte_count - int(line.total or 0)
@@ -193,8 +193,21 @@ class TqdmProgress:
                 one.messages += messages
                 one.update(byte_count)
 
+    def pause(self, name: str) -> None:
+        with _LOCK:
+            line = self._running.pop(name, None)
+            if line is not None:
+                self._paused[name] = (int(line.n), int(line.total or 0), line.messages)
+                self._remove(line)
+
     def finish(self, name: str) -> None:
         with _LOCK:
+            if name in self._paused:
+                done, total, _ = self._paused.pop(name)
+                self._grow(done - total)
+                self._ended += 1
+                self._say_whole()
+                return
             line = self._running.pop(name, None)
             if line is None:
                 if name in self._expected:  # ended before it began
@@ -204,10 +217,7 @@ class TqdmProgress:
                 return
             self._grow(int(line.n) - int(line.total or 0))
             self._ended += 1
-            line.close()
-            for position, other in enumerate(self._running.values(), 1):
-                if abs(other.pos) != position:
-                    other.move(position)
+            self._remove(line)
             self._say_whole()
 
     def close(self) -> None:
@@ -220,6 +230,28 @@ class TqdmProgress:
     def write(self, text: str) -> None:
         """Write a line of text above the bars."""
         _Line.write(text, file=self._stream)
+
+    def _begin(self, name: str, total_bytes: int) -> _Line:
+        label = printable(name, self._stream.encoding or "utf-8")
+        line = _Line(label, total_bytes, len(self._running) + 1, self._stream, known=True)
+        self._running[name] = line
+        return line
+
+    def _resumed(self, name: str) -> _Line | None:
+        """Return a new line for what was paused, as far as it had come; None if it was not."""
+        if name not in self._paused:
+            return None
+        done, total, messages = self._paused.pop(name)
+        line = self._begin(name, total)
+        line.messages = messages
+        line.n = line.last_print_n = line.initial = done
+        return line
+
+    def _remove(self, line: _Line) -> None:
+        line.close()
+        for position, other in enumerate(self._running.values(), 1):
+            if abs(other.pos) != position:
+                other.move(position)
 
     def _grow(self, byte_count: int) -> None:
         self._whole.total = int(self._whole.total or 0) + byte_count

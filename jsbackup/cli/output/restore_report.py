@@ -17,6 +17,7 @@ from jsbackup.cli.output.reports import (
     restored_stream_json,
 )
 from jsbackup.model import JsonObject
+from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.cli.options.latest import Finder
@@ -37,6 +38,7 @@ _PROVED = {
 def _stream_json(stream: RestoredStream) -> JsonObject:
     return {
         **restored_stream_json(stream, stream.notes),
+        "usable_at": format_time(stream.usable_ns),
         "wire": stream.wire,
         "copying": None
         if stream.copying is None

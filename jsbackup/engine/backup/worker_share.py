@@ -20,7 +20,7 @@ from jsbackup.engine.backup.backup import Chosen, back_up_streams
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.engine.restore.execution import Execution
+from jsbackup.engine.restore.execution import Execution, Unproved
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -118,7 +118,7 @@ class _Repeated(Execution):
         await asyncio.sleep(_GIVEN_UP_SECONDS)
         return await super().all(plan)
 
-    async def _restore_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Unproved:
         if action.replaces:
             raise TransferError(
                 f"the process that was to replace stream {action.name} was lost",
@@ -127,9 +127,10 @@ class _Repeated(Execution):
                 "copy of what was to come; then restore it again.",
             )
         if action.wire is SendAs.API:
-            return await self._streams.restore(js, supply, action)  # creating it again has no effect
+            return await self._streams.create(js, action)  # creating it again has no effect
         found = await js.find_stream(action.name)
         if found is None or is_marked(found.config):
-            return await super()._restore_stream(js, supply, replace(action, leftover=found is not None))
+            return await super()._begin(js, supply, replace(action, leftover=found is not None))
         assert isinstance(supply, StoredSupply)
-        return await self._streams.finish(js, supply, action, await supply.sent_before(action), amiss=[])
+        sent, action = await supply.sent_before(action), replace(action, copies=())
+        return await self._end(js, supply, await self._streams.make_usable(js, action, sent), ())

@@ -56,6 +56,10 @@ class LiveSupply:
     def connected(self) -> bool:
         return self._js.link.connected
 
+    @property
+    def proves_later(self) -> bool:
+        return False  # what the source loses meanwhile cannot be compared
+
     def on_the_way(self, config: JsonObject) -> JsonObject:
         return not_yet(config)
 

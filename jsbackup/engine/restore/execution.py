@@ -2,6 +2,11 @@
 
 Origins come before their mirrors. A stream that fails does not stop the others.
 
+Order: sending goes before proving, so that all streams can be used as early as without a proof. A stream that is sent
+    waits with its proof until no other has to be sent, in any stage; then the workers prove what waits. Not all can
+    wait: `Usable.can_wait`, `Supply.proves_later`. One that replaces another cannot either, because until its proof
+    the server has two copies.
+
 Leftovers: a failed transfer may leave a partial, active stream, which is deleted if this run created it. A killed
     process cannot do that: so streams have the metadata key `jsbackup.restoring` until the transfer has ended, and the
     next run recognizes leftovers by it.
@@ -9,12 +14,13 @@ Leftovers: a failed transfer may leave a partial, active stream, which is delete
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.workers import run_workers
@@ -22,15 +28,32 @@ from jsbackup.engine.restore.at_work import at_work, refuse_others
 from jsbackup.engine.restore.remove_unfinished import remove_copies, remove_leftover
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore
+from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, Usable
 from jsbackup.engine.restore.stream_sources import Origin, Supply
 from jsbackup.errors import JsBackupError, NoLeader
 from jsbackup.failure import Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.readable import count_are
 
-__all__ = ["Execution", "bytes_to_move"]
+__all__ = ["Execution", "Unproved", "bytes_to_move"]
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 5
+_UNPROVED = "It is restored and can be used, but was not verified. 'jsbackup diff' compares it with the backup."
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """A stream whose proof waits. `removed` are notes; `seconds` is how long it was worked on so far."""
+
+    usable: Usable
+    removed: tuple[str, ...]
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.usable.action.name
 
 
 class Execution:
@@ -44,6 +67,11 @@ class Execution:
         self._origin = origin
         self._streams = StreamRestore(run, start)
         self._idle = [] if idle is None else [idle]
+        self._results: list[RestoredStream] = []
+        self._failures: list[Failure] = []
+        self._sending = 0
+        self._unproved: deque[Unproved] = deque()
+        self._in_use: set[str] = set()  # those that wait or are proved after that
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         """Restore all streams, stage by stage; a failed stream does not stop the others."""
@@ -53,45 +81,86 @@ class Execution:
             return await self._in_stages(plan)
 
     async def _in_stages(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
-        results: list[RestoredStream] = []
-        failures: list[Failure] = []
+        try:
+            for number, stage in enumerate(plan.stages, 1):
+                await self._stage(list(reversed(stage)), last=number == len(plan.stages))
+        except asyncio.CancelledError:
+            if self._in_use:
+                names = ", ".join(sorted(self._in_use)[:_SHOWN]) + (", …" if len(self._in_use) > _SHOWN else "")
+                count = count_are(len(self._in_use), "stream")
+                _log.warning("%s restored and can be used, but not verified: %s", count, names)
+            raise
+        return sorted(self._results, key=lambda r: r.name), sorted(self._failures, key=lambda f: f.name)
 
-        async def attempt(js: JetStream, supply: Supply, action: Action, waiting: list[Action]) -> bool:
-            began = time.monotonic()
-            try:
-                restored = await self._restore_stream(js, supply, action)
-                results.append(replace(restored, seconds=time.monotonic() - began))
-            except NoLeader as error:
-                self._streams.placed[action.name] += 1
-                if self._streams.placed[action.name] < PLACEMENTS:
-                    _log.info("stream %s: %s; trying again after the others", action.name, error.message)
-                    waiting.insert(0, action)
-                    return True
-                _log.warning("stream %s failed: %s", action.name, error.message)
-                failures.append(Failure(action.name, error))
+    async def _stage(self, waiting: list[Action], *, last: bool) -> None:
+        """Restore the streams of one stage, from the end; in the last one, then prove those of all stages that wait."""
+        proofs: deque[Unproved] = self._unproved if last else deque()
+
+        async def do_next(ends: tuple[JetStream, Supply]) -> bool:
+            js, supply = ends
+            if waiting:
+                done = await self._send(js, supply, waiting)
+                if last and not waiting and not self._sending and proofs:
+                    _log.info("everything is sent; %s still to be verified", count_are(len(self._in_use), "stream"))
+            elif proofs:
+                done = await self._prove(js, supply, proofs.popleft())
+            else:
                 return False
-            except JsBackupError as error:
-                _log.warning("stream %s failed: %s", action.name, error.message)
-                failures.append(Failure(action.name, error))
-                return False
-            finally:
+            return done or (js.link.connected and supply.connected)
+
+        count = min(self._run.settings.jobs, len(waiting) + len(proofs))
+        unreachable = await run_workers(count, self._ends, lambda: bool(waiting or proofs), do_next)
+        if unreachable is not None:
+            self._failures += [Failure(action.name, unreachable) for action in waiting]
+            self._failures += [Failure(one.name, unreachable.with_more_hint(_UNPROVED)) for one in proofs]
+
+    async def _send(self, js: JetStream, supply: Supply, waiting: list[Action]) -> bool:
+        """Restore the next stream, and prove it unless that can wait. Returns whether nothing failed."""
+        action = waiting.pop()
+        began = time.monotonic()
+        self._sending += 1
+        try:
+            done = await self._begin(js, supply, action)
+            seconds = time.monotonic() - began
+            if isinstance(done, Unproved):
+                self._in_use.add(action.name)
+                self._unproved.append(replace(done, usable=done.usable.waiting(), seconds=seconds))
+                self._run.progress.pause(action.name)
+            else:
+                self._results.append(replace(done, seconds=seconds))
+        except NoLeader as error:
+            self._streams.placed[action.name] += 1
+            if self._streams.placed[action.name] >= PLACEMENTS:
+                return self._failed(action.name, error)
+            _log.info("stream %s: %s; trying again after the others", action.name, error.message)
+            waiting.insert(0, action)
+        except JsBackupError as error:
+            return self._failed(action.name, error)
+        finally:
+            self._sending -= 1
+            if action.name not in self._in_use:
                 self._run.progress.finish(action.name)
-            return True
+        return True
 
-        for stage in plan.stages:
-            waiting = list(reversed(stage))
+    async def _prove(self, js: JetStream, supply: Supply, one: Unproved) -> bool:
+        """Prove a stream that was sent before. Returns whether nothing failed."""
+        began = time.monotonic()
+        try:
+            proved = await self._streams.prove(js, supply, one.usable)
+            proved = await self._tidy(js, one.usable.action, proved, one.removed)
+            self._results.append(replace(proved, seconds=one.seconds + time.monotonic() - began))
+        except JsBackupError as error:
+            return self._failed(one.name, error)
+        finally:
+            self._run.progress.finish(one.name)
+        self._in_use.discard(one.name)
+        return True
 
-            async def do_next(ends: tuple[JetStream, Supply], waiting: list[Action] = waiting) -> bool:
-                js, supply = ends
-                if not waiting:
-                    return False
-                return await attempt(js, supply, waiting.pop(), waiting) or (js.link.connected and supply.connected)
-
-            count = min(self._run.settings.jobs, len(stage))
-            unreachable = await run_workers(count, self._ends, partial(bool, waiting), do_next)
-            if unreachable is not None:
-                failures += [Failure(action.name, unreachable) for action in waiting]
-        return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
+    def _failed(self, name: str, error: JsBackupError) -> bool:
+        _log.warning("stream %s failed: %s", name, error.message)
+        self._failures.append(Failure(name, error))
+        self._in_use.discard(name)
+        return False
 
     @asynccontextmanager
     async def _ends(self) -> AsyncIterator[tuple[JetStream, Supply]]:
@@ -112,13 +181,30 @@ class Execution:
         async with connect_jetstream(self._run.connection) as js:
             yield js
 
-    async def _restore_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+    async def _begin(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream | Unproved:
+        """Restore a stream, and prove it unless that can wait."""
         await refuse_others(js, action.name, action.copies)
         removed = await remove_leftover(js, supply, action) if action.leftover else ()
         removed += await remove_copies(js, [copy for copy in action.copies if not copy.needed])
-        restored = await (self._streams.replace_stream if action.replaces else self._streams.restore)(
-            js, supply, action
-        )
+        if action.replaces:
+            restored = await self._streams.replace_stream(js, supply, action)
+        elif action.wire is SendAs.API:
+            restored = await self._streams.create(js, action)
+        else:
+            return await self._end(js, supply, await self._streams.send(js, supply, action), removed)
+        return await self._tidy(js, action, restored, removed)
+
+    async def _end(
+        self, js: JetStream, supply: Supply, usable: Usable, removed: tuple[str, ...]
+    ) -> RestoredStream | Unproved:
+        if supply.proves_later and usable.can_wait:
+            return Unproved(usable, removed)
+        return await self._tidy(js, usable.action, await self._streams.prove(js, supply, usable), removed)
+
+    async def _tidy(
+        self, js: JetStream, action: Action, restored: RestoredStream, removed: tuple[str, ...]
+    ) -> RestoredStream:
+        """Remove copies of interrupted replacements that are not needed any more."""
         spare = [copy for copy in action.copies if copy.needed and copy.messages <= restored.messages]
         removed += await remove_copies(js, [] if restored.incomplete else spare)
         kept = [copy for copy in action.copies if copy.needed and (restored.incomplete or copy not in spare)]

@@ -25,18 +25,22 @@ from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_were, format_count
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Expected", "Proof", "excuses", "prove_stream", "read_back"]
+__all__ = ["Expected", "Proof", "excuses", "keeps_its_messages", "prove_stream", "read_back"]
 
 _READINGS = 5
 _PAUSE_SECONDS = 0.5
 _TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
 _SHOWN = 5
+_LONG_NS = 24 * 3600 * 1_000_000_000  # of `max_age`: long beside a restore
+_FULL = 0.5  # of a limit, from which on it is near
+# Settings by which one message removes another.
+_REMOVING = ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")
 
 S = TypeVar("S", bound=Sink)
 
@@ -113,6 +117,20 @@ async def prove_stream(
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
     return Proof(info, found.stream_digest, expected.messages - comparison.gone, comparison.gone)
+
+
+def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
+    """Return whether a stream in `state` still has its messages after a while, though clients use it.
+
+    If not, its proof must not wait: it would find messages missing, or excuse too many of them. A queue removes what
+    its consumers take; a bucket, what is written again; a stream near its limits, its oldest messages.
+    """
+    if config.get("retention", "limits") != "limits" or any(config.get(setting) for setting in _REMOVING):
+        return False
+    if (config.get("max_msgs_per_subject") or 0) > 0 or 0 < (config.get("max_age") or 0) < _LONG_NS:
+        return False
+    limits = ((config.get("max_msgs") or 0, state.messages), (config.get("max_bytes") or 0, state.bytes))
+    return config.get("discard") == "new" or not any(0 < limit * _FULL < held for limit, held in limits)
 
 
 async def excuses(

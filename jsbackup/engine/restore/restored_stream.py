@@ -25,7 +25,8 @@ class Copying:
 class RestoredStream:
     """A stream at the target. `proof` is how much was compared, none if that was not requested or is not possible.
 
-    `lost` is what the repository no longer has; numbers and proof are those of the rest.
+    `lost` is what the repository no longer has; numbers and proof are those of the rest. It could be used from
+    `usable_ns` on; `seconds` is how long it was worked on, without waiting for its proof.
     """
 
     name: str
@@ -41,6 +42,7 @@ class RestoredStream:
     incomplete: bool = False
     lost: tuple[Problem, ...] = ()
     copying: Copying | None = None
+    usable_ns: int = 0
 
     @property
     def verified(self) -> bool:

@@ -1,7 +1,7 @@
 """Restore one stream of a plan and prove it: for restores and clones (`stream_sources.py`).
 
 A stream counts as restored when it was read back and equals what was sent. A complete one is never deleted, even if the
-proof fails: publishers and consumers may already use it.
+proof fails: publishers and consumers may already use it. Between both steps others may be sent (`execution.py`).
 
 Replacing: servers cannot rename streams, and two streams cannot share subjects. So the new one is first restored beside
     the old one, under another name and without subjects, and proved; only then is the old one deleted and the new one
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
@@ -27,7 +27,7 @@ from jsbackup.engine.restore.after_restore import (
 )
 from jsbackup.engine.restore.at_work import refuse_beside
 from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.proof import Proof, keeps_its_messages
 from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -44,7 +44,7 @@ from jsbackup.readable import count_are, format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.archiving import state_to_restore
 
-__all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore"]
+__all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "Usable"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +85,26 @@ class StartingPoint:
     target: Target
     marking: bool
     lost: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """A stream that is complete and can be used, but is not proved. `amiss` are problems so far."""
+
+    action: Action
+    sent: Sent
+    settled: Settled
+    amiss: tuple[str, ...]
+    usable_ns: int
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the proof finds later what it would find now."""
+        return not self.sent.undecoded and keeps_its_messages(self.action.config, state_to_restore(self.sent.entry))
+
+    def waiting(self) -> Usable:
+        """Return it without what the proof of a stream that can wait does not need."""
+        return replace(self, sent=replace(self.sent, consumers=()))
 
 
 class StreamRestore:
@@ -144,7 +164,7 @@ class StreamRestore:
         _log.info("stream %s is restored as %s first and verified before the old one is deleted", action.name, name)
         try:
             if copy.wire is SendAs.API:
-                await self._create(js, copy)
+                await self.create(js, copy)
                 return name, Sent(copy.entry, (), copy.wire)
             sent, _ = await self._deliver(js, supply, copy, copy.config)
             await self._settle(js, copy, sent)
@@ -207,20 +227,27 @@ class StreamRestore:
 
     async def restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         if action.wire is SendAs.API:
-            return await self._create(js, action)
-        sent, amiss = await self._deliver(js, supply, action, self._final(action))
-        return await self.finish(js, supply, action, sent, amiss=amiss)
+            return await self.create(js, action)
+        return await self.prove(js, supply, await self.send(js, supply, action))
 
-    async def finish(
-        self, js: JetStream, supply: Supply, action: Action, sent: Sent, *, amiss: list[str]
-    ) -> RestoredStream:
-        """Do everything that is left after the messages are restored, and prove them. `amiss` are problems so far."""
-        entry, whole, keeping = sent.entry, state_to_restore(sent.entry), self._final(action)
+    async def send(self, js: JetStream, supply: Supply, action: Action) -> Usable:
+        sent, amiss = await self._deliver(js, supply, action, self._final(action))
+        return await self.make_usable(js, action, sent, amiss=amiss)
+
+    async def make_usable(self, js: JetStream, action: Action, sent: Sent, *, amiss: Sequence[str] = ()) -> Usable:
+        """Do what is left after the messages are restored, except for the proof. `amiss` are problems so far."""
+        keeping = self._final(action)
         settled = await self._settle(js, action, sent)
         if keeping != action.config and (reason := await configure(js, action.config)):
-            amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
+            amiss = (*amiss, f"its retention could not be set from limits to interest, do so by hand: {reason}")
         if self._run.settings.verify:
-            _log.info("stream %s can be used; it is being verified", action.name)
+            _log.info("stream %s can be used; it is not verified yet", action.name)
+        return Usable(action, sent, settled, tuple(amiss), self._run.now_ns())
+
+    async def prove(self, js: JetStream, supply: Supply, usable: Usable) -> RestoredStream:
+        """Prove it as requested. Raises DigestMismatch and NatsError."""
+        action, sent, settled, amiss = usable.action, usable.sent, usable.settled, usable.amiss
+        entry, whole = sent.entry, state_to_restore(sent.entry)
         proof, unproved = await self._prove(js, supply, action, sent)
         notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
         if proof and proof.gone:
@@ -245,6 +272,7 @@ class StreamRestore:
             notes=tuple(notes),
             incomplete=incomplete or entry.name in self._start.lost,
             lost=self._start.lost.get(entry.name, ()),
+            usable_ns=usable.usable_ns,
         )
 
     async def _settle(self, js: JetStream, action: Action, sent: Sent) -> Settled:
@@ -252,7 +280,7 @@ class StreamRestore:
         clustered = self._start.target.clustered is not False
         return await settle(js, action.name, sent.consumers, last_message=last_message, clustered=clustered)
 
-    async def _create(self, js: JetStream, action: Action) -> RestoredStream:
+    async def create(self, js: JetStream, action: Action) -> RestoredStream:
         """Create a stream of a config-only backup by the API, empty."""
         # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
         await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
@@ -276,6 +304,7 @@ class StreamRestore:
                 RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers
             ),
             notes=tuple(_lasting(action)),
+            usable_ns=self._run.now_ns(),
         )
 
     async def _prove(self, js: JetStream, supply: Supply, action: Action, sent: Sent) -> tuple[Proof | None, str]:

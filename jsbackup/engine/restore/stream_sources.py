@@ -103,6 +103,10 @@ class Supply(Protocol):
     def connected(self) -> bool:
         """Whether it can send another stream."""
 
+    @property
+    def proves_later(self) -> bool:
+        """Whether a proof of a stream does not suffer from waiting, and another supply of the origin can make it."""
+
     def on_the_way(self, config: JsonObject) -> JsonObject:
         """Return the stream's configuration until it is complete."""
 
@@ -148,6 +152,11 @@ class StoredSupply:
         self._noted: SubjectTally | SentMarks | None = None
 
     connected = True
+
+    @property
+    def proves_later(self) -> bool:
+        # Counts are only compared while nobody publishes to the stream. They are cheap, so that nothing waits for them.
+        return self._level is ProofLevel.FULL
 
     def on_the_way(self, config: JsonObject) -> JsonObject:
         return config

@@ -176,6 +176,25 @@ def test_totals_that_were_missed_are_set_right(terminal: Terminal, progress: Tqd
     assert _numbers(terminal.lines[0])[:2] == ("100%", "20.0/20.0 MiB")
 
 
+def test_a_stream_that_waits_has_no_line_and_goes_on_where_it_was(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.expect({"A": 20 * MIB, "B": 20 * MIB})
+    for name in "AB":
+        progress.start(name, 20 * MIB, 10)
+        progress.advance(name, 10 * MIB, 10)
+        progress.pause(name)
+    assert len(terminal.lines) == 1 and terminal.lines[0].startswith("backup 0/2 ")
+    assert _numbers(terminal.lines[0]) == ("50%", "20.0/40.0 MiB", "20")
+    progress.advance("B", 5 * MIB, 0)
+    assert [_numbers(line) for line in terminal.lines] == [
+        ("62%", "25.0/40.0 MiB", "20"),
+        ("75%", "15.0/20.0 MiB", "10"),
+    ]
+    progress.finish("B")  # less than announced
+    progress.finish("A")  # while it waits
+    assert len(terminal.lines) == 1 and terminal.lines[0].startswith("backup 2/2 ")
+    assert _numbers(terminal.lines[0])[:2] == ("100%", "25.0/25.0 MiB")
+
+
 def test_calls_for_what_is_not_running_are_passed_over(terminal: Terminal, progress: TqdmProgress) -> None:
     progress.advance("A", 1, 1)
     progress.finish("A")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from jsbackup.engine.read import snapshot_attempts
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.partial_proof import ProofLevel
+from jsbackup.engine.restore.proof import keeps_its_messages
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -74,15 +76,20 @@ def restored(
     config_only: bool = False,
     cluster: str | None = None,
     settings: dict[str, Any] | None = None,
+    stages: int = 1,
+    changed: dict[str, JsonObject] | None = None,
     **fields: Any,
 ) -> Outcome:
-    """What the restore of these streams comes to (of ORDERS, if none are named), planned with `fields`."""
+    """What the restore of these streams comes to (of ORDERS, if none are named), planned with `fields`, in so many
+    stages, with these settings `changed`.
+    """
     objects = Objects(MemoryStore())
 
     def action(name: str) -> Action:
         entry = stored(objects, name)
         wire = SendAs.API if config_only else SendAs.V2
-        return Action(entry, name, wire, **{"config": entry.config, "replaces": False, **fields})
+        config = {**entry.config, **(changed or {}).get(name, {})}
+        return Action(entry, name, wire, **{"config": config, "replaces": False, **fields})
 
     @asynccontextmanager
     async def origin() -> AsyncIterator[StoredSupply]:
@@ -97,7 +104,8 @@ def restored(
                 random=bytes,
             )
             start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True)
-            plan = RestorePlan("b", (tuple(map(action, names or ("ORDERS",))),))
+            actions = list(map(action, names or ("ORDERS",)))
+            plan = RestorePlan("b", tuple(tuple(actions[at::stages]) for at in range(stages)))
             task = asyncio.create_task(Execution(run, origin, start).all(plan))
             try:
                 await script(Scene(peer))
@@ -128,6 +136,134 @@ def test_a_stream_is_marked_until_it_is_complete_and_proved_by_reading_it_back()
 
     (result,), failures = restored(script)
     assert (result.verified, result.incomplete, result.messages, failures) == (True, False, len(MESSAGES), [])
+
+
+# --------------------------------------------------------------------------------------------- sending before proving
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_all_streams_can_be_used_before_any_is_proved(stages: int) -> None:
+    names = ("ORDERS", "OTHER", "THIRD")
+
+    async def script(scene: Scene) -> None:
+        sent = [await scene.carry_out(await scene.expect_restore(name)) for name in names]
+        first = await sent[0].expect_snapshot()
+        assert not any(is_marked(stream.config) for stream in sent)
+        await sent[0].answer_snapshot(first)
+        for stream in sent[1:]:  # in the order in which they were sent
+            await stream.give_snapshot()
+
+    results, failures = restored(script, *names, stages=stages)
+    assert [(result.name, result.verified) for result in results] == [(name, True) for name in names]
+    assert failures == []
+    assert all(result.usable_ns for result in results)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"retention": "workqueue"},
+        {"retention": "interest"},
+        {"max_msgs_per_subject": 1},
+        {"allow_rollup_hdrs": True},
+        {"max_msgs": len(MESSAGES)},
+        {"max_age": 3600 * 10**9},
+    ],
+)
+def test_a_stream_that_changes_in_use_is_proved_before_the_next_is_sent(setting: JsonObject) -> None:
+    async def script(scene: Scene) -> None:
+        await (await scene.carry_out(await scene.expect_restore())).give_snapshot()
+        await (await scene.carry_out(await scene.expect_restore("OTHER"))).give_snapshot()
+
+    changed = {"ORDERS": setting}
+    results, failures = restored(script, "ORDERS", "OTHER", changed=changed)
+    assert ([result.verified for result in results], failures) == ([True, True], [])
+
+
+@pytest.mark.parametrize(
+    ("config", "keeps"),
+    [
+        ({}, True),
+        ({"max_age": 30 * 24 * 3600 * 10**9, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}, True),
+        ({"max_age": 3600 * 10**9}, False),
+        ({"max_msgs": 1000, "max_bytes": 10**6}, True),
+        ({"max_msgs": 150}, False),
+        ({"max_bytes": 15_000}, False),
+        ({"max_msgs": 150, "discard": "new"}, True),
+        ({"allow_msg_ttl": True}, False),
+        ({"allow_msg_schedules": True}, False),
+    ],
+)
+def test_only_the_proof_of_a_stream_that_keeps_its_messages_can_wait(config: JsonObject, keeps: bool) -> None:
+    state = StreamState(messages=100, bytes=10_000, first_seq=1, last_seq=100)
+    assert keeps_its_messages({"retention": "limits", "discard": "old", **config}, state) is keeps
+
+
+def test_a_proof_that_fails_after_the_others_were_sent_fails_its_stream_alone() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        streams.append(await scene.carry_out(await scene.expect_restore(), MESSAGES[1:]))
+        streams.append(await scene.carry_out(await scene.expect_restore("OTHER")))
+        for stream in (streams[0], streams[0], streams[1]):  # twice: for its digest, then message by message
+            await stream.give_snapshot()
+
+    (result,), (failure,) = restored(script, "ORDERS", "OTHER")
+    assert (result.name, result.verified, failure.name) == ("OTHER", True, "ORDERS")
+    assert type(failure.error) is DigestMismatch and "1 missing" in failure.error.message
+    assert [stream.removals for stream in streams] == [0, 0]
+
+
+def test_a_connection_that_is_lost_during_a_proof_costs_no_proof() -> None:
+    async def script(scene: Scene) -> None:
+        orders = await scene.carry_out(await scene.expect_restore())
+        other = await scene.carry_out(await scene.expect_restore("OTHER"))
+        await orders.expect_snapshot()
+        scene.peer.drop()
+        await orders.give_snapshot()
+        await other.give_snapshot()
+
+    results, failures = restored(script, "ORDERS", "OTHER")
+    assert ([result.verified for result in results], failures) == ([True, True], [])
+
+
+def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_to_be_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+
+    async def script(scene: Scene) -> None:
+        orders = await scene.carry_out(await scene.expect_restore())
+        await scene.carry_out(await scene.expect_restore("OTHER"))
+        await orders.expect_snapshot()
+        await scene.peer.__aexit__(None, None, None)
+
+    results, (orders, other) = restored(script, "ORDERS", "OTHER")
+    assert (results, orders.name, other.name) == ([], "ORDERS", "OTHER")
+    assert "It is restored and can be used, but was not verified." in (other.error.hint or "")
+
+
+def test_a_restore_that_is_interrupted_says_what_can_be_used_and_is_not_proved(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        streams.append(await scene.carry_out(await scene.expect_restore()))
+        streams.append(await scene.carry_out(await scene.expect_restore("OTHER")))
+        await streams[0].expect_snapshot()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restored(script, "ORDERS", "OTHER")
+    assert "2 streams are restored and can be used, but not verified: ORDERS, OTHER" in caplog.text
+    assert [(stream.removals, is_marked(stream.config)) for stream in streams] == [(0, False), (0, False)]
+
+
+def test_only_whole_proofs_wait() -> None:
+    objects = Objects(MemoryStore())
+    later = {level: StoredSupply(objects, level=level).proves_later for level in ProofLevel}
+    assert [level for level, waits in later.items() if waits] == [ProofLevel.FULL]
 
 
 # --------------------------------------------------------------------------------------------------------- refusals
