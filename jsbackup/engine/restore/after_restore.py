@@ -24,7 +24,7 @@ from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsT
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.model import PlannedConsumer
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
-from jsbackup.protocol.responses import ErrCode
+from jsbackup.protocol.responses import lacks_stream
 
 __all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_of_nothing", "settle"]
 
@@ -184,7 +184,7 @@ async def configure(js: JetStream, config: JsonObject) -> str:
             await js.update_stream(config)
             return ""
         except (ApiError, NatsPermissionDenied, NatsTimeout) as error:
-            early = isinstance(error, NatsTimeout) or getattr(error, "err_code", 0) == ErrCode.STREAM_NOT_FOUND
+            early = isinstance(error, NatsTimeout) or lacks_stream(error)
             if not early or time.monotonic() > deadline:
                 return error.message
         await asyncio.sleep(_PAUSE_SECONDS)

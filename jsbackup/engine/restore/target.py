@@ -19,7 +19,7 @@ from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.protocol.responses import ErrCode
+from jsbackup.protocol.responses import lacks_stream
 
 __all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed"]
 
@@ -148,5 +148,5 @@ async def may_update(js: JetStream) -> bool:
     except NatsPermissionDenied:
         return False
     except ApiError as error:
-        return error.err_code == ErrCode.STREAM_NOT_FOUND
+        return lacks_stream(error)
     return False
