@@ -282,6 +282,55 @@ def test_an_account_of_many_streams_is_followed_whole(
     assert_has_all(repo, server.url)
 
 
+def test_a_consumer_is_kept_where_that_of_follow_is_deleted(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """As by someone who tidies up: then one consumer is left, as where nobody has one but we."""
+    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    names = [f"M{number:02}" for number in range(70)]
+    first, other = names[:2]
+
+    async def make() -> None:
+        async with connected(server.url) as nc:
+            for name in names:
+                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+            config = {"stream_name": first, "config": {"durable_name": "theirs", "ack_policy": "explicit"}}
+            await call(nc, f"CONSUMER.DURABLE.CREATE.{first}.theirs", config)
+
+    async def publish(name: str) -> None:
+        async with connected(server.url) as nc:
+            await insist(nc, f"{name}.x", b"x", lambda: False)
+
+    async def consumers() -> list[str]:
+        async with connected(server.url) as nc:
+            return [str(name) for name in (await call(nc, f"CONSUMER.NAMES.{first}"))["consumers"]]
+
+    async def delete_ours() -> None:
+        async with connected(server.url) as nc:
+            for name in await consumers():
+                if name != "theirs":
+                    await call(nc, f"CONSUMER.DELETE.{first}.{name}")
+
+    asyncio.run(make())
+    with following(repo, server.url) as one:
+        wait_for(repo, lambda manifest: True, one)
+        asyncio.run(publish(first))
+        wait_for(repo, reaches(first, 1), one)
+        asyncio.run(publish(first))
+        wait_for(repo, reaches(first, 2), one)
+        wait_until(lambda: len(asyncio.run(consumers())) == 2, "a consumer of ours", seconds=PATIENCE_SECONDS)
+        asyncio.run(delete_ours())
+        for number in range(1, 5):
+            asyncio.run(publish(other))
+            wait_for(repo, reaches(other, number), one)
+        code, document, err = one.end()
+    assert (code, document["result"]) == (0, "complete"), err
+    repository = Repository.open(LocalStore(repo))
+    for backup in repository.backups():
+        (stream,) = [stream for stream in repository.manifest(backup).streams if stream.name == first]
+        assert [consumer.name for consumer in stream.consumers] == ["theirs"], backup
+
+
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
 def test_streams_that_come_and_go_leave_none_out(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path

@@ -205,7 +205,7 @@ class _Following:
     async def _round(self) -> None:
         """Make one backup, if anything has changed."""
         begun_ns = self._run.clock_ns()
-        looks, silent = await self._lookout.look({name for name, one in self._followed.items() if one.is_read})
+        looks, silent = await self._lookout.look()
         failures = {failure.name: failure for failure in silent}
         failing = frozenset(failures)
         # Streams that are still being read count as unreadable until they are done.

@@ -115,11 +115,6 @@ class Followed:
         # Whether the last message was read by a tail, so that the time that the server states is the latest.
         self._ends_followed = entry is not None and entry.read == FOLLOWED
 
-    @property
-    def is_read(self) -> bool:
-        """Whether a consumer of ours is there, and delivers."""
-        return self._tail is not None and self._tail.delivers
-
     def has_changed(self, look: Look) -> bool:
         """Return whether the last backup lacks anything of it."""
         if self.entry is None or not self._proved or self._has_lost_tail(look) or not self._is_as_stored(look.info):
@@ -261,7 +256,7 @@ class Followed:
 
     def _has_lost_tail(self, look: Look) -> bool:
         """Return whether the server no longer has the tail's consumer."""
-        if self._tail is None or not self._tail.consumer or look.consumers is None or look.only_ours:
+        if self._tail is None or not self._tail.consumer or look.consumers is None:
             return False
         inventory = look.consumers
         return self._tail.consumer not in {*inventory.entries, *inventory.missing, *inventory.offline}

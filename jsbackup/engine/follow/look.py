@@ -12,12 +12,9 @@ __all__ = ["Look"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`, and empty if
-    it has `only_ours`, which was not asked for.
-    """
+    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`."""
 
     info: StreamInfo
     consumers: Listing[ConsumerInfo] | None
     at_ns: int
     silent: bool = False
-    only_ours: bool = False

@@ -90,10 +90,8 @@ class Lookout:
             self._listing.cancel()
             await asyncio.gather(self._listing, return_exceptions=True)
 
-    async def look(self, read: Collection[str] = ()) -> tuple[dict[str, Look], list[Failure]]:
-        """Describe every followed stream; also return those that did not answer. Those that are `read` have one
-        consumer that is there for that.
-        """
+    async def look(self) -> tuple[dict[str, Look], list[Failure]]:
+        """Describe every followed stream; also return those that did not answer."""
         chosen = await self._list_now_and_then()
         listed: dict[str, Look] = {}
         known: dict[str, StreamInfo] = {}  # all of it but consumers
@@ -104,8 +102,8 @@ class Lookout:
             for name, info in self._infos.items():
                 if not self._options.consumers:
                     listed[name] = Look(info, None, at_ns)
-                elif info.state.consumers == (name in read):
-                    listed[name] = Look(info, _NO_CONSUMERS, at_ns, only_ours=name in read)
+                elif not info.state.consumers:
+                    listed[name] = Look(info, _NO_CONSUMERS, at_ns)
                 elif not info.state.deleted and not info.lost:
                     known[name] = info
         gate = asyncio.Semaphore(_LOOKS_AT_ONCE)

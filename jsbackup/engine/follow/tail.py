@@ -102,11 +102,6 @@ class Tail:
 
     # --- used by a backup ---
 
-    @property
-    def delivers(self) -> bool:
-        """Whether its consumer is there, as far as is known."""
-        return self._begun and self._failure is None and not self._task.done()
-
     async def begun(self) -> None:
         """Wait until it has proved to continue the stream. Resumes it after a failure.
 
