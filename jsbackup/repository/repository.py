@@ -224,7 +224,9 @@ class Repository:
             FormatError: the manifest could not be read back; nothing was written.
             IntegrityError: a page of an earlier backup, which this one shares in part, cannot be read.
             ObjectExists: there is a backup with this id.
+            RepositoryNotFound: the repository is not there any more.
         """
+        self.check_there()
         key = layout.manifest_key(manifest.id)
         if self.descriptor.authority is not None:
             manifest = self._chained(manifest)

@@ -282,6 +282,47 @@ def test_an_account_of_many_streams_is_followed_whole(
     assert_has_all(repo, server.url)
 
 
+def test_what_takes_the_place_of_the_repository_gets_no_backup(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """As the empty folder below a disk that is unmounted. It goes on once the repository is there again."""
+    server, repo, away = nats_server("2.15.2"), tmp_path / "repo", tmp_path / "away"
+    asyncio.run(_make(server.url))
+    with following(repo, server.url) as one:
+        wait_for(repo, lambda manifest: True, one)
+        before = len(list((repo / "backups").iterdir()))
+        repo.rename(away)
+        repo.mkdir()
+        asyncio.run(_publish(server.url, 20, 1))
+        assert one.process.stderr is not None
+        told = ""
+        while "trying again until it works" not in told:
+            told = one.process.stderr.readline()
+            assert told, "it ended"
+        assert f"no repository at {repo}" in told
+        repo.rmdir()  # it is empty
+        away.rename(repo)
+        wait_until(lambda: len(list((repo / "backups").iterdir())) > before, "another backup", seconds=PATIENCE_SECONDS)
+        code, document, err = one.end()
+    assert (code, document["result"], document["outages"]) == (0, "complete", 1), err
+    assert_has_all(repo, server.url)
+
+
+def test_it_fails_where_the_repository_stays_away(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
+    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    asyncio.run(_make(server.url))
+    with following(repo, server.url) as one:
+        wait_for(repo, lambda manifest: True, one)
+        repo.rename(tmp_path / "away")
+        asyncio.run(_publish(server.url, 20, 1))
+        assert one.process.stderr is not None
+        while "trying again" not in (told := one.process.stderr.readline()):
+            assert told, "it ended"
+        code, _, err = one.end()
+    assert code == 10, err
+    assert not repo.exists()
+
+
 def test_a_consumer_is_kept_where_that_of_follow_is_deleted(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

@@ -177,6 +177,27 @@ def test_a_committed_backup_can_be_read(store: Store) -> None:
     assert repository.backups() == [FIRST]
 
 
+def test_what_is_there_instead_of_the_repository_gets_no_backup(store: Store) -> None:
+    """As a folder below a disk that was unmounted, or another disk."""
+    repository = make_repository(store)
+    manifest = store_backup(repository)
+    store.delete(layout.manifest_key(manifest.id))
+    store.delete("jsbackup.json")
+    before = snapshot_of(store)
+    with pytest.raises(IntegrityError, match="has lost its descriptor"):
+        repository.commit(manifest)
+    assert snapshot_of(store) == before
+    for info in list(store.list()):
+        store.delete(info.key)
+    with pytest.raises(RepositoryNotFound, match="no repository at"):
+        repository.commit(manifest)
+    assert not snapshot_of(store)
+    Repository.create(store, repository_id="0f0f", created=CREATED, tool="jsbackup tests")
+    with pytest.raises(RepositoryNotFound, match="another repository is at"):
+        repository.commit(manifest)
+    assert list(snapshot_of(store)) == ["jsbackup.json"]
+
+
 def test_backups_are_listed_oldest_first_and_found(store: Store) -> None:
     repository = make_repository(store)
     store_backup(repository, SECOND)

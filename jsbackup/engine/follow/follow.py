@@ -43,6 +43,7 @@ from jsbackup.errors import (
     NatsPermissionDenied,
     ObjectNotFound,
     RepositoryLocked,
+    RepositoryNotFound,
     StoreError,
     TransferError,
 )
@@ -152,7 +153,7 @@ class _Following:
             late = loop.call_later(_LATE_SECONDS + self._options.every_seconds, self._say_late)
             try:
                 await self._round()
-            except (NatsError, StoreError, RepositoryLocked) as error:
+            except (NatsError, StoreError, RepositoryLocked, RepositoryNotFound) as error:
                 if report.newest is None or last or isinstance(error, NatsPermissionDenied):
                     raise
                 self._up_to_ns = None  # the delay from now on is caused by the error
@@ -216,6 +217,8 @@ class _Following:
             self._up_to_ns = self.report.up_to_ns = begun_ns
             return
         try:
+            if self.report.newest is not None:
+                await in_thread(self._repository.check_there)
             held = await self._leases.take()
             await in_thread(self._repository.look_for_damage)
             await self._find_earlier(looks, failing)

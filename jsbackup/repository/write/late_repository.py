@@ -69,7 +69,14 @@ def make_late(
 
     `descriptor` and `access` are those it will have, as far as they are known; `clock` returns Unix time.
     """
-    return Repository(MakingStore(store, make, clock), descriptor, access)
+    making = MakingStore(store, make, clock)
+    repository = Repository(making, descriptor, access)
+
+    def adopt(made: Descriptor) -> None:
+        repository.descriptor = made
+
+    making.adopt = adopt
+    return repository
 
 
 def open_or_make(
@@ -109,6 +116,8 @@ class MakingStore:
         self._early = MemoryStore(clock)
         self._made: Descriptor | None = None
         self._failed: JsBackupError | None = None
+        self.adopt: Callable[[Descriptor], object] = lambda made: None
+        """Called with the descriptor of the repository once it is made: someone else may have made it."""
         self._ahead_seconds = 0.0  # how far the location's clock is ahead
         self._lock = threading.RLock()
 
@@ -126,6 +135,7 @@ class MakingStore:
                 except JsBackupError as error:
                     self._failed = error
                     raise
+                self.adopt(self._made)
             return self._made
 
     def _make_and_move_leases(self) -> Descriptor:
@@ -179,6 +189,8 @@ class MakingStore:
         return self._at(key).get(key)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if key == layout.DESCRIPTOR:  # who asks whether the repository is there is about to commit
+            self.ensure_made()
         return self._at(key).get_range(key, offset, length)
 
     def head(self, key: str) -> ObjectInfo:
