@@ -281,7 +281,8 @@ class _Following:
         behind = 0.0 if since_ns is None or self._was_cut_off else (now_ns - since_ns) / 1e9
         for name, failure in failures.items():
             if name not in self._failing:
-                _log.warning("stream %s: %s", name, failure.error.message)
+                said = failure.error.message
+                _log.warning("%s", said if said.startswith(f"stream {name} ") else f"stream {name}: {said}")
         self._failing = frozenset(failures)
         self._up_to_ns = self.report.up_to_ns = begun_ns
         self.report.committed_ns, self._committed_at = now_ns, asyncio.get_running_loop().time()
