@@ -17,7 +17,7 @@ from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.paging import stream_list_page
 from tests.protocol.test_info import STATE, STREAM
 
-QUIET = {**STREAM, "ts": "2026-11-21T07:42:00.123456791Z"}  # a minute after its last message
+QUIET = {**STREAM, "ts": "2026-11-21T07:41:10.123456791Z"}  # ten seconds after its last message
 LATER = {**STREAM, "ts": "2026-11-21T09:00:00Z"}
 WHERE = "stream list"
 
