@@ -282,6 +282,20 @@ def test_an_account_of_many_streams_is_followed_whole(
     assert_has_all(repo, server.url)
 
 
+def wait_for_rest(repo: Path, process: Following) -> None:
+    """Until it has stored nothing for two seconds: it has a lease while it does."""
+    wait_for(repo, lambda manifest: True, process)
+    seen: list[tuple[float, list[Path]]] = [(time.monotonic(), [])]
+
+    def rests() -> bool:
+        there = sorted(path for path in repo.rglob("*") if path.is_file())
+        if there != seen[-1][1]:
+            seen.append((time.monotonic(), there))
+        return time.monotonic() - seen[-1][0] > 2
+
+    wait_until(rests, "two seconds without a change", seconds=PATIENCE_SECONDS)
+
+
 def test_what_takes_the_place_of_the_repository_gets_no_backup(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
@@ -289,7 +303,7 @@ def test_what_takes_the_place_of_the_repository_gets_no_backup(
     server, repo, away = nats_server("2.15.2"), tmp_path / "repo", tmp_path / "away"
     asyncio.run(_make(server.url))
     with following(repo, server.url) as one:
-        wait_for(repo, lambda manifest: True, one)
+        wait_for_rest(repo, one)
         before = len(list((repo / "backups").iterdir()))
         repo.rename(away)
         repo.mkdir()
@@ -312,7 +326,7 @@ def test_it_fails_where_the_repository_stays_away(nats_server: Callable[..., Nat
     server, repo = nats_server("2.15.2"), tmp_path / "repo"
     asyncio.run(_make(server.url))
     with following(repo, server.url) as one:
-        wait_for(repo, lambda manifest: True, one)
+        wait_for_rest(repo, one)
         repo.rename(tmp_path / "away")
         asyncio.run(_publish(server.url, 20, 1))
         assert one.process.stderr is not None
