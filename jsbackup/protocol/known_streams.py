@@ -17,7 +17,7 @@ __all__ = ["KnownStreams"]
 
 # An entry is kept once the stream has been quiet for so long by the server's clock. So whoever asks whether a stream is
 # quiet (`copy_reach.py`) gets the same answer from the clock of an earlier list.
-_QUIET_NS = 10_000_000_000
+_SETTLED_NS = 10_000_000_000
 _DIGEST_BYTES = 16
 # Of the format of `marshal`: the last in which equal values are always the same bytes.
 _PLAIN = 2
@@ -42,7 +42,7 @@ class KnownStreams:
             return stream_info(entry, where)
         key = _digest(entry)
         info = self._before.get(key) or self._now.get(key) or stream_info(entry, where)
-        if info.now_ns - info.state.last_ns >= _QUIET_NS:
+        if info.now_ns - info.state.last_ns >= _SETTLED_NS:
             self._now[key] = info
         return info
 

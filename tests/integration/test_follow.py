@@ -225,7 +225,7 @@ def test_a_cluster_that_elects_other_leaders_is_followed(
 def test_an_account_of_many_streams_is_followed_whole(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
-    """Of most of them the server's list says all, while a consumer of ours reads them, too. Some get others."""
+    """Of most of them the server's list says all but the consumers: each has one of ours, some get others."""
     server, repo = nats_server(version), tmp_path / "repo"
     names = [f"M{number:02}" for number in range(80)]
 

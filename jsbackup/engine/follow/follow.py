@@ -217,7 +217,7 @@ class _Following:
             self._up_to_ns = self.report.up_to_ns = begun_ns
             return
         try:
-            if self.report.newest is not None:
+            if self.report.newest is not None:  # before a lease is put into what may be there instead
                 await in_thread(self._repository.check_there)
             held = await self._leases.take()
             await in_thread(self._repository.look_for_damage)
