@@ -19,6 +19,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.refs import id_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write import cutter
 from jsbackup.stores.base import Store
@@ -313,6 +314,21 @@ def test_a_damaged_object_is_left_alone_and_its_messages_are_stored_beside_it(da
         assert writer.reused == reused
         assert read(store, [again]) == messages
     assert store.get(ref.key) == broken
+
+
+def test_an_object_that_was_found_damaged_is_not_used_even_if_it_holds_the_messages() -> None:
+    """Not every bit of a file matters to us: another reader may stumble over it."""
+    store = MemoryStore()
+    messages = some_messages(15, 100)
+    (ref,) = write(store, messages)
+    replace_object(store, ref.key, encoded_differently(store.get(ref.key)))
+    objects = Objects(store, damaged=lambda: {id_of(ref): FOLDER})
+    writer = SegmentWriter(objects, FOLDER, segment_bytes=SIZE)
+    writer.add(batch_of(messages))
+    (again,) = writer.finish()
+    assert again.key == layout.replacement_keys(ref.key, ref.sha256)[0]
+    assert (writer.reused, writer.stored_bytes) == (0, ref.size)
+    assert read(store, [again]) == messages
 
 
 def test_when_the_replacements_are_damaged_too_it_is_said() -> None:
