@@ -20,7 +20,7 @@ from jsbackup.cli.options.context import INTERRUPTED
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.errors import Interrupted, JsBackupError
 
-__all__ = ["run_loop"]
+__all__ = ["exempt_from_collection", "run_loop"]
 
 T = TypeVar("T")
 
@@ -29,6 +29,14 @@ T = TypeVar("T")
 _THRESHOLDS = (700, 10, 100)
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
+
+
+def exempt_from_collection() -> None:
+    """Let the garbage collector pass over all objects that there are. For a command that runs for days with many: to
+    look through 10,000 streams takes a tenth of a second each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class _Threads(ThreadPoolExecutor):

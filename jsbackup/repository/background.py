@@ -10,7 +10,7 @@ from itertools import chain
 from threading import get_ident
 from typing import TypeVar
 
-__all__ = ["Aftermath", "in_order"]
+__all__ = ["Aftermath", "Turn", "in_order"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,22 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
         pool.shutdown(wait and get_ident() not in own, cancel_futures=True)
 
 
+class Turn:
+    """A task that was given to an `Aftermath`."""
+
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    @property
+    def is_done(self) -> bool:
+        return self._future.done()
+
+    def wait(self) -> None:
+        """Wait until it is done, or will not be done."""
+        with suppress(CancelledError):  # cancelled by `close`; `wait` of the library would not return for it
+            self._future.result()
+
+
 class Aftermath:
     """Tasks that run one after another in one thread, while the caller goes on.
 
@@ -56,9 +72,9 @@ class Aftermath:
     """
 
     def __init__(self, limit_bytes: int, thread_name: str = "aftermath") -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
-        self._ahead: deque[tuple[Future[None], int]] = deque()
+        self._ahead: deque[tuple[Turn, int]] = deque()
         self._ahead_bytes = 0
         self._error: BaseException | None = None
 
@@ -67,19 +83,21 @@ class Aftermath:
         """Bytes held by the tasks that are not known to be done."""
         return self._ahead_bytes
 
-    def give(self, task: Callable[[], None], size: int = 0) -> None:
+    def give(self, task: Callable[[], None], size: int = 0) -> Turn:
         """Run `task`, which holds `size` bytes. Waits while the queue is full."""
-        while self._ahead and (self._ahead[0][0].done() or self._ahead_bytes + size > self._limit_bytes):
+        while self._ahead and (self._ahead[0][0].is_done or self._ahead_bytes + size > self.limit_bytes):
             self._finish_one()
-        self._raise()
-        self._ahead.append((self._pool.submit(self._do, task), size))
+        self.check()
+        turn = Turn(self._pool.submit(self._do, task))
+        self._ahead.append((turn, size))
         self._ahead_bytes += size
+        return turn
 
     def wait(self) -> None:
         """Wait until all tasks are done."""
         while self._ahead:
             self._finish_one()
-        self._raise()
+        self.check()
 
     def close(self) -> None:
         """Drop the tasks that have not begun. Does not wait for the running one: a store that hangs would keep the
@@ -95,12 +113,12 @@ class Aftermath:
         self._pool.shutdown()
 
     def _finish_one(self) -> None:
-        done, size = self._ahead.popleft()
-        with suppress(CancelledError):  # cancelled by `close`; `wait` of the library would not return for it
-            done.result()
+        turn, size = self._ahead.popleft()
+        turn.wait()
         self._ahead_bytes -= size
 
-    def _raise(self) -> None:
+    def check(self) -> None:
+        """Raise what a task has raised."""
         if self._error is not None:
             raise self._error
 

@@ -6,7 +6,8 @@ each reserves what it is about to hold, and waits while the others hold too much
 
 Half a segment cannot be released, so waiting alone would be a deadlock. Therefore one of the waiting shares is the
 first: it may hold whatever it needs until its segment is stored and released; then another is first. The rest share
-`SHARED_BYTES`. In all that is `SHARED_BYTES` and one segment.
+`SHARED_BYTES`. In all that is `SHARED_BYTES` and one segment, or those that are compressed at once of a stream that is
+alone (`write/compressors.py`).
 
 The waiting share that holds most becomes the first, so that most is released soonest. A thread must not wait for one
 share while it holds another.
@@ -44,6 +45,12 @@ class Room:
         """The bytes held by all shares."""
         with self._changed:
             return sum(self._held.values())
+
+    @property
+    def users(self) -> int:
+        """How many shares hold something."""
+        with self._changed:
+            return len(self._held)
 
     def hold(self, share: BudgetShare, size: int) -> None:
         if self._hold_at_once(share, size):

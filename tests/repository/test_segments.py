@@ -21,7 +21,7 @@ from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.write import cutter
+from jsbackup.repository.write import compressors, cutter
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
@@ -210,7 +210,7 @@ def test_the_next_segment_is_made_while_one_is_stored_and_their_order_stays() ->
 
 
 def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutter, "_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(compressors, "_AHEAD_BYTES", 1000)
     monkeypatch.setattr(cutter, "_BESIDE_BYTES", 1000)
     store = HeldUp()
     messages = some_messages(60, 100)

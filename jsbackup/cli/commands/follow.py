@@ -25,12 +25,14 @@ from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
+    from jsbackup.engine.follow.follow import FollowOptions
     from jsbackup.engine.follow.follow_report import FollowReport
 
 __all__ = ["COMMANDS"]
 
 _LEAST_SECONDS = 0.5
 _LEAST_BYTES = 1 << 20
+_LEAST_QUIET_SECONDS = 1.0  # each backup of an account where nothing happens is one more to list and to forget
 _REDRAW_SECONDS = 1.0
 
 
@@ -91,10 +93,10 @@ def follow(
     """
     import asyncio
 
-    from jsbackup.cli.loop import run_loop
+    from jsbackup.cli.loop import exempt_from_collection, run_loop
     from jsbackup.engine.backup.options import BackupOptions
     from jsbackup.engine.backup.run import BackupRun
-    from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
+    from jsbackup.engine.follow.follow import FollowReport, follow_streams
     from jsbackup.repository.keep.leases import Mode
 
     start_log(shared)
@@ -106,11 +108,7 @@ def follow(
         consumers=not no_consumers,
         jobs=jobs,
     )
-    options = FollowOptions(
-        every_seconds=max(parse_duration(every), _LEAST_SECONDS),
-        every_bytes=max(parse_size(every_bytes), _LEAST_BYTES),
-        at_least_every_seconds=parse_duration(at_least_every),
-    )
+    options = _rhythm(every, every_bytes, at_least_every)
     seconds = None if duration is None else parse_duration(duration)
     if seconds == 0:
         raise UsageError("--for 0 would follow nothing", hint="Leave it out to follow until Ctrl-C.")
@@ -134,11 +132,36 @@ def follow(
         if show is not None:
             draw()
         backup = BackupRun(connection, repository, asked)
-        return await follow_streams(backup, options, hold=lambda: hold(Mode.SHARED), stopping=stopping, report=report)
+        return await follow_streams(
+            backup,
+            options,
+            hold=lambda: hold(Mode.SHARED),
+            stopping=stopping,
+            report=report,
+            first_done=exempt_from_collection,
+        )
 
     with make_live_line(wanted=shared.progress and not shared.output.as_json) as show:
         run_loop(work(show), stopping.set)
     return _tell(shared.output, report)
+
+
+def _rhythm(every: str, every_bytes: str, at_least_every: str) -> FollowOptions:
+    """Return how often backups are made. Raises UsageError if that is more often than it could be."""
+    from jsbackup.engine.follow.follow import FollowOptions
+
+    options = FollowOptions(
+        every_seconds=parse_duration(every),
+        every_bytes=parse_size(every_bytes),
+        at_least_every_seconds=parse_duration(at_least_every),
+    )
+    if options.every_seconds < _LEAST_SECONDS:
+        raise UsageError(f"--every {every} is less than {_LEAST_SECONDS * 1000:.0f}ms")
+    if options.every_bytes < _LEAST_BYTES:
+        raise UsageError(f"--every-bytes {every_bytes} is less than {format_bytes(_LEAST_BYTES)}")
+    if options.at_least_every_seconds < _LEAST_QUIET_SECONDS:
+        raise UsageError(f"--at-least-every {at_least_every} is less than {_LEAST_QUIET_SECONDS:.0f}s")
+    return options
 
 
 def _live_text(report: FollowReport, now_ns: int) -> str:

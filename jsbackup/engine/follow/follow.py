@@ -49,6 +49,7 @@ from jsbackup.errors import (
 )
 from jsbackup.failure import Failure
 from jsbackup.planning.copies.creation_order import origin_names
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository import layout
@@ -92,10 +93,11 @@ async def follow_streams(
     hold: Callable[[], AbstractContextManager[Lease]],
     stopping: asyncio.Event,
     report: FollowReport | None = None,
+    first_done: Callable[[], None] = ignored,
 ) -> FollowReport:
     """Follow until `stopping` is set, then make one last backup. `hold` takes a shared lease.
 
-    A `report` is updated during the run.
+    A `report` is updated during the run. `first_done` is called after the first backup, when all that stays is there.
 
     Raises:
         UsageError: a named stream does not exist.
@@ -108,7 +110,7 @@ async def follow_streams(
         following = _Following(js, run, options, source, hold=hold)
         following.report = report or following.report
         try:
-            return await following.run(stopping)
+            return await following.run(stopping, first_done)
         finally:
             await following.close()
 
@@ -142,8 +144,9 @@ class _Following:
         self._circles: dict[str, frozenset[str]] = {}  # those already reported
         self.report = FollowReport()
 
-    async def run(self, stopping: asyncio.Event) -> FollowReport:
+    async def run(self, stopping: asyncio.Event, first_done: Callable[[], None]) -> FollowReport:
         loop = asyncio.get_running_loop()
+        is_first = True
         pause = _FIRST_PAUSE_SECONDS
         report = self.report
         while True:
@@ -175,6 +178,9 @@ class _Following:
             if report.trouble:
                 _log.warning("it works again; backup %s has what was published meanwhile", self._newest_id)
                 report.trouble, pause = "", _FIRST_PAUSE_SECONDS
+            if is_first:
+                is_first = False
+                first_done()
             if last:
                 return report
             await _first_of(began + self._options.every_seconds - loop.time(), stopping, self._backlog.due)

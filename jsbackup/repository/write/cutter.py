@@ -27,15 +27,14 @@ from jsbackup.formats.gaps import GapDigest
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.memory import give_back, stay_small
 from jsbackup.repository import layout
-from jsbackup.repository.background import Aftermath
+from jsbackup.repository.background import Aftermath, Turn
 from jsbackup.repository.crypto.sealing import Sealing
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, all_damaged, sha256_of
+from jsbackup.repository.write.compressors import Compressors, compressing_threads, usable_cores
 
 __all__ = ["SegmentCutter", "checked_batches"]
 
-# Measured: with 4 MiB the compressing thread waits for the next batch too often (6 % slower); 9 are no faster.
-_AHEAD_BYTES = 6 << 20
 # The compressed size that the next segment may reach while one is being stored. Measured: 16 MiB are no faster, and add
 # 30 to the peak.
 _BESIDE_BYTES = 4 << 20
@@ -44,9 +43,10 @@ _BESIDE_BYTES = 4 << 20
 class SegmentCutter:
     """Stores messages below `folder`, and calls `note` for each segment that it stores.
 
-    The calling thread counts and digests messages; a second thread compresses them, and a third stores complete
-    segments. Their exceptions are raised by a later call. Holds a few MiB of messages, one segment that is being
-    stored, and at most `_BESIDE_BYTES` of the next one. Call `close` at the end.
+    The calling thread counts and digests messages; a second thread, or several in turn, compresses them, and another
+    one stores complete segments. Their exceptions are raised by a later call. Holds a few MiB of messages, one segment
+    that is being stored, and at most `_BESIDE_BYTES` of the next one; with several threads (`compressors.py`) that many
+    segments before they are compressed, and after. Call `close` at the end.
     """
 
     def __init__(self, objects: Objects, folder: str, segment_bytes: int, note: Callable[[SegmentRef], None]) -> None:
@@ -56,9 +56,11 @@ class SegmentCutter:
         self._note = note
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
-        self._ended: dict[_OpenSegment, int] = {}
-        self._after = Aftermath(_AHEAD_BYTES, "compress")
+        self._ended: set[_OpenSegment] = set()
+        threads = compressing_threads(objects.compression, segment_bytes, usable_cores())
+        self._compressors = Compressors(threads, segment_bytes)
         self._storing = Aftermath(0, "store")
+        self._turns: deque[Turn] = deque(maxlen=threads)  # of the last segments that are stored
         self._refs: list[SegmentRef] = []
         self.begun = False
         """Whether there has been a message."""
@@ -70,20 +72,20 @@ class SegmentCutter:
     @property
     def refs(self) -> list[SegmentRef]:
         """The segments so far, in order. Waits until they are stored."""
-        self._after.wait()
+        self._compressors.wait()
         self._storing.wait()
         return self._refs
 
     @property
     def held_bytes(self) -> int:
         """The bytes of messages that are not stored yet."""
-        held = self._after.held_bytes + sum(list(self._ended.values()))  # a copy: another thread removes entries
-        return held + (self._open.encoder.held_bytes if self._open else 0)
+        ended = sum(segment.held_bytes for segment in list(self._ended))  # a copy: another thread removes them
+        return self._compressors.held_bytes + ended + (self._open.held_bytes if self._open else 0)
 
     def keep(self, ref: SegmentRef) -> None:
         """Append a segment that is already stored."""
         self.begun = True
-        self._after.give(lambda: self._storing.give(lambda: self._is_there(ref)))
+        self._storing.give(lambda: self._is_there(ref))
 
     def _is_there(self, ref: SegmentRef) -> None:
         self._refs.append(ref)
@@ -114,12 +116,12 @@ class SegmentCutter:
 
     def close(self) -> None:
         """Stop, done or not: nothing more is stored, except what is being stored now."""
-        self._after.close()
+        self._compressors.close()
         self._storing.close()
 
     def settle(self) -> None:
         """Give up, and wait until nothing is being stored, so that `stored_bytes` is right."""
-        self._after.settle()
+        self._compressors.settle()
         self._storing.settle()
 
     def _fitting(self, rows: EncodedRows) -> int:
@@ -129,37 +131,47 @@ class SegmentCutter:
 
     def _take(self, batch: MessageBatch, rows: EncodedRows) -> None:
         self.begun = True
-        segment = self._open = self._open or _OpenSegment(self._objects.compression)
+        segment = self._open = self._open or self._begin_segment()
         segment.count(batch, rows)
-        self._after.give(lambda: self._write(segment, batch), batch.nbytes)
+        segment.thread.give(lambda: self._write(segment, batch), batch.nbytes)
+
+    def _begin_segment(self) -> _OpenSegment:
+        thread, count = self._compressors.next(alone=self._objects.room.users <= 1)
+        return _OpenSegment(
+            self._objects.compression, thread, self._turns[-count] if len(self._turns) >= count else None
+        )
 
     def _end_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            self._ended[segment] = segment.encoder.held_bytes
-            self._after.give(lambda: self._finish(segment))
+            self._ended.add(segment)
+            compressed = segment.thread.give(segment.finish)
+            self._turns.append(self._storing.give(lambda: self._store(segment, compressed)))
             if len(self._sizes) > 1:
                 self._sizes.popleft()
 
-    def _write(self, segment: _OpenSegment, batch: MessageBatch) -> None:
-        if segment.encoder.held_bytes > _BESIDE_BYTES:
-            self._storing.wait()
+    @staticmethod
+    def _write(segment: _OpenSegment, batch: MessageBatch) -> None:
+        if segment.held_bytes > _BESIDE_BYTES:
+            segment.wait_for_room()
         segment.encoder.write(batch)
         stay_small()
 
-    def _finish(self, segment: _OpenSegment) -> None:
-        # An Arrow buffer has signed bytes.
-        content = memoryview(segment.encoder.finish()).cast("B")
-        self._storing.give(lambda: self._store(segment, content), len(content))
-
-    def _store(self, segment: _OpenSegment, content: memoryview) -> None:
+    def _store(self, segment: _OpenSegment, compressed: Turn) -> None:
+        compressed.wait()
+        segment.thread.check()
+        content = segment.content
+        if content is None:  # this is closed
+            return
         data = memoryview(self._objects.sealing.seal(content))
         if len(data) > MAX_OBJECT_BYTES:  # it could not be read back
             raise FormatError(f"a segment would have {len(data)} bytes, more than the {MAX_OBJECT_BYTES} of an object")
         ref = self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data)
         self._refs.append(ref)
         self._note(ref)
-        del data, self._ended[segment]
+        del content, data
+        self._ended.remove(segment)
+        segment.content = None
         give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
@@ -205,10 +217,17 @@ class SegmentCutter:
 
 
 class _OpenSegment:
-    """The segment being filled."""
+    """The segment being filled, and the `thread` that compresses it.
 
-    def __init__(self, compression: Compression) -> None:
+    `before` is the turn of the segment that has to be stored before this one may be held completely.
+    """
+
+    def __init__(self, compression: Compression, thread: Aftermath, before: Turn | None) -> None:
         self.encoder = SegmentEncoder(compression)
+        self.thread = thread
+        self.content: memoryview | None = None
+        """The object, once it is complete, until it is being stored."""
+        self._before = before
         self.digester = Digester()
         self._gaps = GapDigest()
         self._first_seq = 0
@@ -225,6 +244,24 @@ class _OpenSegment:
         self._gaps.update(memoryview(columns.sequences).cast("B").cast("q"))
         times = [*self._times, *kernels.extremes(columns.timestamps)]
         self._times = [min(times), max(times)]
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it holds, before and after compression."""
+        content = self.content
+        return self.encoder.held_bytes if content is None else len(content)
+
+    def wait_for_room(self) -> None:
+        """Wait until it may be held completely."""
+        before, self._before = self._before, None
+        if before is not None:
+            before.wait()
+
+    def finish(self) -> None:
+        """Make the object, in the compressing thread."""
+        self.wait_for_room()
+        # An Arrow buffer has signed bytes.
+        self.content = memoryview(self.encoder.finish()).cast("B")
 
     def describe(self, folder: str, sealing: Sealing, data: memoryview) -> SegmentRef:
         digest = self.digester.segment_digest

@@ -43,7 +43,10 @@ def test_it_says_what_it_has_done_when_its_time_is_over(shop: Shop, typed: Type,
         (["NOT_THERE"], "no stream matches NOT_THERE"),
         (["--for", "0"], "--for 0 would follow nothing"),
         (["--every", "5"], "--every: not a duration: '5'"),
+        (["--every", "0s"], "--every 0s is less than 500ms"),
         (["--every-bytes", "much"], "--every-bytes: not a size: 'much'"),
+        (["--every-bytes", "64"], "--every-bytes 64 is less than 1.00 MiB"),
+        (["--at-least-every", "0"], "--at-least-every 0 is less than 1s"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
