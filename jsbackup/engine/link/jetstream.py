@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from jsbackup.config import Connection
@@ -42,6 +43,7 @@ from jsbackup.protocol.paging import (
     stream_names_page,
 )
 from jsbackup.protocol.responses import ErrCode, lacks_peers, lacks_stream, may_pass
+from jsbackup.strict_json import read_object
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
 
@@ -163,13 +165,13 @@ class JetStream:
 
         What the server said before is `known`, and not decoded again.
         """
-        decode = stream_info if known is None else known.info
+        decode, read = (stream_info, read_object) if known is None else (known.info, known.read)
         if known is not None:
             known.begin()
         try:
             return await self._list(
                 "list of streams",
-                lambda offset: api.stream_list(self.prefix, offset),
+                lambda offset: replace(api.stream_list(self.prefix, offset), read=read),
                 lambda document: stream_list_page(document, decode),
             )
         except NatsPermissionDenied:

@@ -81,6 +81,7 @@ def play(script: Script) -> None:
     async def main() -> None:
         repository = Repository.create(MemoryStore(), repository_id="f00d", created=CREATED, tool="tests")
         lease, stopping = held(repository.store), asyncio.Event()
+        had = list[int]()  # how many backups there were when the first was said to be done
         async with ScriptedPeer() as peer:
             a, b = ScriptedStream(peer, OLD, "A"), ScriptedStream(peer, OLD, "B")
             list_streams(peer, a, b)
@@ -93,11 +94,13 @@ def play(script: Script) -> None:
                     FollowOptions(every_seconds=0.02),
                     hold=lambda: contextmanager(lambda: iter([lease]))(),
                     stopping=stopping,
+                    first_done=lambda: had.append(len(repository.backups())),
                 )
             )
             try:
                 async with asyncio.timeout(60):
                     await script(Followed(a, b, repository))
+                assert had == [1]
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
