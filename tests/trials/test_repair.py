@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -237,7 +236,6 @@ def test_what_was_put_right_by_hand_is_sound_again_after_verify_or_repair(
     flip(segment)
     assert typed("verify", "-r", repo).code == 14
     segment.write_bytes(whole)
-    time.sleep(1.1)  # findings have seconds, and of two in the same one the graver counts
     status = typed("status", "-r", repo)
     assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
     assert "If they have been put right otherwise, 'jsbackup verify' reads them again and records it." in status.out

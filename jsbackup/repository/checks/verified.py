@@ -89,6 +89,14 @@ class Findings:
         _add(self.damaged[level], objects, at_seconds)
         self.folders.update((name, folder) for name, folder in objects.items() if folder)
 
+    def forget_damage(self, level: Level, objects: Iterable[bytes]) -> None:
+        """Forget that objects, which have just been found sound at `level`, were found damaged at it or a less deep
+        one. Times are in seconds, and of two results in the same second the graver one counts otherwise.
+        """
+        for name in objects:
+            for one in _LEVELS[: _LEVELS.index(level) + 1]:
+                self.damaged[one].pop(name, None)
+
     def verified_seconds(self, name: bytes, stocked: Stocked, level: Level) -> int | None:
         """Return when the object was last found sound, at `level` or a deeper one; None if never."""
         modified = stocked.modified_seconds
@@ -275,6 +283,7 @@ def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
     """Add the results of a run; nothing for level manifest."""
     if verifier.level is not Level.MANIFEST:
         findings.add_sound(verifier.level, verifier.sound, now_seconds)
+        findings.forget_damage(verifier.level, verifier.sound)
         # Missing objects need no record: every run notices them.
         there = {n: at for n, at in verifier.damaged.items() if verifier.stock[n].modified_seconds is not None}
         findings.add_damaged(verifier.level, there, now_seconds)

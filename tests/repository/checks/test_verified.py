@@ -172,6 +172,23 @@ def test_an_object_that_backups_share_is_read_once_and_reported_for_each(
     assert (coverage.objects, coverage.checked_objects) == (objects, objects)
 
 
+@pytest.mark.parametrize("level", [Level.OBJECTS, Level.DATA])
+def test_what_is_found_sound_within_the_second_in_which_it_was_found_damaged_is_sound(
+    store: MemoryStore, repository: Repository, level: Level
+) -> None:
+    manifests = [store_backup(repository, FIRST)]
+    key = manifests[0].streams[0].segments[0].key
+    whole = store.get(key)
+    put_instead(store, key, flip(whole))
+    random = counter()
+    assert run(repository, manifests, NOW, random=random)[0] == [key]
+    assert len(read_damaged(repository.documents)) == 1
+    put_instead(store, key, whole)
+    problems, coverage = run(repository, manifests, NOW, level=level, random=random)
+    assert (problems, coverage.never_bytes) == ([], 0)
+    assert read_damaged(repository.documents) == {}
+
+
 def test_nights_add_up_to_everything_and_damage_stays_reported(store: MemoryStore, repository: Repository) -> None:
     manifests = [store_backup(repository, FIRST), store_backup(repository, SECOND, count=60)]
     objects = list(store.list(layout.SEGMENTS))
