@@ -136,8 +136,8 @@ def test_what_is_found_damaged_while_streams_are_followed_is_stored_again(
         # It may take a moment to read, and be left out of a partial backup.
         wait_until(lambda: is_newer(repo, before), "another backup")
         assert typed("verify", "latest", "--level", "data", "-r", repo).code == 0
-        publish(server.url, "S", 10)
         before = newest(repo)
+        publish(server.url, "S", 10)
         assert follow.end()[0] == 0
     assert newest(repo) != before and typed("verify", "latest", "--level", "data", "-r", repo).code == 0
     restored = typed("drill", "-r", repo, "--json").document["streams"]
