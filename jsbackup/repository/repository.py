@@ -269,7 +269,11 @@ class Repository:
         """Raise RepositoryNotFound if the repository is gone, such as with a disk that was unmounted. Raises
         as `open`.
         """
-        found = decode_descriptor(_read_descriptor(self.store))
+        try:
+            data = _read_descriptor(self.store)
+        except IntegrityError as error:  # what lies below the mount point, from another time
+            raise RepositoryNotFound(error.message, hint=error.hint) from error
+        found = decode_descriptor(data)
         if found.id != self.descriptor.id:
             hint = "Start the command again to use that one."
             raise RepositoryNotFound(f"another repository is at {self.store.location} now", hint=hint)

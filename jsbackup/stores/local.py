@@ -9,6 +9,10 @@ are created with mode 0700, files with 0600.
 Below the root, symbolic links are not followed, for reading, writing or listing: each folder of a path is
 opened from its parent's descriptor. (The root itself may be one: the user chose it.)
 
+A root that was there is not made again, and another folder in its place, such as that below the mount point of a disk,
+gets nothing, unless it has the first object beside the folders that was read or put: then it is the same one, mounted
+again.
+
 Leftovers of killed processes are removed at the first put: a temporary file that is older than an hour and on which no
 process holds a lock. Its writer holds an flock on it, which the kernel releases with the process; by age alone a
 sleeping writer's file would be removed, and by the lock alone one that is not locked yet. If in doubt it stays.
@@ -50,6 +54,8 @@ class LocalStore:
         self._swept = False
         self._settled: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
+        self._identity: tuple[int, int] | None = None  # device and inode of the root
+        self._witness = ""  # an object in the root itself
 
     @property
     def location(self) -> str:
@@ -68,6 +74,8 @@ class LocalStore:
             created = not posix.exists(folder, name) and self._create_object(incoming, folder, name, view)
             # Also if it exists: its writer may have been killed between link and flush, and the caller relies on it.
             posix.fsync(folder)
+            if not folders:
+                self._know(root, name)
         if not created:
             raise ObjectExists(key)
 
@@ -148,19 +156,35 @@ class LocalStore:
                 folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
         return folder
 
+    def _know(self, root: int, name: str) -> None:
+        """Remember the open root by an object in it."""
+        if not self._witness:
+            self._identity, self._witness = _identity_of(root), name
+
     def _make_root(self) -> int:
         try:
-            return self._open_root()
+            root = self._open_root()
         except FileNotFoundError:
-            above = _shown(self._root.parent)
-            with (
-                posix.posix_errors(f"cannot make {_shown(Path(self._root.name))} in {above}"),
-                suppress(FileExistsError),
-            ):
-                self._root.mkdir(mode=0o700)
-            with posix.closing(os.open(self._root.parent, _FOLDER_FLAGS)) as parent:
-                posix.fsync(parent)
-            return self._open_root()
+            if self._witness:
+                raise NoFolder(self.location, "it is not there any more") from None
+            return self._make_new_root()
+        if self._witness and _identity_of(root) != self._identity:
+            if not posix.exists(root, self._witness):
+                os.close(root)
+                raise NoFolder(self.location, f"another folder is there now, without {self._witness}")
+            self._identity = _identity_of(root)
+        return root
+
+    def _make_new_root(self) -> int:
+        above = _shown(self._root.parent)
+        with (
+            posix.posix_errors(f"cannot make {_shown(Path(self._root.name))} in {above}"),
+            suppress(FileExistsError),
+        ):
+            self._root.mkdir(mode=0o700)
+        with posix.closing(os.open(self._root.parent, _FOLDER_FLAGS)) as parent:
+            posix.fsync(parent)
+        return self._open_root()
 
     def _make_folders(self, root: int, folders: Sequence[str]) -> int:
         """Open the folder below `root`, creating missing ones. Each name on the path is flushed to the disk."""
@@ -254,6 +278,8 @@ class LocalStore:
             try:
                 with posix.closing(self._open_folder(folders)) as folder:
                     file = os.open(name, _READ_FLAGS, dir_fd=folder)
+                    if not folders:
+                        self._know(folder, name)
             except FileNotFoundError:
                 raise ObjectNotFound(key) from None
             with posix.closing(file):
@@ -286,6 +312,11 @@ class LocalStore:
                         )
                     if is_key(key):
                         yield ObjectInfo(key, info.st_size, info.st_mtime)
+
+
+def _identity_of(folder: int) -> tuple[int, int]:
+    info = os.fstat(folder)
+    return info.st_dev, info.st_ino
 
 
 def _names_in(folder: int) -> Iterable[str]:

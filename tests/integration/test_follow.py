@@ -282,6 +282,26 @@ def test_an_account_of_many_streams_is_followed_whole(
     assert_has_all(repo, server.url)
 
 
+def test_the_last_backup_has_a_stream_that_was_made_just_before(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    asyncio.run(_make(server.url))
+
+    async def make_late() -> None:
+        async with connected(server.url) as nc:
+            await call(nc, "STREAM.CREATE.LATE", {"name": "LATE", "subjects": ["late.>"]})
+            await nc.publish("late.1", b"x")
+            await nc.flush()
+
+    with following(repo, server.url) as one:
+        wait_for_rest(repo, one)
+        asyncio.run(make_late())
+        code, document, err = one.end()
+    assert (code, document["result"]) == (0, "complete"), err
+    assert_has_all(repo, server.url)
+
+
 def wait_for_rest(repo: Path, process: Following) -> None:
     """Until it has stored nothing for two seconds: it has a lease while it does."""
     wait_for(repo, lambda manifest: True, process)

@@ -184,7 +184,7 @@ def test_what_is_there_instead_of_the_repository_gets_no_backup(store: Store) ->
     store.delete(layout.manifest_key(manifest.id))
     store.delete("jsbackup.json")
     before = snapshot_of(store)
-    with pytest.raises(IntegrityError, match="has lost its descriptor"):
+    with pytest.raises(RepositoryNotFound, match="has lost its descriptor"):
         repository.commit(manifest)
     assert snapshot_of(store) == before
     for info in list(store.list()):

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,37 @@ def test_an_emptied_or_removed_root_can_be_filled_again(store: LocalStore, root:
     root.rmdir()
     store.put("a/b/c", b"2")
     assert store.get("a/b/c") == b"2"
+
+
+def test_a_root_that_has_gone_is_not_made_again(store: LocalStore, root: Path) -> None:
+    """As with a disk that was unmounted, whose folder was on it."""
+    store.put("first", b"1")
+    root.rename(root.with_name("away"))
+    with pytest.raises(NoFolder, match="it is not there any more"):
+        store.put("a/b", b"2")
+    assert not root.exists()
+    root.with_name("away").rename(root)
+    store.put("a/b", b"2")
+    assert store.get("a/b") == b"2"
+
+
+def test_another_folder_in_its_place_gets_nothing(store: LocalStore, root: Path, tmp_path: Path) -> None:
+    """As the folder below the mount point."""
+    store.put("first", b"1")
+    reader = LocalStore(root)
+    assert reader.get_range("first", 0, 9) == b"1"
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    for one in (store, reader):
+        with pytest.raises(NoFolder, match="another folder is there now, without first"):
+            one.put("a/b", b"2")
+    assert list(root.iterdir()) == []
+    # Mounted again it is another folder too, for the system, with the same content.
+    root.rmdir()
+    shutil.copytree(tmp_path / "away", root)
+    for number, one in enumerate((store, reader)):
+        one.put(f"a/{number}", b"2")
+    assert [info.key for info in store.list()] == ["a/0", "a/1", "first"]
 
 
 def test_without_hard_links_a_put_is_still_create_only(

@@ -155,7 +155,7 @@ class _Following:
             self._backlog.due.clear()
             late = loop.call_later(_LATE_SECONDS + self._options.every_seconds, self._say_late)
             try:
-                await self._round()
+                await self._round(last=last)
             except (NatsError, StoreError, RepositoryLocked, RepositoryNotFound) as error:
                 if report.newest is None or last or isinstance(error, NatsPermissionDenied):
                     raise
@@ -209,10 +209,10 @@ class _Following:
     def _newest_id(self) -> str:
         return self.report.newest.id if self.report.newest else "none"
 
-    async def _round(self) -> None:
+    async def _round(self, *, last: bool) -> None:
         """Make one backup, if anything has changed."""
         begun_ns = self._run.clock_ns()
-        looks, silent = await self._lookout.look()
+        looks, silent = await self._lookout.look(last=last)
         failures = {failure.name: failure for failure in silent}
         failing = frozenset(failures)
         # Streams that are still being read count as unreadable until they are done.

@@ -90,9 +90,11 @@ class Lookout:
             self._listing.cancel()
             await asyncio.gather(self._listing, return_exceptions=True)
 
-    async def look(self) -> tuple[dict[str, Look], list[Failure]]:
-        """Describe every followed stream; also return those that did not answer."""
-        chosen = await self._list_now_and_then()
+    async def look(self, *, last: bool = False) -> tuple[dict[str, Look], list[Failure]]:
+        """Describe every followed stream; also return those that did not answer. The last look has all that there are
+        now.
+        """
+        chosen = await self._list_now_and_then(last=last)
         listed: dict[str, Look] = {}
         known: dict[str, StreamInfo] = {}  # all of it but consumers
         if has_many(chosen):
@@ -148,9 +150,9 @@ class Lookout:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         self._asking.clear()
 
-    async def _list_now_and_then(self) -> list[str]:
-        """Return the streams to follow. A cluster without one of its nodes lists slowly, so only the first list is
-        awaited.
+    async def _list_now_and_then(self, *, last: bool) -> list[str]:
+        """Return the streams to follow. A cluster without one of its nodes lists slowly, so only the first list and the
+        last one are awaited.
         """
         now = asyncio.get_running_loop().time()
         if self._listing is not None and self._listing.done():
@@ -159,7 +161,7 @@ class Lookout:
                 _log.info("the streams cannot be listed now: %s", error.message)
             else:
                 listing.result()
-        if self._chosen is None:
+        if self._chosen is None or (last and not has_many(self._chosen)):
             await self._list()
         elif self._listing is None and not has_many(self._chosen) and now - self._listed_at >= _LIST_SECONDS:
             self._listed_at = now

@@ -215,13 +215,15 @@ class Tail:
                     with suppress(NatsError):
                         await self._js.delete_consumer(self.stream, self.consumer)
                 config = reader_config(subscription.subject, self.at, _IDLE_SECONDS, self._owner)
-                self.consumer = (await self._js.create_consumer(self.stream, config)).name
+                making = asyncio.create_task(self._js.create_consumer(self.stream, config))
                 try:
+                    self.consumer = (await asyncio.shield(making)).name
                     await self._receive(subscription)
                 finally:
-                    if self._js.link.connected:  # else it expires
+                    await asyncio.wait({making})  # if this is cancelled meanwhile, the server makes it nevertheless
+                    if making.exception() is None and self._js.link.connected:  # else it expires
                         with suppress(NatsError):
-                            await self._js.delete_consumer(self.stream, self.consumer)
+                            await self._js.delete_consumer(self.stream, making.result().name)
         except JsBackupError as error:
             self._failure = error
         finally:
