@@ -24,6 +24,7 @@ from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier
 from jsbackup.repository.manifest import AnyRef, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
+from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 
@@ -60,10 +61,18 @@ class RepairOutcome(StrEnum):
     BESIDE = "beside"  # the store keeps the damaged object locked
 
 
-def find_broken(repository: Repository, backups: Iterable[str], progress: Progress, *, check: bool) -> Found:
+def find_broken(
+    repository: Repository,
+    backups: Iterable[str],
+    progress: Progress,
+    *,
+    check: bool,
+    sound: frozenset[bytes] | None = None,
+) -> Found:
     """Find objects that are missing, have a wrong size, or were found damaged by the last `verify` and still are.
 
-    With `check` all objects are read.
+    With `check` all objects are read; otherwise, if the ids of those are given that were found `sound`, all but these:
+    of what a manifest or a page lists that was lost, no `verify` knew.
 
     Raises:
         KeyUnavailable: manifests are encrypted, and no key that opens them was given.
@@ -73,7 +82,7 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
     recorded = read_damaged(repository.documents)
     if not check:
         verifier.limit_to(recorded)
-    sound: dict[bytes, str] = {}
+    sound_again: dict[bytes, str] = {}
     found: dict[tuple[str, str], Broken] = {}
     beyond: dict[tuple[str, str], None] = {}
     for backup in backups:
@@ -93,6 +102,9 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
         }
         for lost in manifest.unlisted:  # repaired with the manifest
             beyond[key, lost.reason] = None
+        if sound is not None and not check:
+            ids = {id_of(ref) for _, ref in refs.values()}
+            verifier.limit_to(recorded.keys() | (ids - sound))
         pages = {page.key for page in manifest.stream_pages}
         for problem in verifier.check(manifest):
             if problem.key in pages:
@@ -105,8 +117,8 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
             named_by = (*(before.backups if before else ()), backup)
             found[ref.key, ref.sha256] = Broken(ref, stream, problem.problem, named_by)
         for name in recorded.keys() & verifier.sound:
-            sound.setdefault(name, backup)
-    return Found(tuple(found.values()), tuple(beyond), sound)
+            sound_again.setdefault(name, backup)
+    return Found(tuple(found.values()), tuple(beyond), sound_again)
 
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:

@@ -92,7 +92,7 @@ class ManifestRepair:
             KeyUnavailable: no key that opens them was given, and nothing else proves them.
             StoreError: a store does not answer, or does not allow it.
         """
-        if self._mend_pages(broken.backup, dry_run=dry_run):
+        if self._mend_pages(broken.backup, dry_run=dry_run) or self._is_whole(broken.backup):
             return
         key = layout.manifest_key(broken.backup)
         try:
@@ -114,13 +114,25 @@ class ManifestRepair:
         except (IntegrityError, UnsupportedError, UsageError):
             return False
         broken = [page for page in manifest.stream_pages if not self._repository.stream_pages.is_sound(page)]
+        lost = []
         for page in broken:
             data = fetch_from(self._other, page)
             if data is None:
-                raise IntegrityError(f"{self._other.location} has no object {page.key} of these bytes")
-            if not dry_run:
+                lost.append(page.key)
+            elif not dry_run:
                 put_in_place(self._repository.store, page, data)
+        if lost:
+            more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+            raise IntegrityError(f"{self._other.location} has no object {lost[0]} of these bytes{more}")
         return bool(broken)
+
+    def _is_whole(self, backup: str) -> bool:
+        """Return whether nothing of the manifest is broken any more: another backup has the same pages."""
+        try:
+            self._repository.manifest(backup)
+        except (IntegrityError, UnsupportedError, UsageError):
+            return False
+        return True
 
     def _damaged(self, key: str) -> bytes:
         try:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, NatsError, StoreError
 from jsbackup.progress import Progress
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
-from jsbackup.repository.checks.verified import remember
+from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.refs import PageRef, id_of
 from jsbackup.repository.repository import Repository
@@ -116,26 +117,34 @@ class RepairRun:
             len(found.sound),
         )
 
-    def _find(self, backups: Sequence[str]) -> Found:
-        return find_broken(self.repository, backups, self.progress, check=self.check)
+    def _find(self, backups: Sequence[str], *, unseen: bool = False) -> Found:
+        """Find what is broken of these backups; with `unseen` also what no `verify` could see."""
+        sound = None
+        if unseen:
+            findings = read_findings(self.repository.documents, math.ceil(self.clock()))
+            sound = frozenset(chain.from_iterable(findings.sound.values()))
+        return find_broken(self.repository, backups, self.progress, check=self.check, sound=sound)
 
     def _mend_manifests(self, found: Found, gaps: Sequence[Gap], other: Store) -> Found:
         """Repair manifests; return what else is broken."""
         broken = broken_manifests(self.repository, found.beyond, gaps)
-        if not broken:
-            return found
-        work = ManifestRepair(self.repository, other)
-        for one in broken:
-            try:
-                work.mend(one, dry_run=self.dry_run)
-                self._manifests.append((one, None))
-            except (IntegrityError, KeyUnavailable) as error:
-                self._manifests.append((one, error))
-        keys = {one.key for one in broken}
-        found = replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
-        if mended := [one.backup for one, error in self._manifests if error is None and not self.dry_run]:
-            found = _with(found, _without(self._find(mended), found))
-        return found
+        keys = set[str]()
+        while broken:
+            work = ManifestRepair(self.repository, other)
+            for one in broken:
+                try:
+                    work.mend(one, dry_run=self.dry_run)
+                    self._manifests.append((one, None))
+                except (IntegrityError, KeyUnavailable) as error:
+                    self._manifests.append((one, error))
+            keys |= {one.key for one in broken}
+            # A manifest that is back may show that the one before it is missing, too.
+            more = find_missing(self.repository.documents) if self.whole and not self.dry_run else []
+            broken = [one for one in broken_manifests(self.repository, (), more) if one.key not in keys]
+        if self._manifests and not self.dry_run:
+            # Also those of which only a part came back.
+            found = _with(found, _without(self._find([one.backup for one, _ in self._manifests], unseen=True), found))
+        return replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
 
     def _below(
         self, mended: Sequence[Broken], outcomes: Sequence[RepairOutcome | JsBackupError], *, known: Found
@@ -149,7 +158,7 @@ class RepairRun:
         }
         if self.dry_run or not backups:
             return Found((), ())
-        return _without(self._find(sorted(backups)), known)
+        return _without(self._find(sorted(backups), unseen=True), known)
 
     def _mend(self, broken: Sequence[Broken]) -> list[RepairOutcome | JsBackupError]:
         outcomes = [self._from_other(one) for one in broken]
