@@ -119,12 +119,12 @@ def query(
 
     if asked is _Engine.AUTO and not where.given and not in_session():
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _embedded(repository, opened, sql, limit, payload_json)
+            chosen, answer = _embedded(repository, opened, sql, limit, payloads=payload_json)
             # Spark opens the same backup.
             wanted = WantedBackup(opened.manifest.id, parse_choosing(opened.manifest.id, (), ()), silent=True)
     elif asked is _Engine.DUCKDB:
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _forced_duckdb(repository, opened, sql, limit, payload_json)
+            chosen, answer = _forced_duckdb(repository, opened, sql, limit, payloads=payload_json)
     else:
         chosen, answer = _Chosen(_Engine.SPARK, _why_spark(asked, where)), None
     shared.output.note(chosen.words)
@@ -173,7 +173,7 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
 
 
 def _embedded(
-    repository: Repository, opened: ChosenBackup, sql: str, limit: int, payloads: str | None
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
 ) -> tuple[_Chosen, Answer | None]:
     """Answer in this process if that is possible and faster; otherwise return why Spark has to."""
     from jsbackup.pipeline.queries.manifest_query import answer_by_manifest
@@ -202,7 +202,7 @@ def _embedded(
 
 
 def _forced_duckdb(
-    repository: Repository, opened: ChosenBackup, sql: str, limit: int, payloads: str | None
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
 ) -> tuple[_Chosen, Answer]:
     from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query, why_not_duckdb
 
