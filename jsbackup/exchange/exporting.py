@@ -69,7 +69,7 @@ class Archive(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ExportedStream:
     """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if parts are
-    missing.
+    missing. `payloads` is the schema of payloads that are columns of a table, "" if they are none.
     """
 
     name: str
@@ -77,6 +77,7 @@ class ExportedStream:
     messages: int
     notes: tuple[str, ...] = ()
     incomplete: bool = False
+    payloads: str = ""
 
 
 def export_account(

@@ -16,7 +16,7 @@ import click
 from jsbackup.cli.commands.spark.tables import (
     READ_FORMATS,
     WRITTEN_FORMATS,
-    check_table_options,
+    TableOptions,
     read_tables,
     table_options,
     write_tables,
@@ -41,14 +41,14 @@ from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
-from jsbackup.config import Glob, environment, mask_secret, nearest, parse_glob, server_store_keys
+from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
 from jsbackup.exchange.leftovers import clear_leftovers
 from jsbackup.exchange.new_folder import NewFolder
 
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream
-    from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = ["COMMANDS"]
@@ -276,6 +276,7 @@ def export(
     directory: str,
     append: bool,
     partition_by: str | None,
+    payload_json: str | None,
     archive: str | None,
     typed: Mapping[str, Any],
     mask_key: tuple[tuple[str, str], ...],
@@ -305,9 +306,13 @@ def export(
 
     With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
     a file for each partition in them, so many subjects make many small files.
+
+    With --payload-json, tables of Parquet and Delta have payloads as columns, too. infer looks at a sample of each
+    stream, and with --append takes the schema of the table that is there.
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
+    from jsbackup.pipeline.messages.chosen import choose_streams
     from jsbackup.planning.transforming import plan_streams
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
@@ -320,7 +325,8 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
-    check_table_options(kind, typed, append=append, partition_by=partition_by)
+    tables = TableOptions(kind, append, partition_by, payload_json)
+    tables.check(typed)
     if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
         typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
         if os.path.lexists(typed["obfuscation_key"]):
@@ -340,35 +346,35 @@ def export(
         if where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
         with keeping:
-            tables, choice = write_tables(
+            written_tables, choice = write_tables(
                 shared,
                 WantedBackup(backup, choosing, patterns),
                 options,
-                kind=kind,
+                tables=tables,
                 output=directory,
                 mask_key=mask_key,
                 where=where,
                 lock_timeout=lock_timeout,
-                append=append,
-                partition_by=partition_by,
             )
         return tell_exported(
             shared,
-            tables.files,
-            tables.bytes,
-            tables.streams,
-            broken=tables.refused,
+            written_tables.files,
+            written_tables.bytes,
+            written_tables.streams,
+            broken=written_tables.refused,
             directory=directory,
             choice=choice,
             append=append,
-            is_new=tables.is_new,
+            is_new=written_tables.is_new,
         )
     if where.given or where.use is not SparkUse.AUTO:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout), keeping:
         manifest = find_backup(shared, repository, WantedBackup(backup, choosing, patterns))
-        chosen = _choose(manifest, patterns)
+        chosen = choose_streams(manifest, [one.pattern for one in patterns])
+        if not chosen:
+            raise UsageError(f"backup {manifest.id} has no streams")
         broken: BrokenLists = {} if kind in CONFIG_FORMATS else broken_lists(chosen)
         refuse_broken(broken, of=len(chosen))
         chosen = [stream for stream in chosen if stream.name not in broken]
@@ -388,20 +394,6 @@ def export(
                 exported = export_account(new, repository.objects, written, wanted, progress=progress)
             new.commit()
     return tell_exported(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
-
-
-def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
-    for pattern in patterns:
-        if not any(pattern.matches(stream.name) for stream in manifest.streams):
-            raise UsageError(
-                f"backup {manifest.id} has no stream {pattern.pattern}",
-                hint=nearest(pattern.pattern, [stream.name for stream in manifest.streams])
-                or f"See 'jsbackup show {manifest.id}' for the streams it has.",
-            )
-    chosen = [s for s in manifest.streams if not patterns or any(p.matches(s.name) for p in patterns)]
-    if not chosen:
-        raise UsageError(f"backup {manifest.id} has no streams")
-    return chosen
 
 
 COMMANDS = {"import": import_, "export": export}

@@ -58,7 +58,14 @@ def tell_exported(
         "rows": messages,
         "bytes": size,
         "streams": [
-            {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
+            {
+                "name": s.name,
+                "messages": s.messages,
+                "archive": s.archive,
+                "notes": list(s.notes),
+                **({"payload_schema": s.payloads} if s.payloads else {}),
+            }
+            for s in exported
         ],
         "failed": broken_json(broken),
         **({"appended": True} if append else {}),

@@ -5,6 +5,7 @@
     data           the payload as bytes
     text           the payload as text, for `get_json_object(text, '$.customer')`
     header_block   the raw header block
+    payload, _corrupt_record       if payloads are to be columns (`json_payload.py`)
 
 A name that is not an identifier needs backquotes. If the names of streams only differ in case, their views end with the
 incarnation, `orders_1a2b3c4d`. Only views whose names occur in the statement are created.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +29,9 @@ from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 from jsbackup.pipeline.messages.headers import header_map
+from jsbackup.pipeline.messages.json_frames import with_payloads
+from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import spark_errors
@@ -40,22 +45,29 @@ _log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progress | None = None) -> Answer:
-    """Run one plain query, and return up to `most_rows` rows of its result.
+def run_query(
+    backup: BackupFrames, sql: str, *, most_rows: int, payloads: str | None = None, progress: Progress | None = None
+) -> Answer:
+    """Run one plain query, and return up to `most_rows` rows of its result. With `payloads`, their schema or `infer`,
+    views have the columns `payload` and `_corrupt_record`, too.
 
     Raises:
+        UsageError, IntegrityError, KeyUnavailable, StoreError: as `view_payloads`.
         UsageError: it does not parse, names what does not exist, or does not only read streams (`plain_query.py`).
         JsBackupError: it fails.
     """
     total = sum(stream.captured.bytes for stream in backup.streams())
     made: list[str] = []
+    found_payloads = view_payloads(backup, sql, payloads)
+    parsers = found_payloads.parsers
     try:
         with ExitStack() as stack:
+            stack.enter_context(found_payloads.explained())
             stack.enter_context(spark_errors("the query"))
             if is_remote(backup.session):  # Spark Connect checks a query by running it
-                made = make_views(backup, sql)
+                made = make_views(backup, sql, parsers)
             stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
-            made = made or make_views(backup, sql, narrow=True)
+            made = made or make_views(backup, sql, parsers, narrow=True)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             found = [tuple(map(_value, row)) for row in _exact_times(frame).limit(most_rows + 1).collect()]
@@ -68,16 +80,19 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
         for row in found
     ]
     note = note_of_hidden(backup.manifest.streams, sql)
-    return Answer(tuple(frame.columns), rows[:most_rows], len(rows) > most_rows, note)
+    more = len(rows) > most_rows
+    return Answer(tuple(frame.columns), rows[:most_rows], more, note, found_payloads.schemas, found_payloads.without)
 
 
-def make_views(backup: BackupFrames, sql: str, *, narrow: bool = False) -> list[str]:
-    """Create the views that `sql` may name in the session; return their names.
+def make_views(
+    backup: BackupFrames, sql: str, parsers: Mapping[str, PayloadParser] | None = None, *, narrow: bool = False
+) -> list[str]:
+    """Create the views that `sql` may name in the session; return their names. `parsers` are those of payloads.
 
     With `narrow` only the columns that it needs are read: the others are null. It has been checked then, as it is
     planned for that (`needed_columns.py`).
     """
-    words = sql.casefold()
+    words, parsers = sql.casefold(), parsers or {}
     # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
     reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
     if reader is FrameReader.STORE:
@@ -86,10 +101,10 @@ def make_views(backup: BackupFrames, sql: str, *, narrow: bool = False) -> list[
     with spark_errors("the query"):
         columns = COLUMNS
         if narrow and named and backup.reader(reader) is FrameReader.STORE:
-            empty = _view(placeholder(backup.session))
+            empty = placeholder(backup.session)
             try:
                 for name in named:
-                    empty.createOrReplaceTempView(_quoted(name))
+                    _view(empty, parsers.get(name)).createOrReplaceTempView(_quoted(name))
                 columns = needed_columns(backup.session.sql(sql)) or ("stream",)
             except BaseException:
                 for name in named:
@@ -97,7 +112,7 @@ def make_views(backup: BackupFrames, sql: str, *, narrow: bool = False) -> list[
                 raise
         for name, stream in named.items():
             frame = backup.messages([] if stream is None else [stream], columns, reader)
-            _view(frame).createOrReplaceTempView(_quoted(name))
+            _view(frame, parsers.get(name)).createOrReplaceTempView(_quoted(name))
     return list(named)
 
 
@@ -105,12 +120,12 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _view(frame: DataFrame) -> DataFrame:
+def _view(frame: DataFrame, parser: PayloadParser | None) -> DataFrame:
     for part in ddl([name for name in COLUMNS if name not in frame.columns]).split(", "):
         name, _, kind = part.partition(" ")
         if name:
             frame = frame.withColumn(name, F.lit(None).cast(kind))
-    return frame.select(
+    frame = frame.select(
         "stream",
         "sequence",
         "time",
@@ -122,6 +137,7 @@ def _view(frame: DataFrame) -> DataFrame:
         F.col("headers").alias("header_block"),
         "backup",
     )
+    return frame if parser is None else with_payloads(frame, parser, frame.columns)
 
 
 def _exact_times(frame: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
 """A backup as a DataFrame whose payloads are JSON: with the columns `payload`, a struct, and `_corrupt_record`.
 
-The schema of the payloads is given, or inferred from a sample (`json_schema.py`). The executors parse
+The schema of the payloads is given (`json_types.py`), or inferred from a sample (`json_schema.py`). The executors parse
 (`json_payload.py`), in an expression of Spark, so that filters of other columns still spare reading, and payloads that
 nobody asks for are not parsed.
 """
@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import DataType, StructType
 
-from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_schema import EXAMPLE, from_json, infer_schema, is_infer, no_fields, nullable
-from jsbackup.pipeline.session.failures import plain_message, spark_errors
+from jsbackup.pipeline.messages.json_schema import infer_schema
+from jsbackup.pipeline.messages.json_spark import parsed_type
+from jsbackup.pipeline.messages.json_types import is_infer, parse_schema
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import opened
 
-__all__ = ["json_messages", "parse_schema"]
+__all__ = ["json_messages", "with_payloads"]
 
 _PARSED: Final = "jsbackup_parsed"
 
@@ -43,30 +42,19 @@ def json_messages(backup: BackupFrames, schema: str, patterns: Sequence[str], co
     if is_infer(schema):
         kind = infer_schema(opened(backup.place).objects, backup.streams(patterns))
     else:
-        kind = parse_schema(backup.session, schema)
-    parser = PayloadParser(kind)
+        kind = parse_schema(schema)
     frame = backup.messages(patterns, columns if "data" in columns else [*columns, "data"])
+    with spark_errors("reading the backup"):
+        return with_payloads(frame, PayloadParser(kind), columns)
+
+
+def with_payloads(frame: DataFrame, parser: PayloadParser, columns: Sequence[str]) -> DataFrame:
+    """Return `columns` of messages with the column `data`, and behind them the two that payloads become."""
 
     # Not the method itself: Spark wants the types in the signature.
     def parse(data: pa.Array) -> pa.Array:
         return parser.parse(data)
 
-    with spark_errors("reading the backup"):
-        parsing = arrow_udf(parse, parser.result_type)  # type: ignore[call-overload]  # the stubs lack a default
-        parsed = frame.withColumn(_PARSED, parsing("data"))
-        return parsed.select(*columns, F.col(f"{_PARSED}.{PAYLOAD}"), F.col(f"{_PARSED}.{CORRUPT}"))
-
-
-def parse_schema(session: SparkSession, text: str) -> StructType:
-    """Return the schema that a text in Spark's syntax, or in Spark's JSON, is. Raises UsageError if it is none."""
-    if text.lstrip().startswith("{"):
-        return from_json(text)
-    with spark_errors("the schema of the payloads"):
-        try:
-            kind = DataType.fromDDL(text) if text.strip() else None
-        except ParseException as error:
-            message = f"the schema of the payloads cannot be understood: {plain_message(error)}"
-            raise UsageError(message, hint=EXAMPLE) from error
-    if not isinstance(kind, StructType):
-        raise no_fields(text)
-    return nullable(kind)
+    parsing = arrow_udf(parse, parsed_type(parser.schema))  # type: ignore[call-overload]  # the stubs lack a default
+    parsed = frame.withColumn(_PARSED, parsing("data"))
+    return parsed.select(*columns, F.col(f"{_PARSED}.{PAYLOAD}"), F.col(f"{_PARSED}.{CORRUPT}"))

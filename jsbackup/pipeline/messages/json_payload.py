@@ -5,6 +5,8 @@ and other fields are ignored. A value that the type cannot hold exactly makes th
 `from_json` would change some: it rounds decimals and large integers, puts `?` for half a surrogate pair, takes what
 follows the first value for nothing, and makes text of numbers.
 
+The types are those of `json_types.py`. Spark is not needed.
+
     BOOLEAN                          true, false
     TINYINT, SMALLINT, INT, BIGINT   integers within the range, without point or exponent
     DOUBLE                           as `json.loads`; also integers if a double is equal to them
@@ -20,41 +22,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-)
+import pyarrow.compute as pc
 
-from jsbackup.errors import UsageError
+from jsbackup.pipeline.messages.json_types import type_text, unsupported
 
 __all__ = ["CORRUPT", "PAYLOAD", "PayloadParser"]
 
 PAYLOAD = "payload"
 CORRUPT = "_corrupt_record"
 
-_BITS: dict[DataType, int] = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
-_INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
-_HINTS = {
-    "float": "DOUBLE holds every number as JSON has it.",
-    "timestamp": "Take STRING, and convert it with to_timestamp.",
-    "timestamp_ntz": "Take STRING, and convert it with to_timestamp_ntz.",
-    "date": "Take STRING, and convert it with to_date.",
-}
-_TYPES = "Types are BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, DOUBLE, DECIMAL, STRING, ARRAY, MAP<STRING, …> and STRUCT."
+# Payloads become objects of Python, which take several times their bytes: so much of them at a time.
+_MOST_BYTES: Final = 1 << 20
+
+_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
 class _DoesNotFit(Exception):
@@ -67,20 +50,28 @@ _Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class PayloadParser:
-    """Parses payloads as JSON objects with the fields of a schema.
+    """Parses payloads as JSON objects with the fields of a schema, of `json_types.py`.
 
-    Raises UsageError if the schema has no fields, a field twice, or a type that JSON does not have.
+    Raises UsageError if it has a type that JSON does not have.
     """
 
-    schema: StructType
+    schema: pa.StructType
 
     def __post_init__(self) -> None:
         _converter(self.schema)
 
     @property
-    def result_type(self) -> StructType:
-        """The type of what `parse` returns."""
-        return StructType([StructField(PAYLOAD, self.schema), StructField(CORRUPT, StringType())])
+    def fields(self) -> list[pa.Field]:
+        """The two columns that payloads become."""
+        return [pa.field(PAYLOAD, self.schema), pa.field(CORRUPT, pa.string())]
+
+    def with_payloads(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch that has the column `data` with the two columns behind the others."""
+        parsed, schema = self.parse(batch.column("data")), batch.schema
+        for field in self.fields:
+            schema = schema.append(field)
+        arrays = [*batch.columns, parsed.field(PAYLOAD), parsed.field(CORRUPT)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def parse(self, payloads: pa.Array) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and the text of those that do not parse.
@@ -88,11 +79,15 @@ class PayloadParser:
         Both are null for an empty payload, as a deleted key of a bucket has it, and for JSON's null. In a text that is
         not UTF-8, U+FFFD stands for what is not.
         """
-        kind, convert = _converter(self.schema)
+        convert = _converter(self.schema)
         decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_float_of(self.schema))
+        parts = [self._part(part.to_pylist(), decoder, convert) for part in _parts(payloads)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _part(self, payloads: list[bytes | None], decoder: json.JSONDecoder, convert: _Convert) -> pa.StructArray:
         rows: list[Any] = []
         corrupt: list[str | None] = []
-        for payload in payloads.to_pylist():
+        for payload in payloads:
             row = text = None
             if payload:
                 try:
@@ -104,41 +99,49 @@ class PayloadParser:
                     text = payload.decode(errors="replace")
             rows.append(row)
             corrupt.append(text)
-        arrays = [pa.array(rows, kind), pa.array(corrupt, pa.string())]
+        arrays = [pa.array(rows, self.schema), pa.array(corrupt, pa.string())]
         return pa.StructArray.from_arrays(arrays, [PAYLOAD, CORRUPT])
+
+
+def _parts(payloads: pa.Array) -> list[pa.Array]:
+    """Return slices of up to `_MOST_BYTES`, or of one payload; at least one slice."""
+    found, start, size = [], 0, 0
+    for row, length in enumerate(pc.binary_length(payloads).to_pylist()):
+        if size and size + (length or 0) > _MOST_BYTES:
+            found.append(payloads.slice(start, row - start))
+            start, size = row, 0
+        size += length or 0
+    return [*found, payloads.slice(start)]
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _float_of(kind: DataType) -> Callable[[str], Any]:
+def _float_of(kind: pa.DataType) -> Callable[[str], Any]:
     """Return how numbers with a point or an exponent are read: exactly, where the type has decimals."""
-    return Decimal if "decimal" in kind.simpleString() else float
+    return Decimal if "decimal" in str(kind) else float
 
 
-def _converter(kind: DataType) -> tuple[pa.DataType, _Convert]:
-    """Return the type of Arrow and the conversion for a type of Spark. Raises UsageError if JSON does not have it."""
-    if kind == StringType():
-        return pa.string(), _string
-    if isinstance(kind, BooleanType):
-        return pa.bool_(), _boolean
-    if isinstance(kind, DoubleType):
-        return pa.float64(), _double
+def _converter(kind: pa.DataType) -> _Convert:
+    """Return the conversion for a type. Raises UsageError if JSON does not have it."""
+    if kind == pa.string():
+        return _string
+    if kind == pa.bool_():
+        return _boolean
+    if kind == pa.float64():
+        return _double
     if kind in _BITS:
-        return _INTEGERS[_BITS[kind]], _integer(_BITS[kind])
-    if isinstance(kind, DecimalType):
-        return pa.decimal128(kind.precision, kind.scale), _decimal(kind.precision, kind.scale)
-    if isinstance(kind, ArrayType):
-        item, convert = _converter(kind.elementType)
-        return pa.list_(item), _list(convert)
-    if isinstance(kind, MapType) and kind.keyType == StringType():
-        item, convert = _converter(kind.valueType)
-        return pa.map_(pa.string(), item), _map(convert)
-    if isinstance(kind, StructType):
-        return _struct(kind.fields)
-    text = kind.simpleString()
-    raise UsageError(f"payloads of JSON have no {text.upper()}", hint=_HINTS.get(text, _TYPES))
+        return _integer(_BITS[kind])
+    if isinstance(kind, pa.Decimal128Type):
+        return _decimal(kind.precision, kind.scale)
+    if isinstance(kind, pa.MapType) and kind.key_type == pa.string():
+        return _map(_converter(kind.item_type))
+    if isinstance(kind, pa.ListType):
+        return _list(_converter(kind.value_type))
+    if isinstance(kind, pa.StructType):
+        return _struct([(field.name, _converter(field.type)) for field in kind])
+    raise unsupported(type_text(kind))
 
 
 def _string(value: Any) -> str:
@@ -205,19 +208,10 @@ def _map(convert: _Convert) -> _Convert:
     return convert_all
 
 
-def _struct(fields: Sequence[StructField]) -> tuple[pa.DataType, _Convert]:
-    names = [field.name for field in fields]
-    if not names:
-        raise UsageError("a struct of the schema has no fields")
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"the schema has the field {name[:80]!r} twice")
-    found = {field.name: _converter(field.dataType) for field in fields}
-    converts = [(name, convert) for name, (_, convert) in found.items()]
-
+def _struct(converts: Sequence[tuple[str, _Convert]]) -> _Convert:
     def convert_all(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise _DoesNotFit
         return {name: None if (one := value.get(name)) is None else convert(one) for name, convert in converts}
 
-    return pa.struct([(name, kind) for name, (kind, _) in found.items()]), convert_all
+    return convert_all

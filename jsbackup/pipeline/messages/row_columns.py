@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
 from jsbackup.pipeline.messages.columns import check_types
 from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_schema import has_not_null
+from jsbackup.pipeline.messages.json_spark import has_not_null, of_spark
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
@@ -50,8 +50,8 @@ class RowColumns:
             raise UsageError(f"the column {PAYLOAD} is not a struct, or is missing beside {CORRUPT}")
         if has_not_null(payload):
             raise UsageError(f"the column {PAYLOAD} has fields that are NOT NULL, and any of them may be missing")
-        parser = PayloadParser(payload)
-        if corrupt is not None and corrupt != parser.result_type[CORRUPT].dataType:
+        parser = PayloadParser(of_spark(payload))
+        if corrupt is not None and corrupt != StringType():
             raise UsageError(f"the column {CORRUPT} is a string, not a {corrupt.simpleString()[:80]}")
         return cls(tuple(schema.names), parser)
 

@@ -38,8 +38,9 @@ from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import ddl
-from jsbackup.pipeline.messages.json_payload import CORRUPT
-from jsbackup.pipeline.messages.json_schema import as_ddl, column_of, infer_schema, is_infer
+from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD
+from jsbackup.pipeline.messages.json_schema import infer_schema
+from jsbackup.pipeline.messages.json_types import as_ddl, is_infer, parse_schema
 from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
@@ -81,13 +82,13 @@ class BackupSource(DataSource):
             columns = ddl(options.columns)
             if options.json is None:
                 return columns
-            text = options.json
-            if is_infer(text):
+            if is_infer(options.json):
                 manifest = options.choose(repository).manifest
                 streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-                text = as_ddl(infer_schema(repository.objects, streams))
-            # As a type: for a list of columns Spark's errors are about the first one.
-            return f"struct<{columns}, {column_of(text)}, {CORRUPT} string>"
+                kind = infer_schema(repository.objects, streams)
+            else:
+                kind = parse_schema(options.json)
+            return f"struct<{columns}, {PAYLOAD} STRUCT<{as_ddl(kind)}>, {CORRUPT} string>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with one_sentence():

@@ -28,6 +28,10 @@ import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.messages.json_types import alike_fields
+from jsbackup.pipeline.queries.duckdb_payloads import add_parsers, with_payloads
+from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, no_view, note_of_hidden, view_names
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
@@ -99,33 +103,42 @@ def require_duckdb() -> None:
         raise UnsupportedError("DuckDB is not installed", hint="Install it with `pip install 'jsbackup[duckdb]'`.")
 
 
-def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int) -> Answer:
-    """Run one query, and return up to `most_rows` rows of its result.
+def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int, payloads: str | None = None) -> Answer:
+    """Run one query, and return up to `most_rows` rows of its result. With `payloads`, their schema or `infer`, views
+    have the columns `payload` and `_corrupt_record`, too.
 
     Raises:
-        NotUnderstood: it does not parse, or names what does not exist.
+        NotUnderstood: it does not parse, or names what does not exist; or fields of payloads differ only in case.
+        UsageError, IntegrityError, KeyUnavailable, StoreError: as `view_payloads`.
         UsageError: it does not only read the views, or names a view that no engine has.
         FormatError: a segment cannot be read, or is not the one that was stored.
         JsBackupError: it fails.
     """
     require_duckdb()
+    found = view_payloads(backup, sql, payloads)
+    for parser in found.parsers.values():
+        if alike := alike_fields(parser.schema):
+            raise NotUnderstood(f"DuckDB takes the fields {alike[0][:80]!r} and {alike[1][:80]!r} of payloads for one")
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-query-"))
     try:
-        with _errors(backup), _connected(folder) as connection:
-            _make_views(connection, backup, sql)
+        with found.explained(), _errors(backup), _connected(folder, found.parsers) as connection:
+            _make_views(connection, backup, sql, found.parsers)
             _check(connection, sql)
             answer = _interruptible(connection, partial(_answer, connection, sql, most_rows))
-            return replace(answer, note=note_of_hidden(backup.manifest.streams, sql))
+            note = note_of_hidden(backup.manifest.streams, sql)
+            return replace(answer, note=note, payloads=found.schemas, without=found.without)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, sql: str, most_rows: int) -> Answer:
-    reader = pa.RecordBatchReader.from_stream(connection.sql(sql))
-    types = [field.type for field in reader.schema]
+    relation = connection.sql(sql)
+    # Sums of integers are large ones, for which Arrow has no type but that of decimals.
+    whole = ["HUGEINT" in str(kind) for kind in relation.types]
+    reader = pa.RecordBatchReader.from_stream(relation)
     rows: list[tuple[Any, ...]] = []
     for batch in reader:
-        columns = [_values(array, kind) for array, kind in zip(batch.columns, types, strict=True)]
+        columns = [_values(array, array.type, is_whole) for array, is_whole in zip(batch.columns, whole, strict=True)]
         rows += zip(*columns, strict=True)
         if len(rows) > most_rows:
             break
@@ -153,7 +166,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Ans
 
 
 @contextmanager
-def _connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connected(folder: Path, parsers: Mapping[str, PayloadParser]) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     # What does not fit into memory goes to the folder.
@@ -162,6 +175,7 @@ def _connected(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # as Spark sorts
         for macro in _MACROS:
             connection.execute(macro)
+        add_parsers(connection, parsers.values())
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
@@ -212,7 +226,9 @@ def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise UsageError("only plain queries are run, one at a time", hint=QUERY_HINT)
 
 
-def _make_views(connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql: str) -> None:
+def _make_views(
+    connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql: str, parsers: Mapping[str, PayloadParser]
+) -> None:
     """Create the views that `sql` may name."""
     words = sql.casefold()
     names = view_names(backup.manifest.streams)
@@ -224,11 +240,11 @@ def _make_views(connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql
         if of in readable and (of_all or _quoted(name)[1:-1].casefold() in words):
             _compare(objects, readable[of])
             made[of] = _select(connection, backup, readable[of], len(made))
-            connection.execute(f"CREATE VIEW {_quoted(name)} AS {made[of]}")
+            connection.execute(f"CREATE VIEW {_quoted(name)} AS {with_payloads(made[of], parsers.get(name))}")
     for name, of in names.items():
         if of is None and of_all:
-            nothing = _select(connection, backup, None, len(made))
-            connection.execute(f"CREATE VIEW {_quoted(name)} AS {' UNION ALL '.join([*made.values(), nothing])}")
+            every = " UNION ALL ".join([*made.values(), _select(connection, backup, None, len(made))])
+            connection.execute(f"CREATE VIEW {_quoted(name)} AS {with_payloads(every, parsers.get(name))}")
 
 
 def _compare(objects: Objects, stream: StreamBackup) -> None:
@@ -275,23 +291,23 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _values(array: pa.Array, kind: pa.DataType) -> Sequence[Any]:
+def _values(array: pa.Array, kind: pa.DataType, is_whole: bool) -> Sequence[Any]:
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         array = array.cast(pa.timestamp("us", kind.tz), safe=False)
-    return [_value(value, kind) for value in array.to_pylist()]
+    return [_value(value, kind, is_whole) for value in array.to_pylist()]
 
 
-def _value(value: Any, kind: pa.DataType) -> Any:
-    """Convert a value of Arrow as Spark's are: maps to dicts, whole numbers to int."""
+def _value(value: Any, kind: pa.DataType, is_whole: bool) -> Any:
+    """Convert a value of Arrow as Spark's are: maps to dicts, and if `is_whole`, decimals without a point to int."""
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {_value(name, kind.key_type): _value(one, kind.item_type) for name, one in value}
+        return {_value(name, kind.key_type, is_whole): _value(one, kind.item_type, is_whole) for name, one in value}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [_value(one, kind.value_type) for one in value]
+        return [_value(one, kind.value_type, is_whole) for one in value]
     if pa.types.is_struct(kind) and isinstance(value, Mapping):
-        return {field.name: _value(value[field.name], field.type) for field in kind}
-    if isinstance(value, Decimal) and kind.scale == 0:
+        return {field.name: _value(value[field.name], field.type, is_whole) for field in kind}
+    if isinstance(value, Decimal) and is_whole and kind.scale == 0:
         return int(value)
     if isinstance(value, datetime):
         return value if value.tzinfo is None else value.astimezone(UTC)

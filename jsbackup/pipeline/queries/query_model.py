@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsbackup.config import nearest
@@ -25,12 +25,16 @@ _BEGINNING: Final = re.compile(r"(?:[\s(;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?P<word>
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows. `note`: for the user."""
+    """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows. `note`: for the user.
+    `payloads` are the inferred schemas of payloads, by view; `without` says why views have no payloads as columns.
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     more: bool
     note: str = ""
+    payloads: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
 def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:

@@ -117,6 +117,7 @@ def first_log(
 
     # All files or none: bounds that one file lacks would be missing beside those of others.
     with_bounds = partition == "subject" or all(_is_text(file.bounds) for file in files)
+    with_bounds = with_bounds and not state.source.payloads  # whose bounds are not known
     actions = []
     for file in files:
         stats = _stats(file, schema, constants if with_bounds else None, partition)
@@ -189,6 +190,7 @@ def next_log(
         "engineInfo": TOOL,
         "userMetadata": json.dumps({"backup": constants["backup"]}),
     }
+    with_bounds = known.with_bounds and not state.source.payloads
     actions: list[dict[str, Any]] = [{"commitInfo": commit}]
     actions += [
         {
@@ -198,7 +200,7 @@ def next_log(
                 "size": file.size,
                 "modificationTime": now_ms,
                 "dataChange": True,
-                "stats": _stats(file, schema, constants if known.with_bounds else None, partition),
+                "stats": _stats(file, schema, constants if with_bounds else None, partition),
             }
         }
         for file in files

@@ -29,12 +29,15 @@ from jsbackup.errors import (
 )
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.messages.json_types import as_ddl
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
 from jsbackup.pipeline.tables.table_log import TableLog
+from jsbackup.pipeline.tables.table_payloads import TablePayloads
 from jsbackup.pipeline.tables.table_state import (
     NewMessages,
     TablePosition,
@@ -64,6 +67,8 @@ from jsbackup.transforms.mask import MaskCount
 
 __all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
 
+_NO_SCHEMA = "no table is made: it has no messages yet from which a schema could be inferred"
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -80,12 +85,16 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """A stream's table and what is added to it. `log` is None for JSON lines, which have none."""
+    """A stream's table and what is added to it. `log` is None for JSON lines, which have none. `payloads` become
+    columns if it is not None; `inferred`: their schema is new.
+    """
 
     one: PlannedStream
     source: TableSource
     log: TableLog | None
     new: NewMessages
+    payloads: PayloadParser | None = None
+    inferred: bool = False
 
     @property
     def name(self) -> str:
@@ -123,12 +132,14 @@ def plan_export(
     append: bool = False,
     refused: Mapping[str, JsBackupError] | None = None,
     partition_by: PartitionBy | None = None,
+    payloads: TablePayloads | None = None,
 ) -> PlannedExport:
     """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
     new is added to tables that are there. `refused` are streams that cannot be read; tables that cannot be extended
-    come to them. `partition_by` is for tables with a log.
+    come to them. `partition_by` and `payloads`, which become columns, are for tables with a log.
 
     Raises:
+        PlanRefused, IntegrityError, KeyUnavailable: as `TablePayloads.parser`.
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended.
@@ -145,7 +156,7 @@ def plan_export(
         escapes = partition_by is PartitionBy.SUBJECT and ignores_case(target)
         partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes)
     growths, logs, refusals = _growths(
-        manifest, target, kind, streams, options=options, key=key, partition=partition_by or ""
+        manifest, target, kind, streams, options=options, key=key, partition=partition_by or "", payloads=payloads
     )
     refused = {**(refused or {}), **refusals}
     if refused and not growths:
@@ -221,6 +232,7 @@ def _growths(
     options: TransformOptions,
     key: MaskKey,
     partition: str,
+    payloads: TablePayloads | None,
 ) -> tuple[list[_Growth], list[TableLog], dict[str, JsBackupError]]:
     """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
     be extended. Nothing is written before.
@@ -235,12 +247,21 @@ def _growths(
         try:
             log = _log_of(one.reshaped.name, manifest, target, kind, now_ms=now_ms, partition=partition)
             logs += [] if log is None else [log]
+            state = None if log is None else log.state
+            parser = None
+            if payloads is not None and one.entry.archive_format.has_messages:
+                if payloads.waits(one, state):
+                    growths.append(_Growth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
+                    continue
+                parser = payloads.parser(one, state, secret)
+                source = replace(source, payloads=as_ddl(parser.schema))
             # Without tables there, every stream is written, as one without messages.
-            new = new_messages(one, manifest, source, log.state) if log and target.has_tables else NewMessages(one)
+            new = new_messages(one, manifest, source, state) if log and target.has_tables else NewMessages(one)
         except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
             refused[one.reshaped.name] = error
         else:
-            growths.append(_Growth(one, source, log, new))
+            inferred = payloads is not None and payloads.schema is None and state is None
+            growths.append(_Growth(one, source, log, new, parser, inferred))
     return growths, logs, refused
 
 
@@ -295,7 +316,8 @@ def _files_of(
     segments = segments_within(one.entry, reshape.cut)
     for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
         run = SegmentRun.of(one.entry.name, tuple(segments[piece]), reshape)
-        yield FileToWrite(name, number, folder, ending, run, growth.new.after, known, partitions, joint)
+        after = growth.new.after
+        yield FileToWrite(name, number, folder, ending, run, after, known, partitions, joint, growth.payloads)
 
 
 def _kept(one: PlannedStream, written: Sequence[WrittenRun]) -> KeptStream:
@@ -357,8 +379,9 @@ def _exported(
     options: TransformOptions,
     extended: bool,
 ) -> ExportedStream:
+    payloads = growth.source.payloads
     if kept is None or growth.new.planned is None:
-        return ExportedStream(growth.name, kind, 0, (growth.new.note,))
+        return ExportedStream(growth.name, kind, 0, (growth.new.note,), payloads=payloads)
     messages, grew = kept.entry.captured.messages, growth.log is not None and growth.log.state is not None
     # Of a table that has messages, nothing is told as of a stream that is restored without any.
     notes = (
@@ -370,4 +393,6 @@ def _exported(
         notes.append("a new table")
     if kind is not TableFormat.JSONL and not all(run.is_text for run in runs):
         notes.append("has subjects that are not UTF-8, where DuckDB, pyarrow and pyiceberg fail; Spark reads them")
-    return ExportedStream(growth.name, kind, messages, tuple(notes))
+    if growth.inferred:
+        notes.append(f"payloads are columns, by the inferred schema {payloads}")
+    return ExportedStream(growth.name, kind, messages, tuple(notes), payloads=payloads)

@@ -31,21 +31,25 @@ __all__ = [
     "TableSource",
     "TableState",
     "new_messages",
+    "other_payloads",
     "refuse_unsteady",
     "set_back",
     "source_of",
 ]
 
-_FORMAT, _PARTITIONED = 1, 2  # versions that know no partitions would add files without
+# Versions that know no partitions, or no payloads as columns, would add files without.
+_FORMAT, _PARTITIONED, _WITH_PAYLOADS = 1, 2, 3
 _MARK_BYTES = 4  # as of `MaskKey`: they distinguish keys, and reveal next to nothing
 _MAX = (1 << 63) - 1
+_MOST_SHOWN = 500  # of a schema, in an error
 _POSITION = ("last_seq", "message", "message_ns", "newest_ns", "backup_ns")
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """What has to be the same in all exports into a table. `words` are the options for messages; `digest` is that of
-    all that decides how messages look, keys included. `partition` is what partitions are of, "" without any.
+    all that decides how messages look, keys included. `partition` is what partitions are of, "" without any; `payloads`
+    the schema of payloads that are columns, as `as_ddl` returns it, "" if they are none.
     """
 
     incarnation: str
@@ -53,15 +57,17 @@ class TableSource:
     digest: str
     columns: tuple[str, ...] = COLUMNS
     partition: str = ""
+    payloads: str = ""
 
     def to_json(self) -> JsonObject:
         return {
-            "format": _PARTITIONED if self.partition else _FORMAT,
+            "format": _WITH_PAYLOADS if self.payloads else _PARTITIONED if self.partition else _FORMAT,
             "incarnation": self.incarnation,
             "options": list(self.words),
             "digest": self.digest,
             "columns": list(self.columns),
             **({"partition": self.partition} if self.partition else {}),
+            **({"payloads": self.payloads} if self.payloads else {}),
         }
 
     @classmethod
@@ -73,12 +79,14 @@ class TableSource:
             UnsupportedError: a newer version has written it.
         """
         number = value.get("format")
-        if type(number) is int and number > _PARTITIONED:
+        if type(number) is int and number > _WITH_PAYLOADS:
             raise UnsupportedError(f"{what} was written by a newer jsbackup", hint="Use that version.")
         texts: tuple[str, ...] = ("incarnation", "digest")
         lists = ("options", "columns")
-        texts += ("partition",) if number == _PARTITIONED else ()
-        sound = number in (_FORMAT, _PARTITIONED) and all(isinstance(value.get(name), str) for name in texts)
+        texts += ("partition",) if number == _PARTITIONED or "partition" in value else ()
+        texts += ("payloads",) if number == _WITH_PAYLOADS else ()
+        sound = number in (_FORMAT, _PARTITIONED, _WITH_PAYLOADS)
+        sound = sound and all(isinstance(value.get(name), str) for name in texts)
         for name in lists if sound else ():
             found = value.get(name)
             sound = sound and isinstance(found, list) and all(isinstance(one, str) for one in found)
@@ -89,7 +97,8 @@ class TableSource:
             tuple(value["options"]),
             value["digest"],
             tuple(value["columns"]),
-            value["partition"] if number == _PARTITIONED else "",
+            "" if number == _FORMAT else value.get("partition", ""),
+            value["payloads"] if number == _WITH_PAYLOADS else "",
         )
 
 
@@ -162,8 +171,8 @@ def refuse_unsteady(options: TransformOptions) -> None:
 def source_of(
     one: PlannedStream, manifest: Manifest, options: TransformOptions, *, mask_secret: bytes, partition: str
 ) -> TableSource:
-    """Return what the table of a stream is made of. `mask_secret` is the key of masks, b"" without one; `partition` is
-    what partitions are of, "" without any.
+    """Return what the table of a stream is made of, without payloads as columns. `mask_secret` is the key of masks, b""
+    without one; `partition` is what partitions are of, "" without any.
     """
     reshape, obfuscation = options.reshape, options.reshape.obfuscation
     edges = [f"--{name} {edge}" for name, edge in (("since", reshape.cut.since), ("until", reshape.cut.until)) if edge]
@@ -241,6 +250,8 @@ def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupEr
         return UsageError(
             f"the table of stream {name} {made}", hint=f"Append to it {option}, or export to another folder."
         )
+    if had.payloads != has.payloads:
+        return other_payloads(name, had.payloads)
     if had.digest != has.digest:
         made = f"with {' '.join(had.words)}" if had.words else "without options that change messages"
         if had.words == has.words:
@@ -251,3 +262,16 @@ def _against_source(name: str, had: TableSource, has: TableSource) -> JsBackupEr
             "export to another folder.",
         )
     return None
+
+
+def other_payloads(name: str, had: str) -> UsageError:
+    """Return the error for a table whose payloads are others than those of the export: `had`, or no columns."""
+    if not had:
+        return UsageError(
+            f"the table of stream {name} has no payloads as columns",
+            hint="Append to it without --payload-json, or export to another folder.",
+        )
+    return UsageError(
+        f"the table of stream {name} has the payloads {had[:_MOST_SHOWN]}",
+        hint="Append to it with --payload-json infer, which takes that schema, or export to another folder.",
+    )

@@ -1,6 +1,7 @@
 """Tasks that write files of tables: each reads, verifies, encodes and writes runs of a stream's segments.
 
-Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table.
+Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table, and
+those of `json_payload.py` if payloads are to be columns.
 JSON lines are described in `formats/json_lines.py`.
 """
 
@@ -22,6 +23,7 @@ from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import split_batch
 from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
+from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
 from jsbackup.pipeline.tables.partitions import Partitions
@@ -61,7 +63,7 @@ class FileToWrite:
     `folder` is where tasks write it, `ending` what follows the sequences in its name. Messages up to the sequence
     `after` are left out; `known` are sequence and time of the last of them that was exported, and the latest time of
     all, if any were. With `partitions` it is a file for each partition that the run has messages of; `joint` is between
-    the name of its folder and that of the file.
+    the name of its folder and that of the file. `payloads` makes columns of payloads, in Parquet files only.
     """
 
     stream: str
@@ -73,6 +75,7 @@ class FileToWrite:
     known: tuple[int, int, int] | None = None
     partitions: Partitions | None = None
     joint: str = "/"
+    payloads: PayloadParser | None = None
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
@@ -174,7 +177,7 @@ class WriteFiles:
         return written
 
     def _held_bytes(self, file: FileToWrite) -> int:
-        if file.partitions is not None:
+        if file.partitions is not None or file.payloads is not None:
             return 2 * file.raw_bytes
         return file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes
 
@@ -190,7 +193,7 @@ class WriteFiles:
         if file.partitions is not None:
             columns, parts = file.partitions.columns, file.partitions.divide(list(messages), file.stream)
         for value, folder, batches in parts:
-            rows, data, bounds = encode(batches, file.stream, self.backup, columns)
+            rows, data, bounds = encode(batches, file, self.backup, columns)
             if rows:
                 written = WrittenFile(file.name, rows, memoryview(data).nbytes, bounds, value, folder)
                 put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
@@ -246,7 +249,7 @@ class _Newer:
 
 
 def _parquet(
-    batches: Iterable[MessageBatch], stream: str, backup: str, columns: Sequence[str]
+    batches: Iterable[MessageBatch], file: FileToWrite, backup: str, columns: Sequence[str]
 ) -> tuple[int, Data, FileBounds | None]:
     sink = PagedFile()
     writer: pq.ParquetWriter | None = None
@@ -263,9 +266,13 @@ def _parquet(
         size = 0
 
     for batch in batches:
-        waiting += shaped(as_text_subjects(batch), columns, stream, backup)
-        bounds.add(batch)
+        parts: Iterable[pa.RecordBatch] = shaped(as_text_subjects(batch), columns, file.stream, backup)
         size += batch.nbytes
+        if file.payloads is not None:
+            parts = [file.payloads.with_payloads(part) for part in parts]
+            size += sum(part.column(PAYLOAD).nbytes + part.column(CORRUPT).nbytes for part in parts)
+        waiting += parts
+        bounds.add(batch)
         if size >= _GROUP_BYTES:
             write()
     if waiting:
@@ -276,13 +283,13 @@ def _parquet(
 
 
 def _json_lines(
-    batches: Iterable[MessageBatch], stream: str, _backup: str, _columns: Sequence[str]
+    batches: Iterable[MessageBatch], file: FileToWrite, _backup: str, _columns: Sequence[str]
 ) -> tuple[int, Data, FileBounds | None]:
     rows = 0
     lines = PagedFile()
     for batch in batches:
         for part in split_batch(batch, _LINES_BYTES):
-            lines.write(encode_lines(part, stream))
+            lines.write(encode_lines(part, file.stream))
         rows += batch.num_rows
     return rows, lines.content(), None
 

@@ -16,7 +16,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as T
 
 from jsbackup.errors import UsageError
+from jsbackup.pipeline.messages import json_payload
 from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.messages.json_spark import of_spark
 
 FIELDS: dict[str, T.DataType] = {
     "flag": T.BooleanType(),
@@ -39,7 +41,11 @@ def schema(fields: dict[str, T.DataType]) -> T.StructType:
     return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
 
 
-ALL = PayloadParser(schema(FIELDS))
+def parser_of(kind: T.StructType) -> PayloadParser:
+    return PayloadParser(of_spark(kind))
+
+
+ALL = parser_of(schema(FIELDS))
 
 
 def parse(*payloads: bytes | None, parser: PayloadParser = ALL) -> list[tuple[dict[str, Any] | None, str | None]]:
@@ -130,13 +136,23 @@ def test_nothing_and_null_are_no_corrupt_records() -> None:
 )
 def test_types_that_json_does_not_have_are_refused(fields: dict[str, T.DataType], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        PayloadParser(schema(fields))
+        parser_of(schema(fields))
 
 
 def test_a_field_that_is_there_twice_is_refused() -> None:
     twice = T.StructType([T.StructField("a", T.LongType()), T.StructField("a", T.StringType())])
     with pytest.raises(UsageError, match="the field 'a' twice"):
-        PayloadParser(twice)
+        parser_of(twice)
+
+
+def test_large_payloads_are_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_payload, "_MOST_BYTES", 30)
+    payloads = [b"", b'{"id": 1}', b'{"name": "%s"}' % (b"x" * 50), b'{"id": 2}', b'{"id": 3}', b'{"id": 4}', b"bad"]
+    found = parse(*payloads)
+    assert [row and (row["id"], len(row["name"] or "")) for row, _ in found] == [
+        None, (1, 0), (None, 50), (2, 0), (3, 0), (4, 0), None,
+    ]  # fmt: skip
+    assert [corrupt for _, corrupt in found] == [None] * 6 + ["bad"]
 
 
 # --- random JSON ---
@@ -209,6 +225,6 @@ def test_a_row_is_what_json_loads_gives_or_the_text_is_kept(payloads: list[bytes
         if corrupt is not None:
             assert row is None and corrupt == payload.decode(errors="replace")
         elif payload:
-            assert same(row, json.loads(payload.decode()), ALL.schema)
+            assert same(row, json.loads(payload.decode()), schema(FIELDS))
         else:
             assert row is None

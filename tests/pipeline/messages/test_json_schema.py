@@ -11,9 +11,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType
 
-from jsbackup.pipeline.messages.json_schema import as_ddl, infer_type
+from jsbackup.pipeline.messages.json_schema import infer_type
+from jsbackup.pipeline.messages.json_spark import to_spark
+from jsbackup.pipeline.messages.json_types import as_ddl, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,5 +65,5 @@ def test_what_is_inferred_is_what_spark_infers(spark: SparkSession) -> None:
             assert theirs == "ARRAY<STRUCT<>>", sample
             continue
         wanted = DataType.fromDDL(theirs.removeprefix("ARRAY<").removesuffix(">"))
-        assert ours == wanted, (seed, sample, theirs, ours.simpleString())
-        assert DataType.fromDDL(as_ddl(ours)) == wanted and isinstance(ours, StructType)
+        assert to_spark(ours) == wanted, (seed, sample, theirs, ours)
+        assert DataType.fromDDL(as_ddl(ours)) == wanted and parse_schema(as_ddl(ours)) == ours

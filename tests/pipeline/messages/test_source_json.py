@@ -120,12 +120,11 @@ def test_a_wrong_schema_is_one_clear_error(spark: SparkSession, load: Callable[.
         ("id FLOAT", "payloads of JSON have no FLOAT. DOUBLE holds every number"),
         ("at TIMESTAMP", "payloads of JSON have no TIMESTAMP. Take STRING, and convert"),
         ("id BIGINT, id STRING", "the schema has the field 'id' twice"),
+        ("id NUMBER", "the schema of the payloads cannot be understood: there is no type NUMBER"),
+        ("id BIGINT,", "the schema of the payloads cannot be understood: a field is missing at the end"),
     ):
-        _fails(lambda schema=schema: load(stream="ALL", json=schema).count(), sentence)  # type: ignore[misc]
+        _fails(lambda schema=schema: load(stream="ALL", json=schema), sentence)  # type: ignore[misc]
     _fails(lambda: load(stream="EMPTY", json="infer"), "no schema can be inferred: of 0 sampled messages none is")
-    for schema, sentence in (("id NUMBER", 'Unsupported data type "NUMBER"'), ("id BIGINT,", "Syntax error")):
-        with pytest.raises(Exception, match=sentence):
-            load(stream="ALL", json=schema)
     reader = attach(spark).read.format("jsbackup")
     for given, sentence in (
         ("payload STRUCT<id: BIGINT>", "no column 'payload'. The option 'json' adds it"),

@@ -15,6 +15,7 @@ from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
 from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
 from jsbackup.pipeline.tables.partitions import PartitionBy
+from jsbackup.pipeline.tables.table_payloads import TablePayloads, parse_table_schema
 from jsbackup.pipeline.tables.target import open_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess, TaskRunner
@@ -78,12 +79,16 @@ def export(
     token: str = "00ff00ff",
     runner: TaskRunner | None = None,
     by: PartitionBy | None = None,
+    payloads: str | None = None,
 ) -> Exported:
     """Export with --append."""
     options = options or TransformOptions()
     with open_target(place, token) as target, lent(kept.place, kept.repository):
         streams = plan_streams(manifest, manifest.streams, options, "exported")
-        plan = plan_export(manifest, target, kind, streams, options=options, append=True, partition_by=by)
+        given = None if payloads is None else TablePayloads(kept.place, parse_table_schema(payloads))
+        plan = plan_export(
+            manifest, target, kind, streams, options=options, append=True, partition_by=by, payloads=given
+        )
         backup = ChosenBackup(kept.place, manifest)
         return export_tables(runner or InProcess(), backup, target, plan, progress=NullProgress())
 

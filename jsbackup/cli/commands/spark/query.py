@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsbackup.cli.commands.spark.payloads import check_payload_json, payload_json_option
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
@@ -82,6 +83,7 @@ class _Chosen:
     help="What runs the query. auto: the manifest, if it knows the answer; DuckDB, if it is installed, for less than "
     "16 GiB of messages in a folder, not encrypted; otherwise Spark.",
 )
+@payload_json_option
 @choosing_options
 @on_spark
 @lock_timeout_option
@@ -92,6 +94,7 @@ def query(
     limit: int,
     *,
     engine: str,
+    payload_json: str | None,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where,
@@ -101,12 +104,14 @@ def query(
 
     Each stream is a view with its name (`orders` for ORDERS; quote it if it is not an SQL name). `messages` has all of
     them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (data as text, for
-    get_json_object), timestamp_ns, header_block, backup. A query that does more than read these views is refused.
+    get_json_object), timestamp_ns, header_block, backup; with --payload-json also payload and _corrupt_record. A query
+    that does more than read these views is refused.
     """
     start_log(shared)
     wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
     asked = _Engine(engine)
     _check_options(asked, where)
+    check_payload_json(payload_json)
     from jsbackup.pipeline.queries.query_model import check_beginning
     from jsbackup.pipeline.session.embedded_java import in_session
 
@@ -114,17 +119,17 @@ def query(
 
     if asked is _Engine.AUTO and not where.given and not in_session():
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _embedded(repository, opened, sql, limit)
+            chosen, answer = _embedded(repository, opened, sql, limit, payloads=payload_json)
             # Spark opens the same backup.
             wanted = WantedBackup(opened.manifest.id, parse_choosing(opened.manifest.id, (), ()), silent=True)
     elif asked is _Engine.DUCKDB:
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _forced_duckdb(repository, opened, sql, limit)
+            chosen, answer = _forced_duckdb(repository, opened, sql, limit, payloads=payload_json)
     else:
         chosen, answer = _Chosen(_Engine.SPARK, _why_spark(asked, where)), None
     shared.output.note(chosen.words)
     if answer is None:
-        answer = _on_spark(shared, wanted, sql, limit, where=where, lock_timeout=lock_timeout)
+        answer = _on_spark(shared, wanted, sql, limit, payloads=payload_json, where=where, lock_timeout=lock_timeout)
     _tell_answer(shared, answer, chosen)
     return 0
 
@@ -167,7 +172,9 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
         yield repository, opened
 
 
-def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int) -> tuple[_Chosen, Answer | None]:
+def _embedded(
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
+) -> tuple[_Chosen, Answer | None]:
     """Answer in this process if that is possible and faster; otherwise return why Spark has to."""
     from jsbackup.pipeline.queries.manifest_query import answer_by_manifest
 
@@ -186,7 +193,7 @@ def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int
         require_spark()
         return _Chosen(_Engine.SPARK, why_not or f"{size} of messages are {most} or more"), None
     try:
-        answer = run_duckdb_query(opened, sql, most_rows=limit)
+        answer = run_duckdb_query(opened, sql, most_rows=limit, payloads=payloads)
     except NotUnderstood as error:
         if find_spec("pyspark") is None:
             raise
@@ -194,15 +201,27 @@ def _embedded(repository: Repository, opened: ChosenBackup, sql: str, limit: int
     return _Chosen(_Engine.DUCKDB, f"{size} of messages are less than {most}"), answer
 
 
-def _forced_duckdb(repository: Repository, opened: ChosenBackup, sql: str, limit: int) -> tuple[_Chosen, Answer]:
+def _forced_duckdb(
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
+) -> tuple[_Chosen, Answer]:
     from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query, why_not_duckdb
 
     if why_not := why_not_duckdb(opened, bool(repository.objects.sealing.suffix)):
         raise UnsupportedError(f"DuckDB cannot run this query: {why_not}", hint="Run it with --engine spark.")
-    return _Chosen(_Engine.DUCKDB, "--engine duckdb"), run_duckdb_query(opened, sql, most_rows=limit)
+    answer = run_duckdb_query(opened, sql, most_rows=limit, payloads=payloads)
+    return _Chosen(_Engine.DUCKDB, "--engine duckdb"), answer
 
 
-def _on_spark(shared: Shared, wanted: WantedBackup, sql: str, limit: int, *, where: Where, lock_timeout: str) -> Answer:
+def _on_spark(
+    shared: Shared,
+    wanted: WantedBackup,
+    sql: str,
+    limit: int,
+    *,
+    payloads: str | None,
+    where: Where,
+    lock_timeout: str,
+) -> Answer:
     require_spark()
     from jsbackup.pipeline.jobs.query import run_query
 
@@ -210,7 +229,7 @@ def _on_spark(shared: Shared, wanted: WantedBackup, sql: str, limit: int, *, whe
         open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,
     ):
-        return run_query(opened, sql, most_rows=limit, progress=progress)
+        return run_query(opened, sql, most_rows=limit, payloads=payloads, progress=progress)
 
 
 # --- what a query prints ---
@@ -223,7 +242,18 @@ def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen) -> None:
         shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
 
     engine = {"used": chosen.engine.value, "why": chosen.why}
-    shared.output.result({"columns": list(answer.columns), "rows": rows, "more": answer.more, "engine": engine}, text)
+    document = {
+        "columns": list(answer.columns),
+        "rows": rows,
+        "more": answer.more,
+        "engine": engine,
+        **({"payload_schemas": dict(answer.payloads)} if answer.payloads else {}),
+    }
+    shared.output.result(document, text)
+    for view, schema in answer.payloads.items():
+        shared.output.note(f"payloads of {view}, by the inferred schema: {schema}")
+    for why in answer.without:
+        shared.output.note(f"without payloads as columns: {why}")
     if answer.note:
         shared.output.note(answer.note)
     if answer.more:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jsbackup.cli.commands.spark.payloads import payload_json_option
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import (
     LEAST_SPARK_BYTES,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "READ_FORMATS",
     "WRITTEN_FORMATS",
-    "check_table_options",
+    "TableOptions",
     "read_tables",
     "table_options",
     "write_tables",
@@ -69,28 +71,52 @@ _PARTITION_BY = click.option(
 
 
 def table_options(command: F) -> F:
-    """Add `--append` and `--partition-by`."""
-    for option in (_PARTITION_BY, _APPEND):
+    """Add `--append`, `--partition-by` and `--payload-json`."""
+    for option in (payload_json_option, _PARTITION_BY, _APPEND):
         command = option(command)
     return command
 
 
-def check_table_options(kind: str, typed: Mapping[str, Any], *, append: bool, partition_by: str | None) -> None:
-    """Raise UsageError for options of tables that exclude others."""
-    from jsbackup.transforms.cut import counts_from_now
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How tables are written. `kind` is a format. With `append`, tables that are there get what is new. `partition_by`
+    is a `PartitionBy`, `payload_json` the schema of payloads that become columns, or `infer`.
+    """
 
-    for option, is_given in (("--append", append), ("--partition-by", partition_by is not None)):
-        if is_given and kind not in _LOGGED_FORMATS:
-            raise UsageError(
-                f"{option} is for --format {' and '.join(_LOGGED_FORMATS)}, and this is --format {kind}",
-                hint=f"Leave out {option}, or choose another format.",
-            )
-    for name in ("since", "until") if append else ():
-        if typed[name] and counts_from_now(typed[name]):
-            raise UsageError(
-                f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
-                hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
-            )
+    kind: str
+    append: bool = False
+    partition_by: str | None = None
+    payload_json: str | None = None
+
+    def check(self, typed: Mapping[str, Any]) -> None:
+        """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
+        from jsbackup.transforms.cut import counts_from_now
+
+        for option, given in (
+            ("--append", self.append or None),
+            ("--partition-by", self.partition_by),
+            ("--payload-json", self.payload_json),
+        ):
+            if given is not None and self.kind not in _LOGGED_FORMATS:
+                raise UsageError(
+                    f"{option} is for --format {' and '.join(_LOGGED_FORMATS)}, and this is --format {self.kind}",
+                    hint=f"Leave out {option}, or choose another format.",
+                )
+        for name in ("since", "until") if self.append else ():
+            if typed[name] and counts_from_now(typed[name]):
+                raise UsageError(
+                    f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
+                    hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
+                )
+        if self.payload_json is not None:
+            if typed["obfuscate"]:
+                raise UsageError(
+                    "--payload-json and --obfuscate exclude each other: payloads become zeros",
+                    hint="Leave one of them out.",
+                )
+            from jsbackup.pipeline.tables.table_payloads import parse_table_schema
+
+            parse_table_schema(self.payload_json)
 
 
 def write_tables(
@@ -98,16 +124,13 @@ def write_tables(
     wanted: WantedBackup,
     options: TransformOptions,
     *,
-    kind: str,
+    tables: TableOptions,
     output: str,
     mask_key: tuple[tuple[str, str], ...],
     where: Where,
     lock_timeout: str,
-    append: bool = False,
-    partition_by: str | None = None,
 ) -> tuple[Exported, SparkChoice]:
     """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also what wrote.
-    With `append`, tables that are there get what is new. `partition_by` is a `PartitionBy`.
 
     Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
@@ -116,23 +139,28 @@ def write_tables(
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import export_tables, plan_export
     from jsbackup.pipeline.tables.partitions import PartitionBy
+    from jsbackup.pipeline.tables.table_payloads import TablePayloads, parse_table_schema
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.planning.transforming import plan_streams
 
-    if kind == TableFormat.DELTA:
+    kind, schema = TableFormat(tables.kind), None
+    if kind is TableFormat.DELTA:
         require_deltalake()
+    if tables.payload_json is not None:
+        schema = parse_table_schema(tables.payload_json)
     place = place_of(output, s3_settings(shared.s3, environment()), {})
-    least_bytes = LEAST_SPARK_LINES_BYTES if kind == TableFormat.JSONL else LEAST_SPARK_BYTES
-    refuse_place(place_given(shared), place)
+    least_bytes = LEAST_SPARK_LINES_BYTES if kind is TableFormat.JSONL else LEAST_SPARK_BYTES
+    source = place_given(shared)
+    refuse_place(source, place)
     if place.folder is not None:
         tell_leftovers(shared, clear_leftovers(Path(place.folder)))
     planned: list[PlannedExport] = []
     # What can be refused is looked at first: Spark takes a while to start.
     check_spark_options(where)
     with (
-        (open_target if append else new_target)(place, os.urandom(4).hex()) as target,
+        (open_target if tables.append else new_target)(place, os.urandom(4).hex()) as target,
         ExitStack() as stack,
     ):
 
@@ -141,13 +169,14 @@ def write_tables(
             found = plan_export(
                 backup.manifest,
                 target,
-                TableFormat(kind),
+                kind,
                 plan_streams(backup.manifest, backup.streams(readable), options, "exported"),
                 options=options,
                 mask_key=MaskKey(mask_key),
-                append=append,
+                append=tables.append,
                 refused=broken,
-                partition_by=None if partition_by is None else PartitionBy(partition_by),
+                partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
+                payloads=None if tables.payload_json is None else TablePayloads(source, schema),
             )
             planned.append(found)
             return found.raw_bytes

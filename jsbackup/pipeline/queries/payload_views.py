@@ -1,0 +1,83 @@
+"""Payloads as columns of the views of a query, whichever engine runs it: which view has which schema.
+
+With `infer`, each view that the query may name has a schema of its own, inferred from a sample of its streams; the view
+of all streams has one from a sample of all. A view whose payloads are no JSON objects goes without these columns: a
+word of the query is perhaps the name of a column, and of a stream too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from jsbackup.errors import UsageError
+from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.messages.json_schema import infer_schema
+from jsbackup.pipeline.messages.json_types import as_ddl, is_infer, parse_schema
+from jsbackup.pipeline.queries.query_model import view_names
+from jsbackup.pipeline.session.repository_ref import opened
+
+__all__ = ["ViewPayloads", "view_payloads"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPayloads:
+    """What parses the payloads of each view, by its name; the schemas that were inferred, in Spark's syntax; and why
+    views have no such columns. The default has none at all.
+    """
+
+    parsers: Mapping[str, PayloadParser] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, UsageError] = field(default_factory=dict)
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        return tuple(error.message for error in self.refused.values())
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Let an error about a column that a view has not say why. Raises that as a UsageError."""
+        try:
+            yield
+        except UsageError as error:
+            if self.refused and re.search(rf"\b(?:{PAYLOAD}|{CORRUPT})\b", error.message):
+                raise next(iter(self.refused.values())) from error
+            raise
+
+
+def view_payloads(backup: ChosenBackup, sql: str, schema: str | None) -> ViewPayloads:
+    """Return the payloads of the views that `sql` may name. `schema` is theirs, or `infer`; None: they are no columns.
+
+    Raises:
+        UsageError: the schema is none.
+        IntegrityError, KeyUnavailable, StoreError: the messages of a sample cannot be read.
+    """
+    if schema is None:
+        return ViewPayloads()
+    names = view_names(backup.manifest.streams)
+    if not is_infer(schema):
+        return ViewPayloads(dict.fromkeys(names, PayloadParser(parse_schema(schema))))
+    objects, readable = opened(backup.place).objects, backup.streams()
+    parsers: dict[str, PayloadParser] = {}
+    refused: dict[str, UsageError] = {}
+    for name, stream in names.items():
+        if not _may_name(sql, name):
+            continue
+        try:
+            kind = infer_schema(objects, [one for one in readable if stream in (None, one.name)])
+            parsers[name] = PayloadParser(kind)
+        except UsageError as error:
+            refused[name] = error.with_message(f"{name}: {error.message}")
+    return ViewPayloads(parsers, {name: as_ddl(parser.schema) for name, parser in parsers.items()}, refused)
+
+
+def _may_name(sql: str, view: str) -> bool:
+    """Return whether a view may be named: as a word, perhaps in the quotes of one engine or another."""
+    words = sql.casefold()
+    return any(
+        re.search(rf"(?<!\w){re.escape(text.casefold())}(?!\w)", words)
+        for text in (view, view.replace('"', '""'), view.replace("`", "``"))
+    )

@@ -1,0 +1,101 @@
+"""Payloads as columns of exported tables: which schema each table has.
+
+With `infer`, each table has a schema of its own: that of the table if it is there, else one that is inferred from a
+sample of the messages, after they were changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.messages.json_schema import ReadSegment, infer_schema
+from jsbackup.pipeline.messages.json_types import alike_fields, is_infer, parse_schema
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tables.table_state import TableState, other_payloads
+from jsbackup.pipeline.tasks.reshape_task import SegmentRun
+from jsbackup.planning.selection.subset import segments_within
+from jsbackup.planning.transforming import PlannedStream
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
+
+__all__ = ["TablePayloads", "parse_table_schema", "schema_of_table"]
+
+
+def parse_table_schema(text: str) -> pa.StructType | None:
+    """Return the schema that a text is, None if it is to be inferred.
+
+    Raises UsageError if it is none, or has fields that readers of tables take for one.
+    """
+    return None if is_infer(text) else _for_tables(parse_schema(text))
+
+
+def _for_tables(kind: pa.StructType) -> pa.StructType:
+    if alike := alike_fields(kind):
+        raise UsageError(
+            f"the fields {alike[0][:80]!r} and {alike[1][:80]!r} of the payloads differ only in case, and readers of "
+            "tables take them for one",
+            hint="Give a schema with one of them.",
+        )
+    return kind
+
+
+def schema_of_table(name: str, text: str) -> pa.StructType:
+    """Return the schema that the log of the table of stream `name` has. Raises FormatError if it is none."""
+    try:
+        return parse_schema(text)
+    except UsageError as error:
+        raise FormatError(f"the log of the table of stream {name} is damaged: {error.message}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TablePayloads:
+    """The payloads of a backup in the repository at `place`; `schema` is None if it is to be inferred."""
+
+    place: RepositoryRef
+    schema: pa.StructType | None
+
+    def waits(self, one: PlannedStream, state: TableState | None) -> bool:
+        """Return whether a stream has no messages yet from which the schema of its table could be inferred."""
+        return self.schema is None and state is None and not one.entry.captured.messages
+
+    def parser(self, one: PlannedStream, state: TableState | None, mask_secret: bytes) -> PayloadParser:
+        """Return what parses the payloads of a stream; `state` is that of its table, None if there is none, and
+        `mask_secret` the key of masks, b"" without one.
+
+        Raises:
+            FormatError: the schema of the table that is there is damaged.
+            UsageError: none can be inferred, or the table that is there has no payloads as columns.
+            PlanRefused: a message of the sample cannot be masked.
+            IntegrityError, KeyUnavailable, StoreError: the sample cannot be read.
+        """
+        if self.schema is not None:
+            return PayloadParser(self.schema)
+        if state is not None:
+            if not state.source.payloads:
+                raise other_payloads(one.reshaped.name, "")
+            return PayloadParser(schema_of_table(one.reshaped.name, state.source.payloads))
+        objects, reshape = opened(self.place).objects, one.reshaped.messages
+        entry = replace(one.entry, segments=tuple(segments_within(one.entry, reshape.cut)))
+        try:
+            read = _changing(objects, reshape, mask_secret) if reshape else None
+            return PayloadParser(_for_tables(infer_schema(objects, [entry], read)))
+        except UsageError as error:
+            raise error.with_message(f"stream {one.reshaped.name}: {error.message}") from error
+
+
+def _changing(objects: Objects, reshape: Reshape, secret: bytes) -> ReadSegment:
+    reshape = replace(reshape, newest=None, chosen=None)  # which messages are the newest is not known yet
+
+    def read(stream: StreamBackup, ref: SegmentRef) -> Iterator[MessageBatch]:
+        run = SegmentRun.of(stream.name, (ref,), reshape)
+        return run.changed(SegmentReader(objects).prove(ref), secret, ReshapeTally())
+
+    return read
