@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,13 +55,28 @@ s3_models.keep_models()
 gc.disable()
 
 
+# Groups that take longest, in this order. Others take the longer, the more tests they have.
+_LONGEST = ("spark-apart", "spark", "readme")
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nats)
         if item.get_closest_marker("xdist_group") is None and (name := _together(item)):
             item.add_marker(pytest.mark.xdist_group(name))
+    if config.getoption("loadgroup", default=False):  # set by pytest-xdist in its processes
+        _sort_longest_first(items)
+
+
+def _sort_longest_first(items: list[pytest.Item]) -> None:
+    """With `--no-loadscope-reorder` groups begin in the order of their first tests."""
+    marked = [sorted(mark.args[0] for mark in item.iter_markers("xdist_group")) for item in items]
+    groups = ["_".join(dict.fromkeys(names)) or item.nodeid for names, item in zip(marked, items, strict=True)]
+    sizes, ranks = Counter(groups), {name: rank for rank, name in enumerate(_LONGEST)}
+    order = sorted(range(len(items)), key=lambda at: (ranks.get(groups[at], len(ranks)), -sizes[groups[at]]))
+    items[:] = [items[at] for at in order]
 
 
 def _together(item: pytest.Item) -> str:

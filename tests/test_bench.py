@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from scripts.bench_profile import STAGES
 from tests.harness.servers import BUNDLED, missing
+from tests.pipeline.quick_java import quick_java
 
 ROOT = Path(__file__).parents[1]
 HOW = (
@@ -24,10 +26,11 @@ HOW = (
 )
 
 
-def _rows(*arguments: str) -> dict[str, dict[str, Any]]:
-    """The rows of a run, by case and what it is held against."""
+def _rows(*arguments: str, **extra: str) -> dict[str, dict[str, Any]]:
+    """The rows of a run, by case and what it is held against; `extra` are environment variables."""
     command = [sys.executable, "-m", "scripts.bench_cases", *arguments, "--short", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    environ = {**os.environ, **extra}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, env=environ)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     for row in rows:
@@ -61,7 +64,7 @@ def test_cases_give_rows_of_ratios() -> None:
 def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
     if find_spec("pyspark") is None:
         missing("pyspark is not installed: pip install 'jsbackup[spark]'")
-    rows = _rows("spark", "--spark-bytes", "500000")
+    rows = _rows("spark", "--spark-bytes", "500000", **quick_java())
     jobs = ("the data source", "verify --level data", "stats", "export")
     assert set(rows) == {f"{job} on Spark; Spark alone reading it" for job in jobs} | {
         f"{job} on local[2]; on local[1]" for job in jobs

@@ -40,6 +40,7 @@ from tests.harness.commands import environment, jsbackup
 from tests.harness.relay import relayed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import BUNDLED, NEWEST, VERSIONS, NatsServer
+from tests.pipeline.quick_java import quick_java
 
 # The first of the session pays for all of its commands, so one process runs them all.
 pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("readme")]
@@ -162,7 +163,7 @@ class Shell:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            env=environment(PATH=path, HOME=str(folder), LC_ALL="C.UTF-8", COLUMNS="120"),
+            env=environment(PATH=path, HOME=str(folder), LC_ALL="C.UTF-8", COLUMNS="120", **quick_java()),
         )
 
     def type(self, command: str) -> tuple[int, list[str]]:
@@ -284,7 +285,8 @@ def test_a_command_prints_what_is_shown(session: Session, number: int) -> None:
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_runs_in_the_folder_of_the_repository(session: Session, program: str) -> None:
     line = [sys.executable, "-c", session.told(program)]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=session.folder, timeout=400, env=environment())
+    environ = environment(**quick_java())
+    done = subprocess.run(line, capture_output=True, text=True, cwd=session.folder, timeout=400, env=environ)
     # A Spark that a program starts itself says what it does on stderr.
     said = "" if "SparkSession.builder" in program and "Traceback" not in done.stderr else done.stderr
     assert (done.returncode, said) == (0, "")
@@ -293,7 +295,10 @@ def test_a_program_runs_in_the_folder_of_the_repository(session: Session, progra
 
 @pytest.mark.nats
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
-def test_the_permissions_are_enough(version: str, demo: ModuleType, tmp_path: Path) -> None:
+def test_the_permissions_are_enough(
+    version: str, demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MESSAGES", 5000)
     (config,) = blocks("conf")
     admin = config.replace("users: [", "users: [\n{ user: admin, password: admin }", 1)
 
@@ -327,9 +332,14 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "jsbackup", clone / "jsbackup", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
+    # What is compiled here only has to be there. All other tests run what the same compiler has optimized.
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    compiler.chmod(0o755)
     plain = environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", HOME=str(tmp_path))
     quiet = {
         "PIP_QUIET": "1",
+        "CC": str(compiler),
         "PIP_NO_COMPILE": "1",  # a thousand modules, of which few are used here
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"),

@@ -54,3 +54,13 @@ def test_the_demo_does_without_spark_and_says_why(monkeypatch: pytest.MonkeyPatc
 def test_tests_of_a_group_stay_together(request: pytest.FixtureRequest) -> None:
     grouped = request.config.getoption("loadgroup", default=False)  # set by pytest-xdist in its processes
     assert request.node.nodeid.endswith("@scripts") == bool(grouped)
+
+
+@pytest.mark.xdist_group("scripts")
+def test_groups_that_take_longest_begin_first(request: pytest.FixtureRequest) -> None:
+    """Else one process would go on with them when all others have ended."""
+    assert "--dist loadgroup --no-loadscope-reorder" in (ROOT / "scripts" / "test").read_text()
+    if request.config.getoption("loadgroup", default=False):
+        names = [*dict.fromkeys(item.nodeid.rpartition("@")[2] for item in request.session.items)]
+        longest = [name for name in ("spark-apart", "spark", "readme") if name in names]
+        assert names[: len(longest)] == longest

@@ -17,16 +17,12 @@ from jsbackup.cli.main import run
 from tests.cli.typed import Typed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import missing
+from tests.pipeline.quick_java import quick_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Quick to start rather than quick in the end.
-QUICK = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-}
+QUICK = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at groups, also where this folder was named
@@ -51,7 +47,8 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in S3Server.credentials().items():
             patch.setenv(name, value)
-        with open_session(SparkSettings("local[2]", QUICK)) as session:
+        conf = {**QUICK, "spark.driver.extraJavaOptions": quick_options()}
+        with open_session(SparkSettings("local[2]", conf)) as session:
             yield session
 
 

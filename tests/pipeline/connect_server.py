@@ -18,6 +18,7 @@ from pathlib import Path
 
 from jsbackup.pipeline.session.java import find_java
 from tests.harness.servers import Port, wait_until
+from tests.pipeline.quick_java import quick_java
 
 _START_SECONDS = 120
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -41,7 +42,6 @@ class ConnectServer:
             "spark.connect.grpc.binding.port": str(self._port.number),
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": str(self.folder / "local"),
         }
@@ -52,6 +52,7 @@ class ConnectServer:
         variables = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             **environment,
+            **quick_java(),
             "JAVA_HOME": str(find_java(os.environ).resolve().parent.parent),
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
@@ -14,6 +17,7 @@ from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository
+from tests.harness import backups
 from tests.harness.backups import CREATED, FIRST, store_opaque, store_stream
 from tests.harness.batches import Message
 
@@ -32,6 +36,16 @@ class Kept:
         """The options that name it on a command line."""
         keys = [word for name, value in self.place.keys for word in (f"--{name.replace('_', '-')}", value)]
         return ["-r", self.place.location, *keys]
+
+
+@contextmanager
+def segments_of(size_bytes: int) -> Iterator[None]:
+    """Repositories made meanwhile have larger segments: Spark takes longer to open a file than to read what is in it,
+    and a stream of few messages has dozens.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backups, "SEGMENT_BYTES", size_bytes)
+        yield
 
 
 def keep(

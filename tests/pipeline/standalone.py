@@ -19,6 +19,7 @@ from typing import Self
 
 from jsbackup.pipeline.session.java import find_java
 from tests.harness.servers import Port, wait_until
+from tests.pipeline.quick_java import quick_java
 
 _START_SECONDS = 120
 
@@ -40,7 +41,7 @@ class Standalone:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **quick_java(),  # also for the executors, which inherit it from their workers
         }
         self._ports = [Port() for _ in range(2 + 2 * workers)]
         self.url = f"spark://127.0.0.1:{self._ports[0].number}"
@@ -104,6 +105,11 @@ class Standalone:
         """Another machine in the place of one that was killed."""
         self.workers[worker] = self._start_worker(worker)
         self._wait_registered()
+
+    def revive_all(self) -> None:
+        for worker, process in enumerate(self.workers):
+            if process.poll() is not None:
+                self.revive(worker)
 
     def close(self) -> None:
         for process in self._processes:

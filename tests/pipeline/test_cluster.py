@@ -26,6 +26,7 @@ from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.servers import NEWEST, NatsServer, missing, wait_until
 from tests.integration.witness import seen
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.streams import account, digests, make_streams
 
@@ -77,7 +78,7 @@ class Driver:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env=environment(**extra),
+                env=environment(**quick_java(), **extra),
                 text=True,
             )
 

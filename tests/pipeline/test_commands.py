@@ -38,7 +38,7 @@ from tests.harness.backups import CREATED
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
 from tests.harness.browser import Browser
 from tests.harness.s3server import BUCKET, REGION, S3Server
-from tests.pipeline.places import Kept, keep
+from tests.pipeline.places import Kept, keep, segments_of
 from tests.pipeline.test_reading import ODD, WIDE
 
 if TYPE_CHECKING:
@@ -75,12 +75,14 @@ STREAMS = {"ORDERS": _orders(), "ODD": ODD, WIDE: some_messages(30, 20), "EMPTY"
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return keep(tmp_path_factory.mktemp("tables"), STREAMS, opaque=True)
+    with segments_of(20_000):  # some of ORDERS, and one query after the other reads them
+        return keep(tmp_path_factory.mktemp("tables"), STREAMS, opaque=True)
 
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return keep(tmp_path_factory.mktemp("sealed"), STREAMS, encrypted=True)
+    with segments_of(20_000):
+        return keep(tmp_path_factory.mktemp("sealed"), STREAMS, encrypted=True)
 
 
 # --- stats ---

@@ -30,12 +30,14 @@ from tests.harness.backups import SECOND, store_stream
 from tests.harness.batches import Message, messages_of
 from tests.harness.commands import environment
 from tests.harness.s3server import BUCKET, REGION, S3Server
-from tests.pipeline.places import Kept, keep
+from tests.pipeline.places import Kept, keep, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Type = Callable[..., Typed]
+
+_SEGMENT_BYTES = 8000  # some segments to a stream
 
 
 def _random_messages(chance: random.Random, count: int) -> list[Message]:
@@ -67,12 +69,14 @@ def _random_streams(seed: int) -> dict[str, list[Message]]:
 def _two_backups(folder: Path, seed: int, *, encrypted: bool) -> Kept:
     """The second is an increment: of segments of the first, and new ones."""
     streams = _random_streams(seed)
-    kept = keep(folder, streams, encrypted=encrypted)
+    with segments_of(_SEGMENT_BYTES):
+        kept = keep(folder, streams, encrypted=encrypted)
     more = _random_messages(random.Random(seed + 1), 50)
     last = max((m.sequence for m in streams["S0"]), default=0)
     added = [m._replace(sequence=m.sequence + last) for m in more]
     repository: Repository = kept.repository
-    grown = store_stream(repository.objects, "S0", [*streams["S0"], *added])
+    with segments_of(_SEGMENT_BYTES):
+        grown = store_stream(repository.objects, "S0", [*streams["S0"], *added])
     manifest: Manifest = replace(
         kept.manifest,
         id=SECOND,
@@ -105,7 +109,8 @@ def test_statistics_are_those_of_spark(spark: SparkSession, tmp_path: Path, seed
 def test_percentiles_of_many_messages_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     messages = _random_messages(random.Random(5), 4000)
     messages = [m._replace(subject=f"s.{n % 2}", data=b"x" * (n * 7919 % 3001)) for n, m in enumerate(messages)]
-    kept = keep(tmp_path, {"S": messages})
+    with segments_of(1 << 20):  # not thousands
+        kept = keep(tmp_path, {"S": messages})
     (theirs,) = collect_stats(open_backup(spark, kept.place))
     (mine,) = collect_stats_here(kept.repository, kept.manifest, kept.manifest.streams)
     assert mine == theirs
@@ -118,7 +123,8 @@ def test_the_largest_of_many_subjects_are_those_of_spark(spark: SparkSession, tm
     chance = random.Random(most)
     messages = _random_messages(chance, 1500)
     messages = [m._replace(subject=f"s.{chance.randrange(500)}", headers=None, data=b"x" * 10) for m in messages]
-    kept = keep(tmp_path, {"S": messages, "T": messages[:1]})
+    with segments_of(_SEGMENT_BYTES):
+        kept = keep(tmp_path, {"S": messages, "T": messages[:1]})
     theirs = collect_stats(open_backup(spark, kept.place), most_subjects=most)
     assert theirs == collect_stats_here(kept.repository, kept.manifest, kept.manifest.streams, most_subjects=most)
     assert len(theirs[0].subjects) == min(most, theirs[0].subject_count) and theirs[0].subject_count > 400

@@ -15,6 +15,7 @@ from tests.harness.batches import Message
 from tests.harness.commands import environment
 from tests.harness.servers import missing
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.mark.timeout(300)]
 
@@ -64,7 +65,7 @@ def test_a_notebook_of_orders_shows_what_was_stored(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts[1:]])
     client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
     home = {name: str(tmp_path / "jupyter") for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
-    client.execute(env=environment(**home, PYTHONPATH=str(Path(__file__).parents[2])))
+    client.execute(env=environment(**home, **quick_java(), PYTHONPATH=str(Path(__file__).parents[2])))
 
     counts, streams, customers, lines, corrupt, kv, _ = map(outputs, notebook.cells)
     assert ast.literal_eval(counts) == {"KV_settings": 3, "ORDERS": 103}

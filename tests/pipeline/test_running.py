@@ -28,6 +28,7 @@ from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
 from tests.harness.servers import wait_until
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +145,11 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     line = ["export", "latest", *kept.line, "--format", "jsonl", "--output", str(tmp_path / "out")]
     line += ["--spark-master", "local[1]", "--spark-conf", "spark.driver.memory=1g"]
     process = subprocess.Popen(
-        command_line(*line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+        command_line(*line),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(**quick_java()),
+        start_new_session=True,
     )
     wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=200)
     process.send_signal(signal.SIGINT)

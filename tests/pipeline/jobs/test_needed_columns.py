@@ -13,7 +13,7 @@ from jsbackup.pipeline.jobs.query import run_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.columns import COLUMNS
 from tests.harness.batches import some_messages
-from tests.pipeline.places import keep
+from tests.pipeline.places import keep, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +69,9 @@ QUERIES = (
 
 def test_answers_are_those_of_sparks_own_reader(spark: SparkSession, tmp_path: Path) -> None:
     streams = {"A": some_messages(300, 100), "B": some_messages(100, 30, seed=2), "C": []}
-    plain = open_backup(spark, keep(tmp_path / "plain", streams).place)
-    sealed = open_backup(spark, keep(tmp_path / "sealed", streams, encrypted=True).place)
+    with segments_of(15_000):  # some
+        plain = open_backup(spark, keep(tmp_path / "plain", streams).place)
+        sealed = open_backup(spark, keep(tmp_path / "sealed", streams, encrypted=True).place)
     for sql in QUERIES:
         one, other = (run_query(backup, sql, most_rows=1000) for backup in (plain, sealed))
         assert one == other, sql

@@ -23,7 +23,7 @@ from jsbackup.stores.memory import MemoryStore
 from tests.cli.typed import Typed
 from tests.harness.backups import store_stream
 from tests.harness.batches import Message, message_lists, messages_of, some_messages
-from tests.pipeline.places import Kept, keep
+from tests.pipeline.places import Kept, keep, segments_of
 from tests.pipeline.test_reading import ODD
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def test_a_backup_that_is_read_and_written_again_is_the_same(
     spark: SparkSession, typed: Type, tmp_path: Path, encrypted: bool
 ) -> None:
     messages = some_messages(400, 2000)
-    kept = keep(tmp_path, {"A": messages, "ODD": ODD, "EMPTY": []}, encrypted=encrypted)
+    with segments_of(100_000):  # not one to each message
+        kept = keep(tmp_path, {"A": messages, "ODD": ODD, "EMPTY": []}, encrypted=encrypted)
     more = {} if kept.writer_key is None else {"writer_key": kept.writer_key}
     place = place_of(kept.place.location, S3Settings(), {**dict(kept.place.keys), **more})
     backup = open_backup(spark, place)

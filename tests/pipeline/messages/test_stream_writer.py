@@ -25,6 +25,7 @@ from tests.harness.commands import environment
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.messages.test_source import _fails
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +194,7 @@ def test_a_task_that_runs_again_stores_nothing_twice(spark: SparkSession, nats_s
     make(known, "ORDERS", "orders.*")
     done = subprocess.run(
         [sys.executable, "-c", RETRIED, url, str(tmp_path)],
-        env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD),
+        env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD, **quick_java()),
         capture_output=True,
         text=True,
         timeout=240,

@@ -22,6 +22,7 @@ from tests.harness.commands import environment
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.messages.test_stream_writer import make, stored
+from tests.pipeline.quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ class Writer:
             stdout=subprocess.PIPE,
             stderr=said,
             text=True,
-            env=environment(PYSPARK_PYTHON=sys.executable),
+            env=environment(PYSPARK_PYTHON=sys.executable, **quick_java()),
         )
 
     def write(self, url: str, *, fails: bool = False, large: int = -1, size: int = 0, **options: str) -> str | None:

@@ -30,7 +30,7 @@ from tests.cli.typed import Typed
 from tests.harness import backups
 from tests.harness.batches import Message
 from tests.harness.commands import command_line, environment
-from tests.pipeline.places import Kept, keep
+from tests.pipeline.places import Kept, keep, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,8 @@ def _messages(chance: random.Random, count: int) -> list[Message]:
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
     chance = random.Random(request.param)
     streams = {"ORDERS": _messages(chance, 300), WIDE: _messages(chance, 40), "EMPTY": []}
-    return keep(tmp_path_factory.mktemp("queried"), streams, opaque=True)
+    with segments_of(10_000):
+        return keep(tmp_path_factory.mktemp("queried"), streams, opaque=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jsbackup.formats import kernels
 from jsbackup.model import S3Settings
-from tests.cli.typed import in_shell
+from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message, some_messages
 from tests.harness.commands import environment, jsbackup
 from tests.harness.oracle import compare
@@ -30,60 +31,93 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-apart"), pytest.
 
 SQL = "SELECT stream, count(*), sum(length(data)) FROM messages GROUP BY stream ORDER BY stream"
 
-# Where the package and its kernel come from, in a task there.
-WHERE = """
-import functools, json, sys
+# A session there that types commands and runs programs, one after the other: each new one is sent the package again,
+# and its Python processes compile it.
+CLIENT = """
+import contextlib, functools, io, json, sys
+import jsbackup
+from jsbackup.cli.main import run
 from jsbackup.pipeline.session.session import SparkSettings, open_session
 from jsbackup.pipeline.tasks.tasks import OnSpark
 with open_session(SparkSettings(remote=sys.argv[1])) as session:
-    ask = functools.partial(eval, "__import__('jsbackup.formats.kernels').formats.kernels.active()")
-    name = functools.partial(eval, "__import__('jsbackup').__file__")
-    print(json.dumps(list(OnSpark(session).run("asking", [ask, name]))))
+    for line in sys.stdin:
+        program, arguments = json.loads(line)
+        names = {**globals(), "found": None}
+        if program:
+            exec(program, names)
+        else:
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = run(arguments)
+            names["found"] = [code, out.getvalue(), err.getvalue()]
+        print(json.dumps(names["found"]), flush=True)
 """
 
+# Where the package and its kernel come from, in a task there.
+WHERE = """
+ask = functools.partial(eval, "__import__('jsbackup.formats.kernels').formats.kernels.active()")
+name = functools.partial(eval, "__import__('jsbackup').__file__")
+found = list(OnSpark(session).run("asking", [ask, name]))
+"""
 
 # What the data source reads, in a session that has been sent jsbackup. (Streaming queries do not see what was sent.)
 READ = """
-import json, sys
-from jsbackup.pipeline.session.session import SparkSettings, open_session
-_, remote, repo = sys.argv
-with open_session(SparkSettings(remote=remote)) as session:
-    found = [session.read.format("jsbackup").option("stream", "A").load(repo).where("sequence > 10").count()]
-    session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
-    found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
-    print(json.dumps(found))
+(repo,) = arguments
+found = [session.read.format("jsbackup").option("stream", "A").load(repo).where("sequence > 10").count()]
+session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
+found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
 """
 
 # Payloads as columns, parsed there.
 PAYLOADS = """
-import json, sys
-import jsbackup
-from jsbackup.pipeline.session.session import SparkSettings, open_session
-_, remote, repo = sys.argv
-with open_session(SparkSettings(remote=remote)) as session:
-    backup = jsbackup.open(repo).latest()
-    frames = [backup.spark(session, json=schema).sort("sequence") for schema in ("id BIGINT, name STRING", "infer")]
-    print(json.dumps([one.select("payload.id", "payload.name", "_corrupt_record").collect() for one in frames]))
+(repo,) = arguments
+backup = jsbackup.open(repo).latest()
+frames = [backup.spark(session, json=schema).sort("sequence") for schema in ("id BIGINT, name STRING", "infer")]
+found = [one.select("payload.id", "payload.name", "_corrupt_record").collect() for one in frames]
 """
 
 # What the data source publishes, likewise.
 PUBLISH = """
-import sys
-from jsbackup.pipeline.session.session import SparkSettings, open_session
-_, remote, repo, url = sys.argv
-with open_session(SparkSettings(remote=remote)) as session:
-    rows = session.read.format("jsbackup").option("stream", "A").load(repo).coalesce(1)
-    for _ in range(2):
-        rows.write.format("jsbackup").mode("append").options(server=url, stream="COPY").save()
+repo, url = arguments
+rows = session.read.format("jsbackup").option("stream", "A").load(repo).coalesce(1)
+for _ in range(2):
+    rows.write.format("jsbackup").mode("append").options(server=url, stream="COPY").save()
 """
 
 
-def run_there(program: str, *arguments: str) -> str:
-    """What a program prints that ends well."""
-    line = [sys.executable, "-c", program, *arguments]
-    ran = subprocess.run(line, capture_output=True, text=True, check=False, env=environment())
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+class Client:
+    """A process with a session. What it says on stderr is in the file `said`."""
+
+    def __init__(self, url: str, said: Path) -> None:
+        self._said = said
+        with said.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", CLIENT, url],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment(),
+                text=True,
+            )
+
+    def run(self, program: str, *arguments: str | Path) -> Any:
+        """What a program has `found`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([program, list(map(str, arguments))]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the client ended: {self._said.read_text()}"
+        return json.loads(line)
+
+    def type(self, *arguments: str | Path) -> Typed:
+        """A command, which finds the session."""
+        return Typed(*self.run("", *arguments))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=240)
+        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +132,31 @@ def server(s3_server: S3Server) -> Iterator[ConnectServer]:
         running.close()
 
 
-def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def client(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    client = Client(server.url, tmp_path_factory.mktemp("client") / "said")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, client: Client, tmp_path: Path) -> None:
     there = ["--spark-remote", server.url, "--json"]
     kept = keep(tmp_path / "r", {"A": some_messages(300, 2000), "B": some_messages(40, 10, seed=2)})
     alone = jsbackup("show", "latest", *kept.line).document
 
-    kernel, place = json.loads(run_there(WHERE, server.url))
+    kernel, place = client.run(WHERE)
     assert kernel == kernels.active() and "/jsbackup_archive/jsbackup/" in place
 
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
     assert verified.code == 0, verified
-    newest = in_shell("transform", kept.manifest.id, "--latest-per-subject", "--rename", "A=Z", *kept.line, *there)
+    newest = client.type("transform", kept.manifest.id, "--latest-per-subject", "--rename", "A=Z", *kept.line, *there)
     assert [one["messages"] for one in newest.document["streams"]] == [7, 7], newest
     out = tmp_path / "out"
-    exported = in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", out, *there)
+    exported = client.type("export", "latest", *kept.line, "--format", "parquet", "--output", out, *there)
     assert (exported.code, exported.document["rows"]) == (0, 340), exported
-    imported = in_shell("import", out, "--format", "parquet", *kept.line, *there)
+    imported = client.type("import", out, "--format", "parquet", *kept.line, *there)
     assert imported.code == 0, imported
     again = jsbackup("show", "latest", *kept.line).document
     assert digests(again) == digests(alone)
@@ -152,7 +195,7 @@ def test_streams_are_backed_up_and_restored_from_there(
     assert compare(before, seen(target.url), ignore=announced(restored)) == []
 
 
-def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, client: Client, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(3, 10)})
     free = Port()
     query = functools.partial(in_shell, "query", "latest", "SELECT 1", *kept.line)
@@ -175,30 +218,30 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: P
         "SELECT * FROM text.`/etc/hostname`",
         "SELECT IDENTIFIER /**/ ('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
     ):
-        wrong = in_shell("query", "latest", sql, *kept.line, "--spark-remote", server.url)
+        wrong = client.type("query", "latest", sql, *kept.line, "--spark-remote", server.url)
         assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
     assert not (tmp_path / "out").exists()
 
 
-def test_a_repository_is_read_by_the_data_source_there(server: ConnectServer, tmp_path: Path) -> None:
+def test_a_repository_is_read_by_the_data_source_there(client: Client, tmp_path: Path) -> None:
     messages = some_messages(300, 200)
     kept = keep(tmp_path / "r", {"A": messages, "B": some_messages(40, 10, seed=2)})
-    found = json.loads(run_there(READ, server.url, kept.place.location))
+    found = client.run(READ, kept.place.location)
     assert found == [sum(one.sequence > 10 for one in messages), 40]
 
 
-def test_payloads_are_parsed_there(server: ConnectServer, tmp_path: Path) -> None:
+def test_payloads_are_parsed_there(client: Client, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": [Message(1, data=b'{"id": 1, "name": "x"}'), Message(2, data=b"text")]})
-    found = json.loads(run_there(PAYLOADS, server.url, kept.place.location))
+    found = client.run(PAYLOADS, kept.place.location)
     assert found == [[[1, "x", None], [None, None, "text"]]] * 2
 
 
-def test_rows_are_published_from_there(server: ConnectServer, tmp_path: Path) -> None:
+def test_rows_are_published_from_there(client: Client, tmp_path: Path) -> None:
     messages = some_messages(300, 200)
     kept = keep(tmp_path / "r", {"A": messages})
     with NatsServer(NEWEST) as nats:
         make(nats.url, "COPY", "orders.>")
-        run_there(PUBLISH, server.url, kept.place.location, nats.url)
+        client.run(PUBLISH, kept.place.location, nats.url)
         found = stored(nats.url, "COPY")
     wanted = [(one.subject, one.data) for one in messages]
     assert [(one.subject, one.data) for one in found] == 2 * wanted

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
 from tests.harness.proxy import Proxy
-from tests.harness.servers import NEWEST, NatsServer, missing, wait_until
+from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 from tests.pipeline.standalone import Standalone
 from tests.pipeline.streams import make_streams
 
@@ -30,15 +30,6 @@ WAIT_SECONDS = 45
 SMALL = ("--spark-conf", "spark.executor.memory=512m", "--spark-conf", "spark.driver.memory=512m")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Standalone]:
-    """With one worker."""
-    if find_spec("pyspark") is None:
-        missing("pyspark is not installed: pip install 'jsbackup[spark]'")
-    with Standalone({}, workers=1) as running:
-        yield running
-
-
 @contextmanager
 def begun(*line: str | Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -47,7 +38,7 @@ def begun(*line: str | Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=environment(**quick_java()),
         start_new_session=True,
     )
     try:
@@ -89,7 +80,6 @@ def test_an_export_ends_without_a_table(cluster: Standalone, tmp_path: Path, mon
     waiting = f"warning: waiting for an executor of {cluster.url}: all are lost, for 15 s; at most {WAIT_SECONDS} s"
     assert waiting in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
-    cluster.revive(0)
 
 
 @pytest.mark.nats

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from jsbackup.pipeline.session.waiting import bounded_wait
 from tests.cli.typed import in_shell
 from tests.harness.batches import some_messages
 from tests.harness.commands import environment
-from tests.harness.servers import missing
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 from tests.pipeline.standalone import Standalone
 
 SQL = "SELECT count(*) AS n FROM A"
@@ -77,24 +76,20 @@ def test_none_is_waited_for_with_a_limit_of_zero() -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(400)
-def test_a_cluster_without_room_ends_with_one_error(tmp_path: Path) -> None:
-    """Two workers of 1 GB, and an executor of 8."""
-    if find_spec("pyspark") is None:
-        missing("pyspark is not installed: pip install 'jsbackup[spark]'")
+def test_a_cluster_without_room_ends_with_one_error(cluster: Standalone, tmp_path: Path) -> None:
+    """A worker of 1 GB, and an executor of 8. `test_executor_watch.py` has commands for which there is room."""
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
-    with Standalone({}, workers=1) as cluster:
-        line = ["query", "latest", SQL, *kept.line, "--spark-master", cluster.url]
-        began = time.monotonic()
-        done = in_shell(*line, "--spark-wait", "20s", "--spark-conf", "spark.executor.memory=8g", seconds=240)
-        assert (done.code, done.out) == (1, "") and time.monotonic() - began < 200
-        assert done.err.splitlines()[-3:] == [
-            f"warning: waiting for an executor of {cluster.url}: 15 s, at most 20 s",
-            f"error: waited 20 s for an executor of {cluster.url}, in vain",
-            "hint: The cluster may have no room for one of 8g. --spark-wait waits longer; --spark-conf "
-            "spark.executor.memory=SIZE and spark.executor.cores=N ask for less.",
-        ]
-        done = in_shell(*line, "--spark-conf", "spark.executor.memory=512m", seconds=240)
-        assert (done.code, done.out.split()) == (0, ["n", "50"]), done
+    line = ["query", "latest", SQL, *kept.line, "--spark-master", cluster.url]
+    line += ["--spark-wait", "20s", "--spark-conf", "spark.executor.memory=8g"]
+    began = time.monotonic()
+    done = in_shell(*line, seconds=240, **quick_java())
+    assert (done.code, done.out) == (1, "") and time.monotonic() - began < 200
+    assert done.err.splitlines()[-3:] == [
+        f"warning: waiting for an executor of {cluster.url}: 15 s, at most 20 s",
+        f"error: waited 20 s for an executor of {cluster.url}, in vain",
+        "hint: The cluster may have no room for one of 8g. --spark-wait waits longer; --spark-conf "
+        "spark.executor.memory=SIZE and spark.executor.cores=N ask for less.",
+    ]
 
 
 # Opens a session with a master that does not answer, and then another one.
@@ -119,9 +114,9 @@ with session.open_session(session.SparkSettings("local[1]", {"spark.driver.memor
 def test_a_master_that_accepts_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"spark://127.0.0.1:{silent.getsockname()[1]}"
-        done = subprocess.run(
-            [sys.executable, "-c", SILENT, url], capture_output=True, text=True, env=environment(), timeout=240
-        )
+        line = [sys.executable, "-c", SILENT, url]
+        environ = environment(**quick_java())
+        done = subprocess.run(line, capture_output=True, text=True, env=environ, timeout=240)
     assert done.stdout.splitlines() == [f"waited 12 s for Spark at {url}, in vain", "7"], done.stderr
 
 

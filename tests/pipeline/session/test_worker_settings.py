@@ -13,6 +13,7 @@ from jsbackup.pipeline.session.worker_settings import memory_settings, socket_se
 from tests.cli.typed import in_shell
 from tests.harness.batches import some_messages
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 
 ENABLED = "spark.python.unix.domain.socket.enabled"
 FOLDER = "spark.python.unix.domain.socket.dir"
@@ -72,6 +73,7 @@ def test_a_query_runs_although_the_folder_for_temporary_files_has_a_long_path(tm
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)}, encrypted=True)
     line = ["query", "latest", "SELECT count(data) AS n FROM A", *kept.line, "--spark-master", "local[1]"]
     long = folder_of(tmp_path, 160)
-    done = in_shell(*line, "--spark-conf", "spark.driver.memory=1g", seconds=240, TMPDIR=str(long))
+    line += ["--spark-conf", "spark.driver.memory=1g"]
+    done = in_shell(*line, seconds=240, TMPDIR=str(long), **quick_java())
     assert (done.code, done.out.split()) == (0, ["n", "50"]), done
     assert list(long.iterdir()) == []
