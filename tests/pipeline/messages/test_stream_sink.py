@@ -4,6 +4,7 @@ query is stopped, killed and started again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,84 +101,6 @@ def test_a_repository_is_followed_into_a_stream(spark: SparkSession, nats_server
     assert sorted(int(number) for _, number in ids) == list(range(6))
 
 
-@pytest.mark.parametrize(("first", "then"), [(4, 3), (3, 1), (1, 5)])
-def test_a_batch_that_is_cut_off_is_completed(
-    spark: SparkSession, nats_server: Server, tmp_path: Path, first: int, then: int
-) -> None:
-    """In other partitions, after the server has forgotten the ids, and with messages of others in between."""
-    messages = some_messages(6000, 200)
-    place = keep(tmp_path / "kept", {"A": messages}).place
-    server = nats_server(NEWEST)
-    make(server.url, "COPY", "orders.>", duplicate_window=SECOND)
-    query = Query(spark, place.location, tmp_path / "checkpoint", stream="A", maxMessagesPerTrigger="4000")
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_SERVER, 1_800_000, proxy.cut)
-        sentence = "the connection to .* was lost.*Start the query again with its checkpoint"
-        query.fails(sentence, proxy.url, lambda frame: frame.repartition(first))
-    there = stored(server.url, "COPY")
-    assert 4000 < len(there) < 6000
-    other = attach(spark).range(100).selectExpr("'orders.other' AS subject", "'x' AS data")
-    other.write.format("jsbackup").mode("append").options(server=server.url, stream="COPY").save()
-    time.sleep(1.2)
-    assert query.run(server.url, lambda frame: frame.repartition(then)) == 1
-    found = [one for one in stored(server.url, "COPY") if one.subject != "orders.other"]
-    assert found[: len(there)] == there
-    assert Counter(as_stored(found)) == Counter(as_read(messages))
-
-
-def test_one_partition_is_in_order(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
-    """Also after it was cut off."""
-    messages = some_messages(3000, 200)
-    place = keep(tmp_path / "kept", {"A": messages}).place
-    server = nats_server(NEWEST)
-    make(server.url, "COPY", "orders.>", duplicate_window=SECOND)
-    query = Query(spark, place.location, tmp_path / "checkpoint", stream="A")
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_SERVER, 400_000, proxy.cut)
-        query.fails("the connection to .* was lost", proxy.url, lambda frame: frame.coalesce(1))
-    assert 0 < len(stored(server.url, "COPY")) < 3000
-    time.sleep(1.2)
-    query.run(server.url, lambda frame: frame.coalesce(1))
-    assert as_stored(stored(server.url, "COPY")) == as_read(messages)
-
-
-def test_equal_rows_are_all_stored(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
-    """Without what tells them from each other in the backup."""
-    beats = [Message(n, 10**18, "orders.beat", None, b"beat" * 50) for n in range(1, 2001)]
-    messages = [*beats, *(Message(n, 10**18, "orders.1", None, b"%d" % n) for n in range(3000, 3100))]
-    place = keep(tmp_path / "kept", {"A": messages}).place
-    server = nats_server(NEWEST)
-    make(server.url, "COPY", "orders.>")
-    query = Query(spark, place.location, tmp_path / "checkpoint", stream="A")
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_SERVER, 200_000, proxy.cut)
-        query.fails(
-            "the connection to .* was lost", proxy.url, lambda frame: frame.select("subject", "data").repartition(4)
-        )
-    query.run(server.url, lambda frame: frame.select("data", "subject").repartition(3))
-    assert Counter(as_stored(stored(server.url, "COPY"))) == Counter(as_read(messages))
-
-
-def test_other_rows_when_a_batch_is_run_again_are_noticed(
-    spark: SparkSession, nats_server: Server, tmp_path: Path
-) -> None:
-    place = keep(tmp_path / "kept", {"A": some_messages(3000, 10)}).place
-    server = nats_server(NEWEST)
-    make(server.url, "COPY", "orders.>")
-    query = Query(spark, place.location, tmp_path / "checkpoint", stream="A")
-
-    def at_random(frame: DataFrame) -> DataFrame:
-        return frame.selectExpr("subject", "concat(rand(), repeat('x', 200)) AS data")
-
-    with Proxy(server.port) as proxy:
-        proxy.at(Direction.TO_SERVER, 400_000, proxy.cut)
-        query.fails("the connection to .* was lost", proxy.url, at_random)
-    sentence = (
-        r"stream COPY has [\d,]+ messages of the batch s[0-9a-f]{16}-0 more than it has rows: .*the same rows"
-    )
-    query.fails(sentence, server.url, at_random)
-
-
 def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
     url = nats_server(NEWEST).url
     make(url, "COPY", "orders.>")
@@ -221,105 +145,216 @@ def test_continuous_processing_is_refused(spark: SparkSession, nats_server: Serv
     assert stored(url, "COPY") == []
 
 
-# A Spark of its own, which is killed, or in which tasks fail: of each partition the second half at the first attempt.
+# A Spark of its own, as users start it: a task that fails is not tried again. It runs a query for each line of stdin.
+# With `fails`, of each partition the second half fails at the first attempt.
 PROGRAM = """
-import json, sys
+import json, sys, time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from jsbackup.pipeline.session.session import attach
-given = json.loads(sys.argv[1])
-spark = SparkSession.builder.master(given["master"]).config("spark.ui.enabled", "false")
-for name, value in given["config"].items():
+master, config = json.loads(sys.argv[1])
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+for name, value in config.items():
     spark = spark.config(name, value)
 spark = spark.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 print(spark.sparkContext._gateway.proc.pid, flush=True)
 def half(batches):
-    import time
     for number, batch in enumerate(batches):
         if number == 5 and TaskContext.get().attemptNumber() == 0:
             time.sleep(2)
             raise ValueError("half of it")
         yield batch
-frame = attach(spark).readStream.format("jsbackup").options(**given["reader"]).load(given["repo"])
-frame = frame.repartition(given["partitions"])
-if given["fails"]:
-    frame = frame.mapInArrow(half, frame.schema)
-writing = frame.writeStream.format("jsbackup").option("checkpointLocation", given["checkpoint"])
-query = writing.options(stream="COPY", **given["writer"]).trigger(availableNow=True).start()
-query.awaitTermination()
+for line in sys.stdin:
+    given = json.loads(line)
+    frame = attach(spark).readStream.format("jsbackup").options(**given["reader"]).load(given["repo"])
+    frame = frame.selectExpr(*given["columns"])
+    frame = frame.repartition(given["partitions"]) if given["partitions"] > 1 else frame.coalesce(1)
+    if given["fails"]:
+        frame = frame.mapInArrow(half, frame.schema)
+    writing = frame.writeStream.format("jsbackup").option("checkpointLocation", given["checkpoint"])
+    error = None
+    try:
+        writing.options(**given["writer"]).trigger(availableNow=True).start().awaitTermination()
+    except Exception as failed:
+        error = str(failed)
+    print(json.dumps(error), flush=True)
 """
 
 
 class Program:
-    """It from a repository to the stream COPY, started in `folder`."""
+    """It, and what it has printed on stderr."""
 
-    def __init__(self, repository: str, folder: Path, **reader: str) -> None:
-        checkpoint = str(folder / "checkpoint")
-        self._given = {"repo": repository, "checkpoint": checkpoint, "reader": {"stream": "A", **reader}}
+    def __init__(self, folder: Path, master: str = "local[2]", config: Mapping[str, str] | None = None) -> None:
+        self._said = folder / "said"
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, json.dumps([master, config or {}])],
+                env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._java = int(self._output.readline())
 
-    def start(
-        self, url: str, *, master: str, partitions: int, fails: bool = False, config: Any = (), **writer: str
-    ) -> tuple[subprocess.Popen[str], int]:
-        """Return it, and the process of its Java."""
-        given = {"master": master, "partitions": partitions, "fails": fails, "config": dict(config)}
-        line = json.dumps({**self._given, **given, "writer": {"server": url, **writer}})
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, line],
-            env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        return process, int(process.stdout.readline())
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
 
-    def complete(self, url: str, **options: Any) -> str:
-        """Return what it prints."""
-        process, _ = self.start(url, **options)
-        said = process.communicate(timeout=240)[1]
-        assert process.returncode == 0, said
-        return said
+    def run(
+        self,
+        copying: Copying,
+        url: str,
+        *,
+        partitions: int,
+        columns: Sequence[str] = ("*",),
+        fails: bool = False,
+        **writer: str,
+    ) -> str | None:
+        """Return the error of the query, "killed" if it was."""
+        given: dict[str, Any] = {"repo": copying.repository, "checkpoint": str(copying.checkpoint)}
+        given |= {"reader": {"stream": "A", **copying.reader}, "writer": {"server": url, "stream": "COPY", **writer}}
+        given |= {"partitions": partitions, "columns": columns, "fails": fails}
+        self._input.write(json.dumps(given) + "\n")
+        self._input.flush()
+        answer = self._output.readline()
+        found: str | None = json.loads(answer or '"killed"')
+        return found
 
-    def is_killed(self, port: int, byte_count: int, **options: Any) -> None:
-        """When so many bytes have gone to the server."""
-        with Proxy(port) as proxy:
-            process, java = self.start(proxy.url, **options)
+    def kill(self) -> None:
+        os.kill(self._java, signal.SIGKILL)
+        self._process.kill()
 
-            def kill() -> None:
-                os.kill(java, signal.SIGKILL)
-                process.kill()
-
-            proxy.at(Direction.TO_SERVER, byte_count, kill)
-            process.communicate(timeout=240)
-            assert process.returncode == -signal.SIGKILL
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+        self._process.wait(timeout=120)
+        self._output.close()
 
 
-def test_a_query_that_is_killed_goes_on(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def program(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The fixture `spark` says whether there is one, and keeps these tests in the process of the others."""
+    program = Program(tmp_path_factory.mktemp("program"))
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """From stream A of a repository to the stream COPY of a server, which knows ids for a second only."""
+
+    messages: Sequence[Message]
+    repository: str
+    checkpoint: Path
+    server: NatsServer
+    reader: Mapping[str, str]
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], server: NatsServer, folder: Path, **reader: str) -> Copying:
+        make(server.url, "COPY", "orders.>", duplicate_window=SECOND)
+        place = keep(folder / "kept", {"A": messages}).place
+        return cls(messages, place.location, folder / "checkpoint", server, reader)
+
+    def cut(self, program: Program, byte_count: int, **options: Any) -> list[StoredMessage]:
+        """Run the query until the connections are cut, and wait until the ids are forgotten. Return what is there."""
+        with Proxy(self.server.port) as proxy:
+            proxy.at(Direction.TO_SERVER, byte_count, proxy.cut)
+            error = program.run(self, proxy.url, **options)
+            lost = "the connection to .* was lost|cannot connect to|not reach"
+            sentence = rf"^jsbackup\.errors\.\w+: (?:{lost}).*Start the query again with its checkpoint"
+            assert error is not None and re.search(sentence, error, re.MULTILINE), error
+        time.sleep(1.2)
+        there = stored(self.server.url, "COPY")
+        assert 0 < len(there) < len(self.messages)
+        return there
+
+    def killed(self, folder: Path, byte_count: int, *, master: str, partitions: int) -> int:
+        """Run the query until its driver is killed. Return how many messages there are."""
+        program = Program(folder, master)
+        with Proxy(self.server.port) as proxy:
+            proxy.at(Direction.TO_SERVER, byte_count, program.kill)
+            assert program.run(self, proxy.url, partitions=partitions) == "killed"
+            program.close()
+        return len(stored(self.server.url, "COPY"))
+
+    def has_all(self) -> None:
+        found = [one for one in stored(self.server.url, "COPY") if one.subject != "orders.other"]
+        assert Counter(as_stored(found)) == Counter(as_read(self.messages))
+
+
+@pytest.mark.parametrize(("first", "then"), [(4, 3), (1, 5)])
+def test_a_batch_that_is_cut_off_is_completed(
+    spark: SparkSession, program: Program, nats_server: Server, tmp_path: Path, first: int, then: int
+) -> None:
+    """The second one, in other partitions, with messages of others in between."""
+    copying = Copying.of(some_messages(6000, 200), nats_server(NEWEST), tmp_path, maxMessagesPerTrigger="4000")
+    there = copying.cut(program, 1_800_000, partitions=first)
+    assert len(there) > 4000
+    other = attach(spark).range(100).selectExpr("'orders.other' AS subject", "'x' AS data")
+    other.write.format("jsbackup").mode("append").options(server=copying.server.url, stream="COPY").save()
+    assert program.run(copying, copying.server.url, partitions=then) is None
+    assert stored(copying.server.url, "COPY")[: len(there)] == there
+    copying.has_all()
+
+
+def test_one_partition_is_in_order(program: Program, nats_server: Server, tmp_path: Path) -> None:
+    """Also after it was cut off."""
+    copying = Copying.of(some_messages(3000, 200), nats_server(NEWEST), tmp_path)
+    copying.cut(program, 400_000, partitions=1)
+    assert program.run(copying, copying.server.url, partitions=1) is None
+    assert as_stored(stored(copying.server.url, "COPY")) == as_read(copying.messages)
+
+
+def test_equal_rows_are_all_stored(program: Program, nats_server: Server, tmp_path: Path) -> None:
+    """Without what tells them from each other in the backup."""
+    beats = [Message(n, 10**18, "orders.beat", None, b"beat" * 50) for n in range(1, 2001)]
+    messages = [*beats, *(Message(n, 10**18, "orders.1", None, b"%d" % n) for n in range(3000, 3100))]
+    copying = Copying.of(messages, nats_server(NEWEST), tmp_path)
+    copying.cut(program, 200_000, partitions=4, columns=["subject", "data"])
+    assert program.run(copying, copying.server.url, partitions=3, columns=["data", "subject"]) is None
+    copying.has_all()
+
+
+def test_other_rows_when_a_batch_is_run_again_are_noticed(
+    program: Program, nats_server: Server, tmp_path: Path
+) -> None:
+    copying = Copying.of(some_messages(3000, 10), nats_server(NEWEST), tmp_path)
+    columns = ["subject", "concat(rand(), repeat('x', 200)) AS data"]
+    there = copying.cut(program, 400_000, partitions=2, columns=columns)
+    error = program.run(copying, copying.server.url, partitions=2, columns=columns)
+    sentence = (
+        rf"COPY has {len(there):,} messages of the batch s[0-9a-f]{{16}}-0 more than it has rows: .*the same rows"
+    )
+    assert error is not None and re.search(rf"^jsbackup\.errors\.IntegrityError: .*{sentence}", error, re.MULTILINE), (
+        error
+    )
+
+
+def test_a_query_that_is_killed_goes_on(program: Program, nats_server: Server, tmp_path: Path) -> None:
     """Twice, in batches of which a part is stored; with other cores and partitions each time."""
-    messages = some_messages(8000, 300)
-    place = keep(tmp_path / "kept", {"A": messages}).place
-    server = nats_server(NEWEST)
-    make(server.url, "COPY", "orders.>", duplicate_window=SECOND)
-    program = Program(place.location, tmp_path, maxMessagesPerTrigger="5000")
-    program.is_killed(server.port, 1_200_000, master="local[2]", partitions=2)
-    once = len(stored(server.url, "COPY"))
+    copying = Copying.of(some_messages(8000, 300), nats_server(NEWEST), tmp_path, maxMessagesPerTrigger="5000")
+    once = copying.killed(tmp_path, 1_200_000, master="local[2]", partitions=2)
     assert 0 < once < 5000
-    program.is_killed(server.port, 1_200_000, master="local[3]", partitions=5)
-    twice = len(stored(server.url, "COPY"))
+    twice = copying.killed(tmp_path, 1_200_000, master="local[3]", partitions=5)
     assert once < twice < 8000
-    said = program.complete(server.url, master="local[2]", partitions=3)
-    assert Counter(as_stored(stored(server.url, "COPY"))) == Counter(as_read(messages))
-    told = re.search(r"jsbackup: published [\d,]+ messages? to stream COPY; [\d,]+ more were there already", said)
-    assert told is not None, said
+    assert program.run(copying, copying.server.url, partitions=3) is None
+    copying.has_all()
+    told = r"jsbackup: published [\d,]+ messages? to stream COPY; [\d,]+ more were there already, with the same content"
+    assert re.search(told, program.said), program.said
 
 
 def test_a_task_that_runs_again_stores_nothing_twice(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
     """With the ids forgotten, too. The password is in no log of events, nor in the checkpoint."""
     messages = some_messages(4000, 1000)
-    place = keep(tmp_path / "kept", {"A": messages}).place
     users = f"users: [{{ user: some, password: {PASSWORD} }}]"
-    url = nats_server(NEWEST, config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}").url
+    server = nats_server(NEWEST, config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    url = server.url
     known = url.replace("nats://", f"nats://some:{PASSWORD}@")
     make(known, "COPY", "orders.>", duplicate_window=SECOND)
     log = tmp_path / "log"
@@ -329,11 +364,17 @@ def test_a_task_that_runs_again_stores_nothing_twice(spark: SparkSession, nats_s
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{log}",
     }
-    program = Program(place.location, tmp_path)
+    place = keep(tmp_path / "kept", {"A": messages}).place
+    program = Program(tmp_path, "local[2,3]", config)
+    copying = Copying(messages, place.location, tmp_path / "checkpoint", server, {})
     login = {"user": "some", "password": "env://ITS_PASSWORD"}
-    said = program.complete(url, master="local[2,3]", partitions=2, fails=True, config=config, **login)
+    try:
+        assert program.run(copying, url, partitions=2, fails=True, **login) is None
+    finally:
+        program.close()
     assert Counter(as_stored(stored(known, "COPY"))) == Counter(as_read(messages))
-    assert re.search(r"jsbackup: published [\d,]+ messages to stream COPY; [\d,]+ more were there already", said), said
-    files = [path for folder in (log, tmp_path / "checkpoint") for path in folder.rglob("*") if path.is_file()]
+    told = r"jsbackup: published [\d,]+ messages to stream COPY; [\d,]+ more were there already"
+    assert re.search(told, program.said), program.said
+    files = [path for folder in (log, copying.checkpoint) for path in folder.rglob("*") if path.is_file()]
     written = [path.read_bytes() for path in files]
     assert len(written) > 3 and not any(PASSWORD.encode() in text for text in written)
