@@ -130,21 +130,6 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: S
         read_writer_options({"server": url, "stream": "S", "checkpointlocation": "/c"})
 
 
-def test_continuous_processing_is_refused(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
-    url = nats_server(NEWEST).url
-    make(url, "COPY", "orders.>")
-    rates = attach(spark).readStream.format("rate").option("numPartitions", "1").load()
-    writing = rates.selectExpr("'orders.1' AS subject", "string(value) AS data").writeStream.format("jsbackup")
-    writing = writing.options(server=url, stream="COPY", checkpointLocation=str(tmp_path / "checkpoint"))
-    query = writing.trigger(continuous="1 second").start()
-    try:
-        with pytest.raises(PySparkException, match=r"a stream is written by micro-batches only. Leave trigger"):
-            query.awaitTermination(120)
-    finally:
-        query.stop()
-    assert stored(url, "COPY") == []
-
-
 # A Spark of its own, as users start it: a task that fails is not tried again. It runs a query for each line of stdin.
 # With `fails`, of each partition the second half fails at the first attempt.
 PROGRAM = """
