@@ -259,16 +259,6 @@ class Copying:
         assert 0 < len(there) < len(self.messages)
         return there
 
-    def killed(self, folder: Path, byte_count: int, *, master: str, partitions: int) -> int:
-        """Run the query until its driver is killed. Return how many messages there are."""
-        # A worker goes on with the rows that it has been sent: not with all of its partition.
-        program = Program(folder, master, {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"})
-        with Proxy(self.server.port) as proxy:
-            proxy.at(Direction.TO_SERVER, byte_count, program.kill)
-            assert program.run(self, proxy.url, partitions=partitions) == "killed"
-            program.close()
-        return len(stored(self.server.url, "COPY"))
-
     def has_all(self) -> None:
         found = [one for one in stored(self.server.url, "COPY") if one.subject != "orders.other"]
         assert Counter(as_stored(found)) == Counter(as_read(self.messages))
@@ -320,20 +310,6 @@ def test_other_rows_when_a_batch_is_run_again_are_noticed(
     assert error is not None and re.search(rf"^jsbackup\.errors\.IntegrityError: .*{sentence}", error, re.MULTILINE), (
         error
     )
-
-
-@pytest.mark.timeout(600)
-def test_a_query_that_is_killed_goes_on(program: Program, nats_server: Server, tmp_path: Path) -> None:
-    """Twice, in the middle of a batch; with other cores and partitions each time."""
-    copying = Copying.of(some_messages(8000, 300), nats_server(NEWEST), tmp_path, maxMessagesPerTrigger="5000")
-    once = copying.killed(tmp_path, 1_200_000, master="local[2]", partitions=2)
-    assert 0 < once < 5000
-    twice = copying.killed(tmp_path, 1_200_000, master="local[3]", partitions=5)
-    assert once < twice < 8000
-    assert program.run(copying, copying.server.url, partitions=3) is None
-    copying.has_all()
-    told = r"jsbackup: published [\d,]+ messages? to stream COPY; [\d,]+ more were there already, with the same content"
-    assert re.search(told, program.said), program.said
 
 
 @pytest.mark.timeout(600)
