@@ -1,7 +1,8 @@
 """The header block of a message that is put back: what the origin had, without what would make a server act again.
 
 All other lines stay byte for byte, in order. `Jsbackup-Origin` says where the message comes from, so that a second run
-recognizes it.
+recognizes it. `Jsbackup-Row` names the row of a streaming query that a message was made of, where its message id does
+not; no copy of the message has it.
 
 Server source (`stream.go` of nats-server 2.10 to 2.15): these headers act when a message is published.
 
@@ -33,10 +34,12 @@ from jsbackup.times import format_time, parse_time
 
 __all__ = [
     "ORIGIN_HEADER",
+    "ROW_HEADER",
     "HeaderLine",
     "MessageOrigin",
     "block_of_new",
     "comparable",
+    "id_beginning_with",
     "is_marker",
     "message_id",
     "new_block",
@@ -46,6 +49,7 @@ __all__ = [
 ]
 
 ORIGIN_HEADER = "Jsbackup-Origin"
+ROW_HEADER = "Jsbackup-Row"
 # The server accepts header blocks of up to 64 KiB.
 MAX_HEADER_BYTES = 65_535
 
@@ -56,6 +60,7 @@ _LEFT_OUT = ("nats-expected-", "nats-batch-", "nats-trace-", "nats-schedule-")
 _LEFT_OUT_NAMES = frozenset(
     {"nats-rollup", "nats-scheduler", "nats-stream-source", "nats-request-info", "nats-counter-sources"}
 )
+_OURS = frozenset({ORIGIN_HEADER.lower(), ROW_HEADER.lower()})
 _TTL = "nats-ttl"
 _NEVER = -1
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -169,6 +174,8 @@ def block_of_new(block: bytes | None, added: Sequence[tuple[str, str]], *, witho
         for one in _lines(block):
             if without and one.line.partition(b":")[0] == without.encode():
                 continue
+            if one.name == ROW_HEADER.lower():
+                continue
             if one.name != _TTL and _is_left_out(one.name):
                 left_out.add(one.name)
             else:
@@ -189,13 +196,24 @@ def is_marker(block: bytes | None) -> bool:
 
 def message_id(block: bytes | None) -> bytes:
     """Return the message id by which a server recognizes a message, b"" if it has none. The case of the name counts."""
-    prefix = b"Nats-Msg-Id:"
-    found = (one.line for one in _lines(block or b"") if one.line.startswith(prefix))
-    return next(found, b"").removeprefix(prefix).strip(b" \t")
+    return _value_of(block, b"Nats-Msg-Id:")
+
+
+def id_beginning_with(prefix: bytes, block: bytes | None) -> bytes:
+    """Return the id of the row that a message was made of, b"" if it has none with this prefix."""
+    if not block or prefix not in block:
+        return b""
+    found = (message_id(block), _value_of(block, ROW_HEADER.encode() + b":"))
+    return next((one for one in found if one.startswith(prefix)), b"")
+
+
+def _value_of(block: bytes | None, start: bytes) -> bytes:
+    found = (one.line for one in _lines(block or b"") if one.line.startswith(start))
+    return next(found, b"").removeprefix(start).strip(b" \t")
 
 
 def _is_left_out(name: str) -> bool:
-    return name in _LEFT_OUT_NAMES or name == _TTL or name == ORIGIN_HEADER.lower() or name.startswith(_LEFT_OUT)
+    return name in _LEFT_OUT_NAMES or name == _TTL or name in _OURS or name.startswith(_LEFT_OUT)
 
 
 def _is_block(block: bytes) -> bool:

@@ -2,7 +2,8 @@
 
 Whoever writes rows may do so again, with some of them already stored: a task that failed half-way, or a whole write. So
 each message has a message id, by which the server recognizes it for a while (the stream's `duplicate_window`): its own
-one, or one that is made of the write, the partition and the number of the row in it.
+one, or one that is made of the write, the partition and the number of the row in it. A streaming query makes others
+(`batch_ids.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from jsbackup.model import JsonObject
 from jsbackup.names import is_subject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck
-from jsbackup.putting_back.headers import MAX_HEADER_BYTES, block_of_new, message_id, reason_against_new
+from jsbackup.putting_back.headers import MAX_HEADER_BYTES, ROW_HEADER, block_of_new, message_id, reason_against_new
 from jsbackup.transforms.subjects import is_pattern, matcher
 
 __all__ = [
+    "EXPECTED_STREAM",
     "MESSAGE_ID",
     "NewMessage",
     "NewRow",
@@ -34,7 +36,7 @@ __all__ = [
 ]
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
-_EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 _SECOND: Final = 1_000_000_000
 _NOT_IN_A_HEADER: Final = re.compile(r"[\r\n\0]")
 _REMEMBERED: Final = 65_536  # subjects that were checked
@@ -86,23 +88,30 @@ class RowTarget:
 
 
 class NewRow(NamedTuple):
-    """A row: `headers` is a header block or None, `message_id` None or "" if it has none beside the headers."""
+    """A row: `headers` is a header block or None, `message_id` None or "" if it has none beside the headers.
+
+    `place` is what else tells it from a row that is equal, b"" if nothing does.
+    """
 
     subject: bytes | None
     data: bytes | None
     headers: bytes | None
     message_id: str | None
+    place: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish, of the row with this number. `own_id`: its message id is not made of that."""
+    """A message to publish, of the row with this number. `own_id`: its message id is not the one that was made for it,
+    `row_id`.
+    """
 
     row: int
     subject: str
     block: bytes
     data: bytes
     own_id: bool
+    row_id: str
 
     @property
     def size(self) -> int:
@@ -189,27 +198,32 @@ class RowRules:
 
 
 class RowOrder:
-    """Checks that sequences rise with rows; those of earlier messages with an id of their own may be anywhere."""
+    """Checks that sequences rise with rows; those of earlier messages with an id of their own may be anywhere.
 
-    def __init__(self, target: RowTarget, partition: int) -> None:
-        self._target = target
+    `fresh_only`: those of all earlier messages may be. `remedy` is what to do about a wrong order, as a sentence.
+    """
+
+    def __init__(self, stream: str, partition: int, *, remedy: str, fresh_only: bool = False) -> None:
+        self._stream = stream
         self._partition = partition
+        self._remedy = remedy
+        self._fresh_only = fresh_only
         self._next = 0
         self._last = 0
         self._early: dict[int, int | None] = {}
 
     def add(self, message: NewMessage, ack: PubAck) -> None:
         """Raises IntegrityError."""
-        self._early[message.row] = None if message.own_id and ack.duplicate else ack.sequence
+        anywhere = ack.duplicate and (message.own_id or self._fresh_only)
+        self._early[message.row] = None if anywhere else ack.sequence
         while self._next in self._early:
             sequence = self._early.pop(self._next)
             if sequence is not None and sequence <= self._last:
-                stream, write = self._target.stream, self._target.write
                 raise IntegrityError(
-                    f"stream {stream} has row {self._next} of partition {self._partition} before an earlier row, as "
-                    f"message {sequence}",
+                    f"stream {self._stream} has row {self._next} of partition {self._partition} before an earlier row, "
+                    f"as message {sequence}",
                     hint="The stream had changed its leader or refused the earlier row at first, or the rows have "
-                    f"changed their order. Remove messages with ids that begin with {write}, and write all rows again.",
+                    f"changed their order. {self._remedy}",
                 )
             self._last = sequence or self._last
             self._next += 1
@@ -232,9 +246,12 @@ def reason_against_rows(info: StreamInfo) -> str:
 
 
 def as_message(
-    row: NewRow, *, number: int, partition: int, target: RowTarget, rules: RowRules
+    row: NewRow, *, number: int, partition: int, target: RowTarget, rules: RowRules, row_id: str = ""
 ) -> tuple[NewMessage, set[str]]:
     """Return the message of a row, and the lower-case names of headers that were left out of it.
+
+    Without `row_id` its id is that of the write, the partition and the number. With it, a message that has an id of its
+    own has that in a header.
 
     Raises:
         UsageError: there can be no message of this row, or not in this stream.
@@ -249,9 +266,12 @@ def as_message(
     if _NOT_IN_A_HEADER.search(column):
         raise _refused(number, partition, "its message id has a line break or NUL")
     has_own = not target.new_ids and bool(column or message_id(row.headers))
-    added = [(_EXPECTED_STREAM, target.stream)]
-    if new_id := column or ("" if has_own else target.write.of_row(partition, number)):
+    added = [(EXPECTED_STREAM, target.stream)]
+    made = row_id or target.write.of_row(partition, number)
+    if new_id := column or ("" if has_own else made):
         added.append((MESSAGE_ID, new_id))
+    if row_id and has_own:
+        added.append((ROW_HEADER, row_id))
     # An id that is added replaces that of the headers, also one that is empty.
     block, left_out = block_of_new(row.headers, added, without=MESSAGE_ID if new_id else "")
     if len(block) > MAX_HEADER_BYTES:
@@ -259,7 +279,7 @@ def as_message(
     # Before it is sent: the server would refuse it, and store those behind it.
     if problem := rules.too_large(len(block) + len(row.data)):
         raise _refused(number, partition, problem)
-    return NewMessage(number, row.subject.decode(), block, row.data, has_own), left_out
+    return NewMessage(number, row.subject.decode(), block, row.data, has_own, made), left_out
 
 
 def _refused(number: int, partition: int, problem: str) -> UsageError:

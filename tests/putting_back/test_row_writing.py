@@ -16,7 +16,7 @@ from jsbackup.config import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, NatsError, TargetConflict, UsageError
 from jsbackup.protocol.info import StoredMessage
-from jsbackup.putting_back import row_writing
+from jsbackup.putting_back import row_sender
 from jsbackup.putting_back.new_rows import NewRow, RowTarget, WriteId, WrittenRows
 from jsbackup.putting_back.row_writing import begin_write, check_written, write_rows
 from tests.harness.api import JSON, call, connected
@@ -255,7 +255,7 @@ def test_an_error_before_the_first_row_says_how_to_go_on(
     nats_server: Server, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Other partitions may have stored rows."""
-    monkeypatch.setattr(row_writing, "_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(row_sender, "_PATIENCE_SECONDS", 1.0)
     server = nats_server(NEWEST)
     make(server.url)
     target = begin(server.url)

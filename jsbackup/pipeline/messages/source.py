@@ -1,5 +1,5 @@
 """The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores; and rows as new
-messages of a stream (`stream_writer.py`).
+messages of a stream (`stream_writer.py`, and of a streaming query `stream_sink.py`).
 
     spark.read.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
@@ -128,10 +128,16 @@ class BackupSource(DataSource):
             return StreamWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise UsageError(
-            "a streaming query does not write to the data source jsbackup. "
-            "Call df.write for each batch, with writeStream.foreachBatch"
-        )
+        with one_sentence(WRITER_NAMES):
+            options = read_writer_options(self.options, streaming=True)
+            check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
+            if overwrite:
+                raise UsageError(
+                    "the messages of a stream are not overwritten", hint="Write with outputMode('append')."
+                )
+            from jsbackup.pipeline.messages.stream_sink import StreamSink
+
+            return StreamSink(options)
 
 
 class _Reader(DataSourceReader):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,9 +28,11 @@ from jsbackup.putting_back.new_rows import NewRow, RowTarget, WrittenRows
 from jsbackup.putting_back.row_writing import begin_write, check_written, how_to_resume, write_rows
 from jsbackup.readable import format_count
 
-__all__ = ["StreamWriter"]
+__all__ = ["StreamWriter", "left_out_note", "new_rows", "say"]
 
 _COLUMNS = ("subject", "data", "headers", "message_id")
+# What tells rows of a backup from each other that are equal; not in which backup they were found.
+_PLACE = ("stream", "sequence", "timestamp_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class StreamWriter(DataSourceArrowWriter):
         again = context is not None and context.attemptNumber() > 0
         with one_sentence(WRITER_NAMES):
             connection = self._server.resolve(environment())
-            rows = write_rows(connection, self._target, _rows(iterator), partition=partition, again=again)
+            rows = write_rows(connection, self._target, new_rows(iterator), partition=partition, again=again)
             return _Written(partition, complete(rows))
 
     # --- beside the driver ---
@@ -80,9 +83,7 @@ class StreamWriter(DataSourceArrowWriter):
         text = f"published {format_count(total.stored, 'message')} to stream {target.stream}"
         if total.repeated:
             text += f"; {total.repeated:,} more were there already, with the same id and content"
-        if total.left_out:
-            text += f"; headers that a server acts on were left out: {', '.join(sorted(total.left_out))}"
-        _say(f"{text}{note} (write {target.write})")
+        say(f"{text}{left_out_note(total)}{note} (write {target.write})")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         total = WrittenRows()
@@ -90,18 +91,21 @@ class StreamWriter(DataSourceArrowWriter):
             if isinstance(message, _Written):
                 total.add(message.rows)
         target = self._target
-        _say(
+        say(
             f"the write {target.write} to stream {target.stream} has failed; whole partitions with "
             f"{format_count(total.rows, 'row')} were written, and a part of others may be. {how_to_resume(target)}"
         )
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Sequence[NewRow]]:
-    """Yield the rows of batches that have some."""
+def new_rows(batches: Iterator[pa.RecordBatch], *, with_place: bool = False) -> Iterator[Sequence[NewRow]]:
+    """Yield the rows of batches that have some; `with_place`: and in which message of a backup they were."""
     for batch in batches:
         if not batch.num_rows:
             continue
-        columns = [_column(batch, name) for name in _COLUMNS]
+        columns: list[Sequence[Any]] = [_column(batch, name) for name in _COLUMNS]
+        if with_place and (names := [name for name in _PLACE if name in batch.schema.names]):
+            places = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+            columns.append([repr(place).encode() for place in places])
         yield [NewRow(*row) for row in zip(*columns, strict=True)]
 
 
@@ -116,6 +120,14 @@ def _column(batch: pa.RecordBatch, name: str) -> Sequence[bytes | str | None]:
     return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
 
 
-def _say(text: str) -> None:
+def left_out_note(rows: WrittenRows) -> str:
+    """Return which headers were left out, as a part of a sentence."""
+    if not rows.left_out:
+        return ""
+    return f"; headers that a server acts on were left out: {', '.join(sorted(rows.left_out))}"
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, as of the driver."""
     sys.stderr.write(f"jsbackup: {text}\n")
     sys.stderr.flush()

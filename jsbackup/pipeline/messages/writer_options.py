@@ -4,7 +4,7 @@
     stream                the stream, which exists
     ids                   `own` (the default): messages keep their ids, of the column `message_id` or of their headers;
                           `new`: all get new ones
-    resume                the id of a write that has failed, to go on with it
+    resume                the id of a write that has failed, to go on with it; a streaming query goes on by itself
     creds, nkey, user, password, password-file, token, token-file, tlscert, tlskey, tlsca, tlsfirst, js-domain,
     js-api-prefix, inbox-prefix, timeout: as on the command line. `password` and `token` are no secrets but name
                           a file (`file:///PATH`) or a variable (`env://NAME`)
@@ -38,11 +38,14 @@ _SERVER = ("server", "context", *_LOGIN, "tlscert", "tlskey", "tlsca", "tlsfirst
 _JETSTREAM = ("js-domain", "js-api-prefix", "inbox-prefix")
 _OWN = ("stream", "ids", "resume")
 WRITER_NAMES = (*_OWN, *_SERVER, *_JETSTREAM)
+# What Spark passes on with the options of a streaming query.
+_OF_A_QUERY = ("checkpointlocation", "queryname")
 
 _A_BACKUP = (
     "a backup is not written by df.write, which cannot say what it made. Call jsbackup.pipeline.jobs.write.write_backup"
 )
-_TO_A_SERVER = "To publish rows to a stream, give the options 'server' and 'stream', and call save() without a path."
+_NO_QUERY = "a streaming query does not write a backup"
+_TO_A_SERVER = "To publish rows to a stream, give the options 'server' and 'stream', and call {} without a path."
 
 _TYPES = {
     "subject": ("string",),
@@ -65,13 +68,23 @@ class WriterOptions:
     resume: str = ""
 
 
-def read_writer_options(options: Mapping[str, str]) -> WriterOptions:
-    """Return what the options say. Raises UsageError for what is unknown, missing or wrong, and for secrets."""
+def read_writer_options(options: Mapping[str, str], *, streaming: bool = False) -> WriterOptions:
+    """Return what the options say. `streaming`: those of a streaming query.
+
+    Raises UsageError for what is unknown, missing or wrong, and for secrets.
+    """
     found: dict[str, str] = {}
     for given, value in options.items():
         if given.lower() in ("path", "repo"):
-            raise UsageError(_A_BACKUP, hint=_TO_A_SERVER)
+            hint = _TO_A_SERVER.format("start()" if streaming else "save()")
+            raise UsageError(_NO_QUERY if streaming else _A_BACKUP, hint=hint)
+        if streaming and given.lower() in _OF_A_QUERY:
+            continue
         found[option_of(given, WRITER_NAMES, " for writing")] = value
+    if streaming and "resume" in found:
+        raise UsageError(
+            "the option 'resume' is one of df.write", hint="A streaming query goes on from its checkpointLocation."
+        )
     stream = found.get("stream", "").strip()
     if not stream:
         raise UsageError("the option 'stream' is missing", hint="It names the stream that rows are published to.")

@@ -125,17 +125,6 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: S
             lambda: frame.write.format("jsbackup").mode("overwrite").options(server=url, stream="ORDERS").save(),
             "are not overwritten. Write with mode",
         ),
-        (
-            lambda: (
-                spark.readStream.format("rate")
-                .load()
-                .writeStream.format("jsbackup")
-                .option("checkpointLocation", str(tmp_path / "checkpoint"))
-                .start()
-                .awaitTermination()
-            ),
-            "with writeStream.foreachBatch",
-        ),
     ):
         _fails(doing, sentence)
     assert stored(known, "OTHER") == []

@@ -1,0 +1,276 @@
+"""Write the rows of a micro-batch of a streaming query to a stream, each once, also if the batch is run again.
+
+A batch that runs again has the same rows, in any partitions and any order (`batch_ids.py`). Two things recognize those
+that are stored: the server, by their message ids, for as long as its `duplicate_window` lasts; and whoever writes them,
+who reads back what an earlier run has stored. For that, a task looks from the stream's end, as it was when this run of
+the batch began, back to the batch before. Usually that is the last message.
+
+Rows that the stream has are not sent, and are where they were. The others come behind them, those of a partition in
+their order. Equal rows in two partitions have one id, so that the stream may have one of them only; `end_batch` stores
+the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count, islice
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.link.workers import gather_some
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
+from jsbackup.protocol.info import StoredMessage, StreamInfo
+from jsbackup.protocol.pub_ack import PubAck
+from jsbackup.putting_back.batch_ids import (
+    BatchId,
+    BatchPart,
+    RowIds,
+    StoredRows,
+    count_rows,
+    numbered,
+    packed,
+    rows_too_many,
+)
+from jsbackup.putting_back.headers import block_of_new
+from jsbackup.putting_back.new_rows import (
+    EXPECTED_STREAM,
+    MESSAGE_ID,
+    NewMessage,
+    NewRow,
+    RowOrder,
+    RowRules,
+    RowTarget,
+    WrittenRows,
+    as_message,
+)
+from jsbackup.putting_back.publishing import publish_one
+from jsbackup.putting_back.row_reading import rows_of_batch
+from jsbackup.putting_back.row_sender import connected, same_stream, send_rows
+from jsbackup.putting_back.row_writing import stored_before
+from jsbackup.readable import format_count
+
+__all__ = ["START_AGAIN", "BatchTask", "EndedBatch", "end_batch", "write_batch"]
+
+START_AGAIN = "Start the query again with its checkpoint: what is stored is not stored twice."
+_REPAIRED = "and start the query again."
+_COPIES_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """A partition of a batch. `run` is the id of the query's run, "" if it is not known; `again`: the task had begun
+    before in this run of the batch.
+    """
+
+    batch: BatchId
+    partition: int
+    run: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedBatch:
+    """What came of a batch. `copies` of its rows were stored at the end, as they are equal to others."""
+
+    rows: WrittenRows
+    copies: int = 0
+
+    @property
+    def repeated(self) -> int:
+        """How many rows the stream had before this run."""
+        return self.rows.repeated - self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What earlier runs of a query have stored of the last batch that this process has had a part of."""
+
+    task: BatchTask
+    rows: StoredRows = field(default_factory=StoredRows)
+
+
+@with_own_threads
+async def write_batch(
+    connection: Connection, target: RowTarget, task: BatchTask, rows: Iterator[Sequence[NewRow]]
+) -> BatchPart:
+    """Write the rows of a partition.
+
+    Raises:
+        UsageError: a row cannot be a message of the stream, or has the message id of another message.
+        IntegrityError: the stream has messages in another order, or in another stream.
+        ApiError, TargetConflict, NatsError: a message was not stored, or that is not known.
+    """
+    written = WrittenRows(again=task.again)
+    try:
+        async with connected(connection, again=task.again) as js:
+            info = await same_stream(js, target)
+            known = await _stored_by_earlier_runs(js, info, target, task)
+            recognition = _RowsOfBatch(js, target, task, known)
+            await send_rows(js, info, target, rows, partition=task.partition, recognition=recognition, written=written)
+    except JsBackupError as error:
+        told = stored_before(error, written)
+        raise (told if _REPAIRED in (told.hint or "") else told.with_more_hint(START_AGAIN)) from error
+    written.again |= bool(known)
+    return BatchPart(task.partition, written, packed(recognition.fresh), packed(recognition.known))
+
+
+# Of one query: a worker process of Spark has tasks of one after the other.
+_looked: _Looked | None = None
+
+
+async def _stored_by_earlier_runs(js: JetStream, info: StreamInfo, target: RowTarget, task: BatchTask) -> StoredRows:
+    """Return the rows that the stream had when this run of the batch began."""
+    global _looked
+    if _looked is not None and task.run and _looked.task.run == task.run:
+        number = _looked.task.batch.number
+        if number < task.batch.number:
+            # At most the first batch of a run has run before.
+            _looked = _Looked(task)
+        if number <= task.batch.number:
+            return _looked.rows
+    rows = StoredRows()
+    if target.write.last_seq:
+        async with aclosing(rows_of_batch(js, info, task.batch, last=target.write.last_seq)) as found:
+            async for row_id, sequence in found:
+                rows.add(task.batch.content_in(row_id), sequence)
+    _looked = _Looked(task, rows)
+    return rows
+
+
+class _RowsOfBatch:
+    """Recognizes rows by what is in them. `fresh` and `known` are sequences, as in `BatchPart`."""
+
+    keeps_order = False
+
+    def __init__(self, js: JetStream, target: RowTarget, task: BatchTask, stored: StoredRows) -> None:
+        self.fresh: list[int] = []
+        self.known: list[int] = []
+        self._js = js
+        self._target = target
+        self._task = task
+        self._stored = stored
+        self._stored_now = StoredRows()  # in this run of the batch
+        self._ids = RowIds(task.batch)
+        remedy = f"Remove messages with ids that begin with {task.batch}-, {_REPAIRED}"
+        self._order = RowOrder(target.stream, task.partition, remedy=remedy, fresh_only=True)
+
+    def message(self, row: NewRow, number: int, rules: RowRules) -> tuple[NewMessage, set[str]]:
+        row_id = self._ids.of(row)
+        return as_message(
+            row, number=number, partition=self._task.partition, target=self._target, rules=rules, row_id=row_id
+        )
+
+    def stored_as(self, message: NewMessage) -> int:
+        if not (self._stored or self._stored_now):
+            return 0
+        content, number = self._task.batch.place_of(message.row_id)
+        sequences = (*self._stored.all(content), *self._stored_now.all(content))
+        return sequences[number] if number < len(sequences) else 0
+
+    async def when_late(self, number: int) -> None:
+        info = await same_stream(self._js, self._target)
+        begin = self._target.write.last_seq + 1
+        async with aclosing(rows_of_batch(self._js, info, self._task.batch, first=begin)) as found:
+            async for row_id, sequence in found:
+                self._stored_now.add(self._task.batch.content_in(row_id), sequence)
+
+    def compares(self, message: NewMessage) -> bool:
+        return message.own_id
+
+    def add(self, message: NewMessage, ack: PubAck) -> None:
+        self._order.add(message, ack)
+        if not message.own_id:
+            (self.known if ack.duplicate else self.fresh).append(ack.sequence)
+
+
+@with_own_threads
+async def end_batch(
+    connection: Connection, target: RowTarget, batch: BatchId, parts: Collection[BatchPart]
+) -> EndedBatch:
+    """Store what is missing of equal rows, and find out that the stream has no more messages of the batch than there
+    are rows.
+
+    Raises:
+        IntegrityError: it has more: some were stored twice, or the batch had other rows before.
+        IncompleteError: it is not known any more what is missing.
+        NatsError: the server does not answer, or with an error.
+    """
+    rows = WrittenRows()
+    for part in parts:
+        rows.add(part.rows)
+    repeats = rows.repeated > rows.own_repeated
+    too_many: set[int] = rows_too_many(parts) if repeats else set()
+    async with connect_jetstream(connection) as js:
+        info = await same_stream(js, target)
+        copies = 0
+        if too_many:
+            copies = await _store_copies(js, info, batch, parts, too_many=too_many)
+            info = await same_stream(js, target)
+        late = target.write.age_ns(info.now_ns) >= target.window_ns
+        late = late and info.state.last_seq - target.write.last_seq > rows.stored + copies
+        if not (late or rows.again or repeats):
+            return EndedBatch(rows)
+        messages = 0
+        async with aclosing(rows_of_batch(js, info, batch)) as found:
+            async for _ in found:
+                messages += 1
+        if messages > rows.rows:
+            raise IntegrityError(
+                f"stream {target.stream} has {format_count(messages - rows.rows, 'message')} of the batch {batch} more "
+                "than it has rows: it had other rows when it ran before, or ran longer than the stream recognizes "
+                "message ids, and a stage of it ran twice",
+                hint="A batch must have the same rows each time that it is computed. Remove messages with ids that "
+                f"begin with {batch}-, {_REPAIRED}",
+            )
+        return EndedBatch(rows, copies)
+
+
+async def _store_copies(
+    js: JetStream, info: StreamInfo, batch: BatchId, parts: Collection[BatchPart], *, too_many: Collection[int]
+) -> int:
+    """Store the rows for which the stream has no message of their own, unless an earlier run has. Return how many."""
+    contents: set[bytes] = set()
+    lost = set(too_many)
+    async with aclosing(rows_of_batch(js, info, batch)) as found:
+        async for row_id, sequence in found:
+            if sequence in too_many:
+                contents.add(batch.content_in(row_id))
+                lost.discard(sequence)
+    if lost:
+        raise IncompleteError(
+            f"message {min(lost)} of stream {info.name} is one of several equal rows in different partitions, and was "
+            "removed before the others were stored",
+            hint="Write with repartition('subject'): then equal rows are in one partition.",
+        )
+    stored: dict[bytes, dict[int, bytes]] = {content: {} for content in contents}
+    async with aclosing(rows_of_batch(js, info, batch)) as found:
+        async for row_id, sequence in found:
+            if (content := batch.content_in(row_id)) in contents:
+                stored[content][sequence] = row_id
+    rows, copies = count_rows(parts, set(chain.from_iterable(stored.values()))), 0
+    for content, messages in stored.items():
+        missing = sum(rows[sequence] for sequence in messages) - len(messages)
+        if missing <= 0:
+            continue
+        model = await js.message(info.name, min(messages))
+        if model is None:
+            raise IncompleteError(f"message {min(messages)} of stream {info.name} was removed while it was copied")
+        ids = islice(_other_ids(content.decode(), set(messages.values())), missing)
+        acks = await gather_some(_COPIES_AT_ONCE, partial(_store_copy, js, info, model), ids)
+        copies += sum(not ack.duplicate for ack in acks)
+    return copies
+
+
+def _other_ids(content: str, taken: Collection[bytes]) -> Iterator[str]:
+    ids = (numbered(content, number) for number in count())
+    return (row_id for row_id in ids if row_id.encode() not in taken)
+
+
+async def _store_copy(js: JetStream, info: StreamInfo, model: StoredMessage, row_id: str) -> PubAck:
+    added = [(EXPECTED_STREAM, info.name), (MESSAGE_ID, row_id)]
+    block, _ = block_of_new(model.headers, added, without=MESSAGE_ID)
+    return await publish_one(js, info, model.subject, model.data, block=block)
