@@ -274,7 +274,7 @@ class Backup:
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
         if json is None:
             return frames.messages(patterns, names)
-        from jsbackup.pipeline.messages.json_frames import json_messages
+        from jsbackup.pipeline.payloads.json_frames import json_messages
 
         return json_messages(frames, json, patterns, names)
 

@@ -10,7 +10,7 @@ from itertools import chain
 from threading import get_ident
 from typing import TypeVar
 
-__all__ = ["Aftermath", "Turn", "in_order"]
+__all__ = ["Aftermath", "QueuedTask", "in_order"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
         pool.shutdown(wait and get_ident() not in own, cancel_futures=True)
 
 
-class Turn:
+class QueuedTask:
     """A task that was given to an `Aftermath`."""
 
     def __init__(self, future: Future[None]) -> None:
@@ -74,7 +74,7 @@ class Aftermath:
     def __init__(self, limit_bytes: int, thread_name: str = "aftermath") -> None:
         self.limit_bytes = limit_bytes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
-        self._ahead: deque[tuple[Turn, int]] = deque()
+        self._ahead: deque[tuple[QueuedTask, int]] = deque()
         self._ahead_bytes = 0
         self._error: BaseException | None = None
 
@@ -83,12 +83,12 @@ class Aftermath:
         """Bytes held by the tasks that are not known to be done."""
         return self._ahead_bytes
 
-    def give(self, task: Callable[[], None], size: int = 0) -> Turn:
+    def give(self, task: Callable[[], None], size: int = 0) -> QueuedTask:
         """Run `task`, which holds `size` bytes. Waits while the queue is full."""
         while self._ahead and (self._ahead[0][0].is_done or self._ahead_bytes + size > self.limit_bytes):
             self._finish_one()
         self.check()
-        turn = Turn(self._pool.submit(self._do, task))
+        turn = QueuedTask(self._pool.submit(self._do, task))
         self._ahead.append((turn, size))
         self._ahead_bytes += size
         return turn

@@ -29,8 +29,8 @@ from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 from jsbackup.pipeline.messages.headers import header_map
-from jsbackup.pipeline.messages.json_frames import with_payloads
-from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_frames import with_payloads
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
 from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.pipeline.session.connect import is_remote

@@ -12,9 +12,9 @@ from pyspark.sql.types import StringType, StructType
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
 from jsbackup.pipeline.messages.columns import check_types
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_spark import has_not_null, of_spark
 from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_types import as_ddl
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_types import as_ddl
 
 if TYPE_CHECKING:
     import duckdb

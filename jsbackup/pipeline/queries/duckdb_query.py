@@ -28,8 +28,8 @@ import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.messages.json_payload import PayloadParser
-from jsbackup.pipeline.messages.json_types import alike_fields
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_types import alike_fields
 from jsbackup.pipeline.queries.duckdb_payloads import add_parsers, with_payloads
 from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, no_view, note_of_hidden, view_names

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_schema import infer_schema
-from jsbackup.pipeline.messages.json_types import as_ddl, is_infer, parse_schema
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_schema import infer_schema
+from jsbackup.pipeline.payloads.json_types import as_ddl, is_infer, parse_schema
 from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.pipeline.session.repository_ref import opened
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
-from jsbackup.pipeline.messages.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
 from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
 from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit

@@ -29,8 +29,8 @@ from jsbackup.errors import (
 )
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.messages.json_payload import PayloadParser
-from jsbackup.pipeline.messages.json_types import as_ddl
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_types import as_ddl
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.pipeline.messages.json_payload import PayloadParser
-from jsbackup.pipeline.messages.json_schema import ReadSegment, infer_schema
-from jsbackup.pipeline.messages.json_types import alike_fields, is_infer, parse_schema
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_schema import ReadSegment, infer_schema
+from jsbackup.pipeline.payloads.json_types import alike_fields, is_infer, parse_schema
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.table_state import TableState, other_payloads
 from jsbackup.pipeline.tasks.reshape_task import SegmentRun

@@ -23,7 +23,7 @@ from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import split_batch
 from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
 from jsbackup.pipeline.tables.partitions import Partitions

@@ -27,7 +27,7 @@ from jsbackup.formats.gaps import GapDigest
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.memory import give_back, stay_small
 from jsbackup.repository import layout
-from jsbackup.repository.background import Aftermath, Turn
+from jsbackup.repository.background import Aftermath, QueuedTask
 from jsbackup.repository.crypto.sealing import Sealing
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, all_damaged, sha256_of
@@ -60,7 +60,7 @@ class SegmentCutter:
         threads = compressing_threads(objects.compression, segment_bytes, usable_cores())
         self._compressors = Compressors(threads, segment_bytes)
         self._storing = Aftermath(0, "store")
-        self._turns: deque[Turn] = deque(maxlen=threads)  # of the last segments that are stored
+        self._turns: deque[QueuedTask] = deque(maxlen=threads)  # of the last segments that are stored
         self._refs: list[SegmentRef] = []
         self.begun = False
         """Whether there has been a message."""
@@ -157,7 +157,7 @@ class SegmentCutter:
         segment.encoder.write(batch)
         stay_small()
 
-    def _store(self, segment: _OpenSegment, compressed: Turn) -> None:
+    def _store(self, segment: _OpenSegment, compressed: QueuedTask) -> None:
         compressed.wait()
         segment.thread.check()
         content = segment.content
@@ -222,7 +222,7 @@ class _OpenSegment:
     `before` is the turn of the segment that has to be stored before this one may be held completely.
     """
 
-    def __init__(self, compression: Compression, thread: Aftermath, before: Turn | None) -> None:
+    def __init__(self, compression: Compression, thread: Aftermath, before: QueuedTask | None) -> None:
         self.encoder = SegmentEncoder(compression)
         self.thread = thread
         self.content: memoryview | None = None

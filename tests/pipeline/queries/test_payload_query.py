@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 
 import jsbackup
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.jobs.query import run_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.messages.json_types import as_ddl
+from jsbackup.pipeline.payloads.json_types import as_ddl
 from jsbackup.pipeline.queries.duckdb_query import NotUnderstood, run_duckdb_query
 from jsbackup.pipeline.session import embedded_java
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.test_json import DDL
 
@@ -115,7 +115,7 @@ def test_a_view_has_the_schema_that_the_python_face_infers(kept: Kept, spark: Sp
     answer = run_duckdb_query(chosen, f"SELECT count(*) FROM messages, orders, {wide}", most_rows=1, payloads="infer")
     assert answer.payloads.keys() == {"messages", "ORDERS", WIDE}
     assert answer.payloads[WIDE] == "`x y` BIGINT"
-    from jsbackup.pipeline.messages.json_spark import of_spark
+    from jsbackup.pipeline.payloads.json_spark import of_spark
 
     readable = [stream.name for stream in chosen.streams() if stream.name != "VERBATIM"]
     for view, streams in (("ORDERS", ["ORDERS"]), ("messages", readable)):

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 
 import jsbackup
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS
-from jsbackup.pipeline.messages.json_types import as_ddl, parse_schema
+from jsbackup.pipeline.payloads.json_types import as_ddl, parse_schema
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.pipeline.tables import export as export_module
 from jsbackup.pipeline.tables.partitions import PartitionBy
@@ -29,7 +30,6 @@ from jsbackup.pipeline.tasks.tasks import OnSpark
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message, some_messages
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import keep
 from tests.pipeline.tables.growing import backed_up, export, rows, rows_of
 from tests.pipeline.test_json import DDL

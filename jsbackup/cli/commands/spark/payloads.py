@@ -21,7 +21,7 @@ def check_payload_json(schema: str | None) -> None:
     """Raise UsageError if `schema` is given, and neither a schema nor `infer`."""
     if schema is None:
         return
-    from jsbackup.pipeline.messages.json_types import is_infer, parse_schema
+    from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
 
     if not is_infer(schema):
         parse_schema(schema)

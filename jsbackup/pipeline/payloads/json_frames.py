@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.messages.json_schema import infer_schema
-from jsbackup.pipeline.messages.json_spark import parsed_type
-from jsbackup.pipeline.messages.json_types import is_infer, parse_schema
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_schema import infer_schema
+from jsbackup.pipeline.payloads.json_spark import parsed_type
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import opened
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jsbackup.pipeline.messages.json_payload import CORRUPT, PAYLOAD
-from jsbackup.pipeline.messages.json_types import struct_of, unsupported
+from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD
+from jsbackup.pipeline.payloads.json_types import struct_of, unsupported
 
 __all__ = ["has_not_null", "of_spark", "parsed_type", "to_spark"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.messages.json_types import alike_fields, as_ddl, is_infer, parse_schema
+from jsbackup.pipeline.payloads.json_types import alike_fields, as_ddl, is_infer, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ TEXTS = [
 def test_a_text_means_what_it_means_to_spark(spark: SparkSession, text: str) -> None:
     from pyspark.sql.types import DataType, StructType
 
-    from jsbackup.pipeline.messages.json_spark import of_spark, to_spark
+    from jsbackup.pipeline.payloads.json_spark import of_spark, to_spark
 
     found, theirs = parse_schema(text), DataType.fromDDL(text)
     assert isinstance(theirs, StructType)
@@ -70,7 +70,7 @@ def test_a_text_means_what_it_means_to_spark(spark: SparkSession, text: str) -> 
 def test_random_types_are_written_as_spark_reads_them(spark: SparkSession) -> None:
     from pyspark.sql.types import DataType, StructType
 
-    from jsbackup.pipeline.messages.json_spark import of_spark, to_spark
+    from jsbackup.pipeline.payloads.json_spark import of_spark, to_spark
 
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.pipeline.messages.json_types import EXAMPLE, as_ddl
+from jsbackup.pipeline.payloads.json_types import EXAMPLE, as_ddl
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsbackup.pipeline.messages.json_types import type_text, unsupported
+from jsbackup.pipeline.payloads.json_types import type_text, unsupported
 
 __all__ = ["CORRUPT", "PAYLOAD", "PayloadParser"]
 

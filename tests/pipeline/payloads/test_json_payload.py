@@ -16,9 +16,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as T
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.messages import json_payload
-from jsbackup.pipeline.messages.json_payload import PayloadParser
-from jsbackup.pipeline.messages.json_spark import of_spark
+from jsbackup.pipeline.payloads import json_payload
+from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_spark import of_spark
 
 FIELDS: dict[str, T.DataType] = {
     "flag": T.BooleanType(),

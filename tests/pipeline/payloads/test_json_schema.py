@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from jsbackup.pipeline.messages.json_schema import infer_type
-from jsbackup.pipeline.messages.json_spark import to_spark
-from jsbackup.pipeline.messages.json_types import as_ddl, parse_schema
+from jsbackup.pipeline.payloads.json_schema import infer_type
+from jsbackup.pipeline.payloads.json_spark import to_spark
+from jsbackup.pipeline.payloads.json_types import as_ddl, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
