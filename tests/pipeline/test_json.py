@@ -14,7 +14,7 @@ import pytest
 import jsbackup
 from tests.harness.backups import FIRST
 from tests.harness.batches import Message
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
+from tests.pipeline.payloads.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import keep
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pyspark.sql.types import DataType
 import jsbackup
 from jsbackup.pipeline.session.session import attach
 from tests.harness.backups import FIRST
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS
 from tests.pipeline.messages.test_source import _fails
+from tests.pipeline.payloads.test_json_payload import CORRUPT, FITS
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.test_json import DDL, messages, rows
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 
 import jsbackup
 from jsbackup.errors import UsageError
@@ -22,6 +21,7 @@ from jsbackup.pipeline.session import embedded_java
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message
+from tests.pipeline.payloads.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.test_json import DDL
 

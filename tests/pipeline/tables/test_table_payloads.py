@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from tests.pipeline.messages.test_json_payload import CORRUPT, FITS, NAMES
 
 import jsbackup
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
@@ -30,6 +29,7 @@ from jsbackup.pipeline.tasks.tasks import OnSpark
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message, some_messages
+from tests.pipeline.payloads.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import keep
 from tests.pipeline.tables.growing import backed_up, export, rows, rows_of
 from tests.pipeline.test_json import DDL
