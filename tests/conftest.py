@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -59,13 +59,15 @@ gc.disable()
 _LONGEST = ("spark-apart", "spark", "readme")
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+# Before tests are chosen by their marks; and after pytest has put those together that share a parameter.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     for item in items:
         if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nats)
         if item.get_closest_marker("xdist_group") is None and (name := _together(item)):
             item.add_marker(pytest.mark.xdist_group(name))
+    yield
     if config.getoption("loadgroup", default=False):  # set by pytest-xdist in its processes
         _sort_longest_first(items)
 
