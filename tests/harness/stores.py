@@ -1,4 +1,4 @@
-"""A store that goes wrong at a chosen operation."""
+"""A store that goes wrong at a chosen operation, and one that stores nothing before it may."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 
 from jsbackup.errors import StoreError
 from jsbackup.stores.base import ObjectInfo, Store
+from jsbackup.stores.memory import MemoryStore
 
 
 class Killed(BaseException):
@@ -127,3 +128,16 @@ def _half(fault: Fault | None, data: bytes) -> bytes:
 
 class _InjectedError(StoreError):
     pass
+
+
+class HeldUp(MemoryStore):
+    """Its first object is not stored before the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.putting, self.gate = threading.Event(), threading.Event()
+
+    def put(self, key: str, data: Buffer) -> None:
+        self.putting.set()
+        assert self.gate.wait(10)
+        super().put(key, data)

@@ -26,7 +26,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
-from tests.harness.stores import Fault, FaultStore
+from tests.harness.stores import Fault, FaultStore, HeldUp
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 SIZE = 2000  # raw bytes of a segment in these tests
@@ -181,19 +181,6 @@ def test_given_up_while_a_segment_is_stored_it_is_waited_for_and_counted() -> No
     writer.settle()
     there = [info.size for info in store.list()]
     assert there and writer.stored_bytes == sum(there)
-
-
-class HeldUp(MemoryStore):
-    """Its first object is not stored before the gate opens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.putting, self.gate = threading.Event(), threading.Event()
-
-    def put(self, key: str, data: Buffer) -> None:
-        self.putting.set()
-        assert self.gate.wait(10)
-        super().put(key, data)
 
 
 def test_the_next_segment_is_made_while_one_is_stored_and_their_order_stays() -> None:

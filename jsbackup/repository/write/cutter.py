@@ -7,8 +7,8 @@ already stored.
 A taken key does not prove that its object is the same: the key has the digest of the messages, but another version of
 the Parquet library encodes them as other bytes, and the manifest records the bytes. So the end of the object is
 compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
-object is read: it is used if it holds the messages; if it is damaged, ours is stored beside it. It is also read if the
-last `verify` found it damaged.
+object is read: it is used if it holds the messages. If it is damaged, or was found damaged before, ours is stored
+beside it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SegmentCutter:
         threads = compressing_threads(objects.compression, segment_bytes, usable_cores())
         self._compressors = Compressors(threads, segment_bytes)
         self._storing = Aftermath(0, "store")
-        self._turns: deque[QueuedTask] = deque(maxlen=threads)  # of the last segments that are stored
+        self._last_stored: deque[QueuedTask] = deque(maxlen=threads)  # of the last segments that are stored
         self._refs: list[SegmentRef] = []
         self.begun = False
         """Whether there has been a message."""
@@ -138,7 +138,7 @@ class SegmentCutter:
     def _begin_segment(self) -> _OpenSegment:
         thread, count = self._compressors.next(alone=self._objects.room.users <= 1)
         return _OpenSegment(
-            self._objects.compression, thread, self._turns[-count] if len(self._turns) >= count else None
+            self._objects.compression, thread, self._last_stored[-count] if len(self._last_stored) >= count else None
         )
 
     def _end_segment(self) -> None:
@@ -146,7 +146,7 @@ class SegmentCutter:
         if segment is not None:
             self._ended.add(segment)
             compressed = segment.thread.give(segment.finish)
-            self._turns.append(self._storing.give(lambda: self._store(segment, compressed)))
+            self._last_stored.append(self._storing.give(lambda: self._store(segment, compressed)))
             if len(self._sizes) > 1:
                 self._sizes.popleft()
 
@@ -219,7 +219,7 @@ class SegmentCutter:
 class _OpenSegment:
     """The segment being filled, and the `thread` that compresses it.
 
-    `before` is the turn of the segment that has to be stored before this one may be held completely.
+    `before` is the storing of the segment that has to be stored before this one may be held completely.
     """
 
     def __init__(self, compression: Compression, thread: Aftermath, before: QueuedTask | None) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typing_extensions import Buffer
 
 from jsbackup.errors import FormatError, StoreError
 from jsbackup.formats.compression import ZSTD, Compression
@@ -26,7 +25,7 @@ from jsbackup.repository.write.compressors import compressing_threads
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, messages_of, some_messages
-from tests.harness.stores import Fault, FaultStore
+from tests.harness.stores import Fault, FaultStore, HeldUp
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 MANY = some_messages(200, 100)
@@ -148,22 +147,9 @@ def test_what_the_store_refuses_ends_it(at: int) -> None:
         write(FaultStore(MemoryStore(), Fault.FAIL, at=at), MANY, 1000)
 
 
-class Held(MemoryStore):
-    """Stores nothing before the gate opens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.putting, self.gate = threading.Event(), threading.Event()
-
-    def put(self, key: str, data: Buffer) -> None:
-        self.putting.set()
-        assert self.gate.wait(10)
-        super().put(key, data)
-
-
 @pytest.mark.usefixtures("four_threads")
 def test_while_the_store_hangs_as_many_segments_are_held_as_there_are_threads() -> None:
-    store = Held()
+    store = HeldUp()
     writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=1000)
     added = list[int]()
 
@@ -187,7 +173,7 @@ def test_while_the_store_hangs_as_many_segments_are_held_as_there_are_threads() 
 @pytest.mark.usefixtures("four_threads")
 def test_given_up_no_thread_stays() -> None:
     before = set(threading.enumerate())
-    store = Held()
+    store = HeldUp()
     writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=1000)
     for message in MANY[:40]:
         writer.add(batch_of([message]))
