@@ -6,7 +6,7 @@ Tests that start another one (a cluster, a program) are the group "spark-apart",
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 QUICK = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at groups, also where this folder was named
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Before pytest-xdist looks at groups, also where this folder was named; and before those are grouped that share fixtures
+# of their module, who would start a Spark of their own.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Whoever takes Spark is marked so, and all of them run in one process."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))
+    yield
 
 
 @pytest.fixture(scope="session")
