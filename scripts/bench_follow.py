@@ -2,6 +2,7 @@
 
     a server with so many streams ── backup ──▶ follow, for some time; messages come into a few of them
         behind      of each backup, what it says in its log: how long the oldest new message had waited for it at most
+        waited      of each message, from the server's time of it to the first manifest that has it
         written     of each backup: its manifest, and pages
         processor   of `follow`, for each backup
         memory      of `follow` as the operating system accounts for it, in each tenth of the time
@@ -23,6 +24,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jsbackup
+from jsbackup.repository import layout
 from scripts.bench_load import Text, fill, request_each
 from scripts.bench_tables import markdown
 from tests.harness.commands import command_line, environment
@@ -51,6 +54,31 @@ def resident_bytes(pid: int) -> int:
 def processor_seconds(pid: int) -> float:
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waits(repository: Path, changing: Sequence[str], backups: Sequence[str]) -> list[float]:
+    """How many seconds each message of the streams waited until one of the backups, oldest first, had it."""
+    opened = jsbackup.open(repository)
+    newest = opened[backups[-1]]
+    times = {name: _times_ns(newest[name]) for name in changing}
+    reached = {name: opened[backups[0]][name].last_seq for name in changing}
+    found = []
+    for backup in backups[1:]:
+        committed_ns = (repository / layout.manifest_key(backup)).stat().st_ctime_ns
+        made = opened[backup]
+        for name in changing:
+            last = made[name].last_seq
+            found += [(committed_ns - times[name][number]) / 1e9 for number in range(reached[name] + 1, last + 1)]
+            reached[name] = last
+    return found
+
+
+def _times_ns(stream: jsbackup.Stream) -> dict[int, int]:
+    """The times of its messages by their sequences."""
+    found: dict[int, int] = {}
+    for batch in stream.messages():
+        found |= zip(batch["sequence"].to_pylist(), batch["timestamp_ns"].to_pylist(), strict=True)
+    return found
 
 
 def follow(server: NatsServer, folder: Path, changing: Sequence[str], text: Text, seconds: float) -> dict[str, object]:
@@ -82,16 +110,26 @@ def follow(server: NatsServer, folder: Path, changing: Sequence[str], text: Text
     if process.returncode or len(backups) < 3:
         raise SystemExit(f"follow ended with {process.returncode}, {len(backups)} backups:\n{log.read_text()[-2000:]}")
     behind = sorted(float(one["behind_seconds"]) for one in backups[2:])
+    waited = sorted(waits(repository, changing, [one["backup"] for one in backups[1:]]))
     manifests = sorted((repository / "backups").iterdir())[-len(behind) :]
     return {
         "backups": len(backups),
         "partial": sum(one["result"] != "complete" for one in backups),
-        "behind, median": statistics.median(behind),
-        "behind, 99 of 100": behind[min(len(behind) * 99 // 100, len(behind) - 1)],
-        "behind, most": behind[-1],
+        **_distribution("behind", behind),
+        "messages": len(waited),
+        **_distribution("waited", waited),
         "manifest, KiB": round(statistics.median(path.stat().st_size for path in manifests) / 1024, 1),
         "processor seconds a backup": round(busy / len(backups), 2),
         "MiB in each tenth": [round(size / 2**20) for size in tenths],
+    }
+
+
+def _distribution(what: str, seconds: Sequence[float]) -> dict[str, float]:
+    """Its figures; `seconds` are sorted."""
+    return {
+        f"{what}, median": round(statistics.median(seconds), 3),
+        f"{what}, 99 of 100": round(seconds[min(len(seconds) * 99 // 100, len(seconds) - 1)], 3),
+        f"{what}, most": round(seconds[-1], 3),
     }
 
 

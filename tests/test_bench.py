@@ -170,6 +170,15 @@ def test_following_is_measured_by_how_far_it_is_behind() -> None:
     found = json.loads(done.stdout)
     assert found["backups"] > 2 and found["partial"] == 0
     assert 0 < found["behind, median"] <= found["behind, 99 of 100"] <= found["behind, most"]
+    # What `follow` says is an upper bound of what messages waited.
+    assert found["messages"] > 9
+    assert (
+        0
+        < found["waited, median"]
+        <= found["waited, 99 of 100"]
+        <= found["waited, most"]
+        <= found["behind, most"] + 0.1
+    )
     assert 0 < found["manifest, KiB"] < 64
     assert found["processor seconds a backup"] > 0 and len(found["MiB in each tenth"]) == 10
 
