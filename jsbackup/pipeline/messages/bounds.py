@@ -26,7 +26,8 @@ from pyspark.sql.datasource import (
 )
 
 from jsbackup.formats.segment import GroupBounds
-from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.pages.segment_list import Part
+from jsbackup.repository.refs import PageRef
 
 __all__ = ["ALL", "Bounds", "bounds_of"]
 
@@ -65,10 +66,12 @@ class Bounds:
     def wants_stream(self, name: str) -> bool:
         return self.streams is None or name in self.streams
 
-    def wants_segment(self, ref: SegmentRef) -> bool:
-        return _meet(self.sequence, (ref.first_seq, ref.last_seq)) and _meet(
-            self.timestamp_ns, (ref.min_ns, ref.max_ns)
+    def wants_part(self, part: Part) -> bool | None:
+        """Return what `parts_where` gets, to yield segments: pages with other sequences and times are not read."""
+        wanted = _meet(self.sequence, (part.first_seq, part.last_seq)) and _meet(
+            self.timestamp_ns, (part.min_ns, part.max_ns)
         )
+        return None if wanted and isinstance(part, PageRef) else wanted
 
     def wants_group(self, group: GroupBounds) -> bool:
         if group.sequence is not None and not _meet(self.sequence, group.sequence):

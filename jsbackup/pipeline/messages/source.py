@@ -49,6 +49,7 @@ from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.manifest import Manifest, SegmentRef
+from jsbackup.repository.pages.segment_list import parts_where
 from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
@@ -156,8 +157,8 @@ class _Reader(DataSourceReader):
                 (stream.name, ref)
                 for stream in streams
                 if bounds.wants_stream(stream.name)
-                for ref in stream.segments
-                if bounds.wants_segment(ref)
+                for ref in parts_where(stream.segments, bounds.wants_part)
+                if isinstance(ref, SegmentRef)
             ]
             # Spark does not say here how many cores it has; this is right where it is embedded.
             slices = pack_tasks([ref.bytes for _, ref in found], options.cores or os.cpu_count() or 0)

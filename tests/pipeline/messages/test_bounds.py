@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,9 +36,13 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.refs import AnyRef
+from jsbackup.repository.pages.segment_list import SegmentList, parts_where
+from jsbackup.repository.refs import AnyRef, PageRef
+from jsbackup.stores.memory import MemoryStore
 from tests.harness import backups
+from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.harness.small_pages import make_pages_small
 from tests.pipeline.places import Kept, keep
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -126,7 +130,7 @@ def test_no_segment_and_no_row_group_with_a_wanted_message_is_skipped(
     subjects = sorted(str(message.subject).encode() for message in messages)
     group = GroupBounds((first, last), (times[0], times[-1]), (subjects[0], subjects[-1]))
     ref = SegmentRef("", first, last, 1, 1, times[0], times[-1], 1, "", "", StreamDigest())
-    assert not left or (bounds.wants_segment(ref) and bounds.wants_group(group))
+    assert not left or (bounds.wants_part(ref) and bounds.wants_group(group))
     assert not left or bounds.wants_group(GroupBounds(None, None, None))
     # Of one message statistics say all, so that they decide alone; but subjects are not looked at for their order.
     ordered = GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
@@ -205,3 +209,29 @@ def test_no_damage_of_a_footer_ends_the_process(tmp_path: Path) -> None:
 def test_binary_subjects_are_compared_as_bytes() -> None:
     batch = as_text_subjects(batch_of([Message(1, subject=b"\xff"), Message(2, subject=b"ok")]))
     assert bounds_of([EqualTo(("subject",), "ok")]).keep(batch).column("sequence").to_pylist() == [2]
+
+
+def test_pages_without_wanted_messages_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pages_small(monkeypatch)
+    repository = make_repository(MemoryStore())
+    given_refs = store_backup(repository, FIRST, count=1000).streams[0].segments
+    stored = repository.manifest(FIRST).streams[0].segments
+    assert isinstance(stored, SegmentList)
+    read: list[PageRef] = []
+
+    def noting(page: PageRef) -> Sequence[PageRef | SegmentRef]:
+        read.append(page)
+        return stored.read(page)
+
+    segments = SegmentList(stored.parts, noting)
+    pages = len(list(stored.pages()))
+    for ref in given_refs:
+        for filters in ([EqualTo(("sequence",), ref.first_seq)], [EqualTo(("timestamp_ns",), ref.max_ns)]):
+            read.clear()
+            found = list(parts_where(segments, bounds_of(filters).wants_part))
+            assert ref in found and all(isinstance(one, SegmentRef) for one in found)
+            assert len(found) < len(given_refs) / 4 and len(read) < pages / 3
+    read.clear()
+    assert list(parts_where(segments, ALL.wants_part)) == list(given_refs) and len(read) == pages
+    read.clear()
+    assert list(parts_where(segments, bounds_of([LessThan(("sequence",), 0)]).wants_part)) == [] == read
