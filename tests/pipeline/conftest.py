@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 QUICK = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
 
 
-# Before pytest-xdist looks at groups, also where this folder was named; and before those are grouped that share fixtures
-# of their module, who would start a Spark of their own.
+# Before pytest-xdist looks at groups, also where this folder was named; and before tests are grouped that share what is
+# made for their module: each group would start a Spark of its own.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Whoever takes Spark is marked so, and all of them run in one process."""
