@@ -278,7 +278,7 @@ class StreamBackup:
         return self._warning(LOST_SINCE)
 
     def _warning(self, beginning: str) -> str:
-        return next((warning for warning in self.warnings if warning.startswith(beginning)), "")
+        return next((one for one in self.warnings if one.startswith(beginning)), "") if self.warnings else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,6 +229,8 @@ def finish_backup(
 def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
     """Warn about streams that an interrupted restore was to replace: their copies may have more messages."""
     copies = {replaced_by(one.stream.name, one.stream.config): one.stream.name for one in results}
+    if copies.keys() <= {None}:
+        return [*results]
 
     def warned(result: StoredStream) -> StoredStream:
         stream = result.stream

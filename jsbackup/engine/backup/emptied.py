@@ -126,6 +126,8 @@ def with_last_backups(
     `earlier` as in `warn_emptied`. Raises StoreError.
     """
     lossy = {one.stream.name: one.stream.lost_since for one in results if one.stream.lost_since}
+    if not lossy:
+        return [*results]
     held = _last_held(repository, {name: earlier[name] for name in lossy if name in earlier})
 
     def named(result: StoredStream) -> StoredStream:

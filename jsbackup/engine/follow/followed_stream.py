@@ -117,11 +117,13 @@ class Followed:
 
     def has_changed(self, look: Look) -> bool:
         """Return whether the last backup lacks anything of it."""
-        if self.entry is None or not self._proved or self._has_lost_tail(look) or not self._is_as_stored(look.info):
-            return True
-        if self.entry.config != stored_config(look.info.config):
-            return True
         entry = self.entry
+        if entry is None or not self._proved or self._has_lost_tail(look):
+            return True
+        if look.info is not self._described and not (
+            self._is_as_stored(look.info) and entry.config == stored_config(look.info.config)
+        ):
+            return True
         return (
             look.consumers is not None
             and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers

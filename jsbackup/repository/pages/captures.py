@@ -91,10 +91,10 @@ def _kind(stream: StreamBackup) -> tuple[str, str, str] | None:
     """Return what streams have in common whose capture is stored once; None for one of which messages were read."""
     read = stream.read
     if read is None:
-        return stream.archive_format.value, "", ""
+        return stream.archive_format, "", ""
     if read.how is not ReadAs.INCREMENT or read.extra:
         return None
-    return stream.archive_format.value, read.how.value, read.why
+    return stream.archive_format, read.how, read.why
 
 
 def _window(streams: Sequence[StreamBackup]) -> _Capture:

@@ -443,9 +443,11 @@ def _is_same(one: StreamBackup, other: StreamBackup) -> bool:
 
     A server never writes a number where it wrote a truth value, which would be equal here.
     """
+    if _kept_of(one) != _kept_of(other) or _held(one.captured) != _held(other.captured):
+        return False
     parts, others = parts_of(one.segments), parts_of(other.segments)
-    return _kept_of(one) == _kept_of(other) and list(parts) == list(others) and _held(one) == _held(other)
+    return parts is others or list(parts) == list(others)
 
 
 _kept_of = attrgetter(*(field.name for field in fields(StreamBackup) if field.name not in _NOT_KEPT))
-_held = attrgetter(*(f"captured.{field.name}" for field in fields(Captured) if field.name not in ("begun", "ended")))
+_held = attrgetter(*(field.name for field in fields(Captured) if field.name not in ("begun", "ended")))
