@@ -172,7 +172,7 @@ class Bench:
     # Cases.
 
     def backup(self) -> Iterator[Row]:
-        for kind, size in (("256 B", 256), ("4 KiB", 4096), ("256 KiB", 256 << 10)):
+        for kind, size in (("256 B", 256), ("1 KiB", 1024), ("4 KiB", 4096), ("256 KiB", 256 << 10)):
             with NatsServer(BUNDLED) as server:
                 self.fill_stream(server.url, "S", size, self.sizes.stream_bytes)
                 against_cli = Row(f"backup, messages of {kind}", "nats backup stream", 1.0 if size < 100_000 else None)
