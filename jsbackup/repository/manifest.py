@@ -361,9 +361,10 @@ class Manifest:
     `previous_sha256` is the SHA-256 of its stored manifest where manifests are signed (`manifest_chain.py`), else None.
 
     `selection` is None for an import, which takes everything. `ended` is RFC 3339, `stored_bytes` the bytes that it
-    added to the repository; None if not recorded. `stream_pages` are the pages that list the streams, if a stored
-    manifest has any; `unlisted` are the streams of those that could not be read, if it was read without them. `unread`
-    are those that were not asked for, if it was read only for some streams: such a manifest is not written.
+    added to the repository in segments and pieces of snapshots; None if not recorded. `stream_pages` are the pages that
+    list the streams, if a stored manifest has any; `unlisted` are the streams of those that could not be read, if it
+    was read without them. `unread` are those that were not asked for, if it was read only for some streams: such a
+    manifest is not written.
     """
 
     id: str

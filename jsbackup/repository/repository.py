@@ -281,7 +281,11 @@ class Repository:
     def renewed(self) -> Repository:
         """Return the same repository, which keeps nothing of what was read before. Raises as `check_there`."""
         self.check_there()
-        return Repository(self.store, self.descriptor, self._access)
+        return self.over(self.store)
+
+    def over(self, store: Store) -> Repository:
+        """Return the same repository in a store that has its objects, such as an overlay."""
+        return Repository(store, self.descriptor, self._access)
 
     def has_backup(self, backup: str) -> bool:
         """Return whether the manifest of this id exists now. Raises StoreError."""

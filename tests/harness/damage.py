@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
@@ -12,17 +13,19 @@ from jsbackup.repository.manifest import (
     ConsumerBackup,
     Manifest,
     Result,
+    SegmentRef,
     Source,
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.read.archiving import archive_stream, state_to_restore
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, store_consumer
 from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.stores.base import Store
-from tests.harness.backups import CREATED, INCARNATION
+from tests.harness.backups import CREATED, FIRST, INCARNATION, make_manifest
 from tests.harness.batches import Message, batch_of, some_messages
 
 
@@ -54,6 +57,19 @@ def swap(store: Store, one: str, other: str) -> None:
     first, second = store.get(one), store.get(other)
     put_instead(store, one, second)
     put_instead(store, other, first)
+
+
+def store_undecodable(repository: Repository, backup: str = FIRST) -> tuple[Manifest, SegmentRef]:
+    """A backup, and a segment of it whose object is the one that was stored, but has other messages."""
+    manifest = make_manifest(repository, backup)
+    stream, *others = manifest.streams
+    ref, other, *rest = stream.segments
+    data = repository.store.get(other.key)
+    put_instead(repository.store, ref.key, data)
+    ref = replace(ref, size=len(data), sha256=sha256_of(data))
+    manifest = replace(manifest, streams=(replace(stream, segments=(ref, other, *rest)), *others))
+    repository.commit(manifest)
+    return manifest, ref
 
 
 # --- a backup that a server takes ---

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
+from jsbackup.stores.overlay import OverlayStore
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.s3 import S3Store
 from tests.harness.s3server import BUCKET, S3Server
@@ -29,6 +31,10 @@ def _retrying(folder: Path, request: pytest.FixtureRequest) -> Store:
     return RetryingStore(LocalStore(folder / "store"), sleep=lambda seconds: None)
 
 
+def _overlay(folder: Path, request: pytest.FixtureRequest) -> Store:
+    return OverlayStore(LocalStore(folder / "store"), time.time)
+
+
 def _s3(folder: Path, request: pytest.FixtureRequest) -> Store:
     server: S3Server = request.getfixturevalue("s3_server")
     return S3Store(BUCKET, f"contract/{next(_NUMBERS)}", settings_of(server.url))
@@ -38,6 +44,7 @@ FACTORIES: dict[str, Callable[[Path, pytest.FixtureRequest], Store]] = {
     "memory": _memory,
     "local": _local,
     "retrying": _retrying,
+    "overlay": _overlay,
     "s3": _s3,
 }
 

@@ -163,9 +163,12 @@ def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
     (scene.repo / others[-1]).write_bytes(b"{}")
     assert scene.verify().code == 14
     asked = jsbackup("repair", "--from", other, "-r", scene.repo, "--dry-run")
-    assert asked.code == 0 and below not in [one["key"] for one in asked.document["objects"]]
+    assert asked.code == 0 and not any((scene.repo / key).exists() for key in lost)
     done = jsbackup("repair", "--from", other, "-r", scene.repo)
     assert (done.code, done.document["mended"]) == (0, 3), done.document
+    assert asked.document == {**done.document, "dry_run": True}
+    again = jsbackup("repair", "--from", other, "-r", scene.repo)
+    assert (again.code, again.document["objects"], again.document["sound"]) == (0, [], 0)
     for key in (*lost, others[-1]):
         assert (scene.repo / key).read_bytes() == (other / key).read_bytes()
     assert scene.verify("--level", "data").code == 0

@@ -177,6 +177,11 @@ def test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server(
     assert typed("repair", "--from", second, "-r", repo).code == 0
     again = typed(*back_up)
     assert again.code == 0 and again.document["streams"][0]["stored_bytes_added"] == 0
+    # Whichever verify has found it.
+    flip(first)
+    assert typed("verify", "--level", "data", "-r", repo).code == 14
+    assert typed("repair", "--from", second, "-r", repo).code == 0
+    assert "damaged-objects" not in typed("status", "-r", repo).out
 
 
 def test_repair_names_what_stays_lost(server: NatsServer, typed: Type, tmp_path: Path) -> None:
@@ -195,6 +200,12 @@ def test_repair_names_what_stays_lost(server: NatsServer, typed: Type, tmp_path:
     assert "has no copy of this object" in one["reason"]
     assert typed("repair", "--from", repo, "-r", repo).code == 2
     assert typed("repair", "--from", tmp_path / "none", "-r", repo).code == 10
+    ask(server.url, "STREAM.MSG.DELETE.S", {"seq": 16})
+    both = typed("repair", "--check", "--from", empty, "-s", server.url, "-r", repo, "--json")
+    (one,) = both.document["objects"]
+    assert both.code == 3 and one["reason"].endswith(
+        "has no copy of this object; the server no longer has all of these messages"
+    )
     # A stream of that name that is another one has no messages of ours, nor has one that has lost some.
     ask(server.url, "STREAM.MSG.DELETE.S", {"seq": 17})
     for why in ("no longer has all of these messages", "is a different stream"):

@@ -37,7 +37,7 @@ def tell_repair(output: Output, report: RepairReport) -> int:
 def _object_json(one: Broken, outcome: RepairOutcome | JsBackupError) -> JsonObject:
     return {
         "key": one.ref.key,
-        "stream": one.stream.name,
+        "stream": one.first,
         "messages": one.messages,
         "problem": one.problem,
         "backups": list(one.backups),
@@ -65,18 +65,21 @@ def _print(output: Output, report: RepairReport) -> None:
         )
         output.line(f"{report.sound:,} {which}" + ("" if report.dry_run or report.not_recorded else "; recorded"))
     if not (report.objects or report.manifests or report.beyond):
-        output.line(f"nothing {'else ' if report.sound else ''}is known to be missing or damaged")
+        where = "" if report.whole else " in these backups"
+        output.line(f"nothing {'else ' if report.sound else ''}is known to be missing or damaged{where}")
         return
     for manifest, error in report.manifests:
         could = "could be put back" if report.dry_run else "put back"
         output.line(f"{manifest.problem}: {could if error is None else 'lost: ' + error.message}")
     for one, outcome in report.objects:
         said = f"lost: {outcome.message}" if isinstance(outcome, JsBackupError) else _said(outcome, report)
-        output.line(f"{one.stream.name}: {one.problem} ({format_count(one.messages, 'message')}): {said}")
+        holds = f" ({format_count(one.messages, 'message')})" if one.messages else ""
+        output.line(f"{one.first}: {one.problem}{holds}: {said}")
     for _, problem in report.beyond:
         output.line(f"{problem}: lost")
     would = "would be repaired" if report.dry_run else "repaired"
-    output.line(f"{format_count(report.mended, 'object')} {would}, {report.lost + len(report.beyond)} lost")
+    beside = f", {report.beside:,} stored under another name" if report.beside else ""
+    output.line(f"{format_count(report.mended, 'object')} {would}{beside}, {report.lost_keys:,} lost")
 
 
 def _said(outcome: RepairOutcome, report: RepairReport) -> str:

@@ -41,12 +41,11 @@ async def repair_from_server(
         for one in broken:
             try:
                 data = await _read_object(js, source, repository, one, progress=progress)
+                put = None if dry_run else await in_thread(put_in_place, repository.store, one.ref, data)
             except (IntegrityError, UnsupportedError, ApiError) as error:
                 outcomes.append(error)
-                continue
-            outcomes.append(
-                RepairOutcome.MENDED if dry_run else await in_thread(put_in_place, repository.store, one.ref, data)
-            )
+            else:
+                outcomes.append(put or RepairOutcome.MENDED)
     return outcomes
 
 
@@ -55,7 +54,7 @@ async def _read_object(
 ) -> bytes:
     """Return an object's bytes, made from the server's messages. Raises IntegrityError if they are not the same."""
     ref, stream = broken.ref, broken.stream
-    if not isinstance(ref, SegmentRef):
+    if not isinstance(ref, SegmentRef) or stream is None:
         raise IntegrityError("no server can supply it")
     if repository.objects.sealing.suffix:
         raise IntegrityError("encryption never gives the same bytes twice; the next backup stores these messages again")

@@ -1,7 +1,8 @@
 """What was verified when: records that let partial runs cover everything in time.
 
 A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for damaged objects. A row lists objects
-(ids of `refs.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
+(ids of `refs.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level. For
+damaged ones that is the least deep level that finds it.
 Only the newest result of an object counts. 200,000 objects take 3.2 MB at one level.
 
     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64, "folder": of damaged ones}
@@ -284,9 +285,12 @@ def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
     if verifier.level is not Level.MANIFEST:
         findings.add_sound(verifier.level, verifier.sound, now_seconds)
         findings.forget_damage(verifier.level, verifier.sound)
-        # Missing objects need no record: every run notices them.
-        there = {n: at for n, at in verifier.damaged.items() if verifier.stock[n].modified_seconds is not None}
-        findings.add_damaged(verifier.level, there, now_seconds)
+        # At the level that finds it, so that a later run at that level can find it repaired.
+        for level in _LEVELS:
+            damaged = verifier.damaged_at(level)
+            # Missing objects need no record: every run notices them.
+            there = {n: at for n, at in damaged.items() if verifier.stock[n].modified_seconds is not None}
+            findings.add_damaged(level, there, now_seconds)
 
 
 def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:

@@ -101,11 +101,12 @@ class Stocked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectFlaw:
-    """What is wrong with an object, in all backups that name it."""
+    """What is wrong with an object, in all backups that name it. `level` is the least deep one that finds it."""
 
     kind: ProblemKind
     text: str
     cause: JsBackupError | None = None
+    level: Level = Level.OBJECTS
 
 
 class Checker(Protocol):
@@ -153,6 +154,10 @@ class Verifier:
     @property
     def damaged(self) -> Mapping[bytes, str]:
         return self._damaged
+
+    def damaged_at(self, level: Level) -> Mapping[bytes, str]:
+        """Return those of `damaged` that a run at this level finds, and none at a less deep one."""
+        return {name: folder for name, folder in self._damaged.items() if self._flaws[name].level is level}
 
     def limit_to(self, chosen: Collection[bytes]) -> None:
         """Read only these objects. Missing objects and wrong sizes are still found in all of them."""
@@ -360,7 +365,9 @@ def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | No
         else:
             decode_pending(objects.fetch(ref))
     except (IntegrityError, StoreError, UnsupportedError) as error:
-        return flaw_of(error)
+        deep = level is Level.DATA and not isinstance(error, StoreError)
+        as_stored = deep and check_object(objects, ref, Level.OBJECTS) is None
+        return replace(flaw_of(error), level=Level.DATA if as_stored else Level.OBJECTS)
     return None
 
 

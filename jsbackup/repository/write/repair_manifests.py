@@ -25,7 +25,6 @@ from jsbackup.errors import (
     ObjectLocked,
     ObjectNotFound,
     UnsupportedError,
-    UsageError,
 )
 from jsbackup.repository import layout
 from jsbackup.repository.checks.manifest_chain import Gap
@@ -34,7 +33,6 @@ from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.repair import fetch_from, put_in_place
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
@@ -84,16 +82,14 @@ class ManifestRepair:
             if entry.previous is not None and entry.previous_sha256 is not None:
                 self._named.setdefault(entry.previous, {})[entry.previous_sha256] = f"backup {entry.id}"
 
-    def mend(self, broken: BrokenManifest, *, dry_run: bool) -> None:
-        """Put the right bytes of a manifest back; only check them if it is a `dry_run`.
+    def mend(self, broken: BrokenManifest) -> None:
+        """Put the right bytes of a manifest back.
 
         Raises:
             IntegrityError: the other repository does not have them, or nothing proves that these are the right ones.
             KeyUnavailable: no key that opens them was given, and nothing else proves them.
             StoreError: a store does not answer, or does not allow it.
         """
-        if self._mend_pages(broken.backup, dry_run=dry_run) or self._is_whole(broken.backup):
-            return
         key = layout.manifest_key(broken.backup)
         try:
             data = self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
@@ -103,36 +99,7 @@ class ManifestRepair:
         if data == damaged:
             raise IntegrityError(f"{self._other.location} has the same bytes")
         self._prove(broken.backup, data, damaged)
-        if not dry_run:
-            self._put(broken.key, data)
-            self._mend_pages(broken.backup, dry_run=False)
-
-    def _mend_pages(self, backup: str, *, dry_run: bool) -> bool:
-        """Put pages of streams back that a sound manifest names. Returns whether any was missing or damaged."""
-        try:
-            manifest = self._repository.manifest(backup, streams=False)
-        except (IntegrityError, UnsupportedError, UsageError):
-            return False
-        broken = [page for page in manifest.stream_pages if not self._repository.stream_pages.is_sound(page)]
-        lost = []
-        for page in broken:
-            data = fetch_from(self._other, page)
-            if data is None:
-                lost.append(page.key)
-            elif not dry_run:
-                put_in_place(self._repository.store, page, data)
-        if lost:
-            more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-            raise IntegrityError(f"{self._other.location} has no object {lost[0]} of these bytes{more}")
-        return bool(broken)
-
-    def _is_whole(self, backup: str) -> bool:
-        """Return whether nothing of the manifest is broken any more: another backup has the same pages."""
-        try:
-            self._repository.manifest(backup)
-        except (IntegrityError, UnsupportedError, UsageError):
-            return False
-        return True
+        self._put(broken.key, data)
 
     def _damaged(self, key: str) -> bytes:
         try:

@@ -1,28 +1,41 @@
-"""A repair from beginning to end: manifests first, then objects from another repository, then from a server.
+"""A repair from beginning to end: manifests first, then pages, then what they list.
 
-Only when a manifest is back is it known which objects it needs, and so with a page that lists others. A server is asked
-for what the other repository lacks. What was repaired is read again and recorded, so that the next backup can build on
-it.
+Only when a manifest or a page is back is it known which objects it needs. So each is put back before what it lists is
+looked for: an object is then repaired, and counted, once for all backups that name it. A server is asked for what the
+other repository lacks. What was repaired is read again and recorded, so that the next backup can build on it.
+
+A dry run does the same in an overlay, which keeps manifests and pages in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, NatsError, StoreError
 from jsbackup.progress import Progress
+from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
-from jsbackup.repository.refs import PageRef, id_of
+from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.repair import Broken, Found, RepairOutcome, fetch_from, find_broken, put_in_place
+from jsbackup.repository.write.repair import (
+    Broken,
+    Found,
+    ObjectName,
+    RepairOutcome,
+    fetch_from,
+    find_broken,
+    put_in_place,
+    read_sound_part,
+)
 from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
 from jsbackup.stores.base import Store
+from jsbackup.stores.overlay import OverlayStore
 from jsbackup.tool import TOOL
 
 __all__ = ["AskServer", "RepairReport", "RepairRun"]
@@ -34,7 +47,8 @@ AskServer = Callable[[Sequence[Broken]], Sequence[RepairOutcome | JsBackupError]
 @dataclass(frozen=True, slots=True)
 class RepairReport:
     """What became of what was broken: objects, manifests (with None for those that were repaired), and what is beyond
-    repair (key and problem). `sound` counts objects that were recorded as damaged and are not.
+    repair (key and problem). Each object and manifest is there once, however many backups need it. `sound` counts
+    objects that were recorded as damaged and are not. `whole`: all backups were looked at.
     """
 
     objects: tuple[tuple[Broken, RepairOutcome | JsBackupError], ...]
@@ -43,6 +57,7 @@ class RepairReport:
     dry_run: bool = False
     not_recorded: JsBackupError | None = None  # why the repair could not be recorded
     sound: int = 0
+    whole: bool = True
 
     @property
     def mended(self) -> int:
@@ -61,6 +76,11 @@ class RepairReport:
         return len(self.objects) + len(self.manifests) - self.mended - self.beside
 
     @property
+    def lost_keys(self) -> int:
+        """The same with what is beyond repair: one object may have several such problems."""
+        return self.lost + len({key for key, _ in self.beyond})
+
+    @property
     def incomplete(self) -> bool:
         return bool(self.lost or self.beside or self.beyond)
 
@@ -70,7 +90,8 @@ class RepairRun:
     """One run over the `chosen` backups. `whole`: these are all, so that missing manifests count too.
 
     Bytes come from the repository in `other`, and from a server by `ask_server`. With `check` all objects are read
-    first. `dry_run` changes nothing. `clock` returns Unix time, `random` that many random bytes.
+    first. `dry_run` changes nothing; then `ask_server` must not either. `clock` returns Unix time, `random` that many
+    random bytes.
     """
 
     repository: Repository
@@ -84,6 +105,7 @@ class RepairRun:
     check: bool = False
     dry_run: bool = False
     _manifests: list[tuple[BrokenManifest, JsBackupError | None]] = field(default_factory=list, init=False)
+    _outcomes: dict[ObjectName, RepairOutcome | JsBackupError] = field(default_factory=dict, init=False)
 
     def carry_out(self) -> RepairReport:
         """Repair what can be repaired.
@@ -93,37 +115,50 @@ class RepairRun:
             StoreError: one of the stores does not answer.
             KeyUnavailable: manifests are encrypted, and no key that opens them was given.
         """
-        found = self._find(self.chosen)
+        if self.dry_run:
+            overlay = OverlayStore(self.repository.store, self.clock)
+            return replace(self, repository=self.repository.over(overlay))._carry_out()
+        return self._carry_out()
+
+    def _carry_out(self) -> RepairReport:
         gaps = find_missing(self.repository.documents) if self.whole else []
+        found = self._find(self.chosen)
         if self.other is None:
-            removed = [(gap.key, f"{gap.backup}: {gap.problem}") for gap in gaps]
+            documents = self.repository.documents
+            removed = [(documents.stored_key(gap.key), f"{gap.backup}: {gap.problem}") for gap in gaps]
             found = replace(found, beyond=(*found.beyond, *removed))
         else:
             found = self._mend_manifests(found, gaps, self.other)
-        outcomes = self._mend(found.objects)
-        below = self._below(found.objects, outcomes, known=found)
-        while below.objects or below.beyond:
-            found = _with(found, below)
-            more = self._mend(below.objects)
-            outcomes += more
-            below = self._below(below.objects, more, known=found)
-        not_recorded = None if self.dry_run else self._remember(found, outcomes)
+        found = self._mend_pages(found, {one.backup for one, error in self._manifests if error is None})
+        self._mend([one for one in found.objects if one.name not in self._outcomes])
+        not_recorded = None if self.dry_run else self._remember(found)
         return RepairReport(
-            tuple(zip(found.objects, outcomes, strict=True)),
+            tuple((one, self._outcomes[one.name]) for one in found.objects),
             tuple(self._manifests),
             found.beyond,
             self.dry_run,
             not_recorded,
             len(found.sound),
+            self.whole,
         )
 
-    def _find(self, backups: Sequence[str], *, unseen: bool = False) -> Found:
-        """Find what is broken of these backups; with `unseen` also what no `verify` could see."""
-        sound = None
-        if unseen:
-            findings = read_findings(self.repository.documents, math.ceil(self.clock()))
-            sound = frozenset(chain.from_iterable(findings.sound.values()))
-        return find_broken(self.repository, backups, self.progress, check=self.check, sound=sound)
+    def _find(self, backups: Iterable[str], *, unseen: bool = False, also: Collection[bytes] = ()) -> Found:
+        """Find what is broken of these backups; with `unseen` also what no `verify` could see, and what is damaged of
+        `also` (ids).
+        """
+        ids = sorted(backups)
+        if not ids:
+            return Found((), ())
+        findings = read_findings(self.repository.documents, math.ceil(self.clock()))
+        return find_broken(
+            self.repository,
+            ids,
+            self.progress,
+            check=self.check,
+            also=also,
+            sound=frozenset(chain.from_iterable(findings.sound.values())) if unseen else None,
+            undecodable=findings.damaged[Level.DATA].keys(),
+        )
 
     def _mend_manifests(self, found: Found, gaps: Sequence[Gap], other: Store) -> Found:
         """Repair manifests; return what else is broken."""
@@ -133,91 +168,104 @@ class RepairRun:
             work = ManifestRepair(self.repository, other)
             for one in broken:
                 try:
-                    work.mend(one, dry_run=self.dry_run)
+                    work.mend(one)
                     self._manifests.append((one, None))
                 except (IntegrityError, KeyUnavailable) as error:
                     self._manifests.append((one, error))
             keys |= {one.key for one in broken}
             # A manifest that is back may show that the one before it is missing, too.
-            more = find_missing(self.repository.documents) if self.whole and not self.dry_run else []
+            more = find_missing(self.repository.documents) if self.whole else []
             broken = [one for one in broken_manifests(self.repository, (), more) if one.key not in keys]
-        if self._manifests and not self.dry_run:
-            # Also those of which only a part came back.
-            found = _with(found, _without(self._find([one.backup for one, _ in self._manifests], unseen=True), found))
-        return replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
+        found = replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
+        return found.plus(self._find(one.backup for one, error in self._manifests if error is None))
 
-    def _below(
-        self, mended: Sequence[Broken], outcomes: Sequence[RepairOutcome | JsBackupError], *, known: Found
-    ) -> Found:
-        """Find what is broken of that which the pages list that are there again, beside what is `known`."""
-        backups = {
-            backup
-            for one, outcome in zip(mended, outcomes, strict=True)
-            if isinstance(one.ref, PageRef) and outcome is RepairOutcome.MENDED
-            for backup in one.backups
-        }
-        if self.dry_run or not backups:
-            return Found((), ())
-        return _without(self._find(sorted(backups), unseen=True), known)
+    def _mend_pages(self, found: Found, backups: set[str]) -> Found:
+        """Repair pages, each before those that it lists; return what is broken with what only they list, or the
+        manifests of `backups`.
+        """
+        shown = set(backups)
+        while pages := [one for one in found.objects if any(one.rank) and one.name not in self._outcomes]:
+            highest = max(one.rank for one in pages)
+            back = set[str]()
+            for one in pages:
+                if one.rank == highest:
+                    outcome = self._outcomes[one.name] = self._from_other(one)
+                    back |= set(one.backups) if outcome is RepairOutcome.MENDED else set()
+            found = found.plus(self._find(back))
+            shown |= back
+        late = self._find(shown, unseen=True)
+        new = {id_of(one.ref) for one in late.objects} - {id_of(one.ref) for one in found.objects}
+        others = {*self.chosen, *backups} - shown if new else ()  # they may name it, too
+        return found.plus(late).plus(self._find(others, also=new))
 
-    def _mend(self, broken: Sequence[Broken]) -> list[RepairOutcome | JsBackupError]:
-        outcomes = [self._from_other(one) for one in broken]
-        left = [number for number, one in enumerate(outcomes) if isinstance(one, JsBackupError)]
+    def _mend(self, broken: Sequence[Broken]) -> None:
+        """Repair objects that list nothing. Raises NatsError if the server does not answer, and nothing was repaired
+        before.
+        """
+        errors: dict[ObjectName, JsBackupError] = {}
+        for one in broken:
+            outcome = self._outcomes[one.name] = self._from_other(one)
+            if isinstance(outcome, JsBackupError):
+                errors[one.name] = outcome
+        left = [one for one in broken if one.name in errors]
         if self.ask_server is None or not left:
-            return outcomes
+            return
         try:
-            repaired = self.ask_server([broken[number] for number in left])
+            answers = self.ask_server(left)
         except NatsError as error:
-            if len(left) == len(outcomes):
+            if not self._has_repaired():
                 raise
-            repaired = [error] * len(left)  # the others are repaired
-        for number, outcome in zip(left, repaired, strict=True):
-            outcomes[number] = outcome
-        return outcomes
+            answers = [error] * len(left)  # the others are repaired
+        for one, answer in zip(left, answers, strict=True):
+            if isinstance(answer, JsBackupError) and self.other is not None:
+                answer = IntegrityError(f"{errors[one.name].message}; {answer.message}")
+            self._outcomes[one.name] = answer
+
+    def _has_repaired(self) -> bool:
+        objects = any(isinstance(outcome, RepairOutcome) for outcome in self._outcomes.values())
+        return objects or any(error is None for _, error in self._manifests)
 
     def _from_other(self, broken: Broken) -> RepairOutcome | JsBackupError:
         if self.other is None:
-            return IntegrityError("no source has this object")
+            return IntegrityError("only another repository can supply it" if any(broken.rank) else "no source has it")
         data = fetch_from(self.other, broken.ref)
         if data is None:
             return IntegrityError(f"{self.other.location} has no copy of this object")
-        return RepairOutcome.MENDED if self.dry_run else put_in_place(self.repository.store, broken.ref, data)
+        if self.dry_run and not any(broken.rank):  # which may be large, and shows nothing else
+            return RepairOutcome.MENDED
+        try:
+            return put_in_place(self.repository.store, broken.ref, data)
+        except IntegrityError as error:
+            return error
 
-    def _remember(self, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError]) -> JsBackupError | None:
-        """Read repaired objects again, and those that are sound after all, and record the result; return why that was
-        not possible.
+    def _remember(self, found: Found) -> JsBackupError | None:
+        """Read again what was repaired, what is sound after all, and what stays damaged without being recorded as such;
+        record the result. Return why that was not possible.
         """
-        mended = {
-            id_of(one.ref): one.backups[-1]
-            for one, outcome in zip(found.objects, outcomes, strict=True)
-            if outcome is RepairOutcome.MENDED
-        }
-        named_by = {**found.sound, **mended}
-        if not named_by:
-            return None
-        verifier = Verifier(self.repository.objects, Level.OBJECTS, progress=self.progress)
+        known = read_damaged(self.repository.documents)
+        named_by = dict(found.sound)
+        for one in found.objects:
+            if self._outcomes[one.name] is RepairOutcome.MENDED or id_of(one.ref) not in known:
+                named_by[id_of(one.ref)] = one.backups[-1]
+        # What `verify --level data` has found is only forgotten if it is read at that level.
+        can_decode = not self.repository.objects.sealing.suffix or self.repository.secret is not None
+        level = Level.DATA if can_decode else Level.OBJECTS
+        verifier = Verifier(self.repository.objects, level, progress=self.progress)
         verifier.limit_to(named_by)
         for backup in set(named_by.values()):
-            for _ in verifier.check(self.repository.manifest(backup, in_part=True)):
+            for _ in verifier.check(read_sound_part(self.repository, backup)):
                 pass
+        if not any(verifier.stock[name].modified_seconds is not None for name in named_by.keys() & verifier.stock):
+            return None  # nothing, or what is missing, which needs no record
         try:
-            # After the second in which the damage was found.
-            now = math.ceil(self.clock()) + 1
-            documents = self.repository.documents
-            remember(documents, verifier, everything=False, now_seconds=now, tool=TOOL, random=self.random)
+            remember(
+                self.repository.documents,
+                verifier,
+                everything=False,
+                now_seconds=math.ceil(self.clock()),
+                tool=TOOL,
+                random=self.random,
+            )
         except (KeyUnavailable, StoreError) as error:
             return error
         return None
-
-
-def _without(found: Found, known: Found) -> Found:
-    """Return what is found beside that which is known."""
-    objects = {(one.ref.key, one.ref.sha256) for one in known.objects}
-    return Found(
-        tuple(one for one in found.objects if (one.ref.key, one.ref.sha256) not in objects),
-        tuple(problem for problem in found.beyond if problem not in known.beyond),
-    )
-
-
-def _with(found: Found, more: Found) -> Found:
-    return replace(found, objects=(*found.objects, *more.objects), beyond=(*found.beyond, *more.beyond))

@@ -38,7 +38,7 @@ from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
-from tests.harness.damage import flip, put_instead
+from tests.harness.damage import flip, put_instead, store_undecodable
 from tests.harness.many_streams import manifest_of, many_streams, pages_in
 from tests.harness.stores import Fault, FaultStore
 
@@ -187,6 +187,32 @@ def test_what_is_found_sound_within_the_second_in_which_it_was_found_damaged_is_
     problems, coverage = run(repository, manifests, NOW, level=level, random=random)
     assert (problems, coverage.never_bytes) == ([], 0)
     assert read_damaged(repository.documents) == {}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_damage_that_any_level_finds_is_repaired_for_a_less_deep_one(
+    store: MemoryStore, repository: Repository, number: int
+) -> None:
+    """What `verify --level data` finds where the SHA-256 is wrong; also of an opaque piece."""
+    manifests = [store_backup(repository, FIRST)]
+    key = next(manifests[0].streams[number].refs).key
+    whole = store.get(key)
+    put_instead(store, key, flip(whole))
+    assert run(repository, manifests, NOW, level=Level.DATA)[0] == [key]
+    assert len(read_damaged(repository.documents)) == 1
+    put_instead(store, key, whole)
+    assert run(repository, manifests, NOW + 1)[0] == []
+    assert read_damaged(repository.documents) == {}
+
+
+def test_damage_that_only_decoding_finds_stays_recorded_until_it_is_decoded(
+    store: MemoryStore, repository: Repository
+) -> None:
+    manifest, damaged = store_undecodable(repository)
+    assert run(repository, [manifest], NOW)[0] == []
+    assert run(repository, [manifest], NOW + 1, level=Level.DATA)[0] == [damaged.key]
+    assert run(repository, [manifest], NOW + 2)[0] == []
+    assert [*read_damaged(repository.documents)] == [id_of(damaged)]
 
 
 def test_nights_add_up_to_everything_and_damage_stays_reported(store: MemoryStore, repository: Repository) -> None:
@@ -389,6 +415,9 @@ class Found(Verifier):
     @property
     def damaged(self) -> dict[bytes, str]:
         return {one: f"segments/{one[-1] % 3}" for one in self._broken}
+
+    def damaged_at(self, level: Level) -> dict[bytes, str]:
+        return self.damaged if level is self.level else {}
 
 
 NAMES = st.sets(st.integers(0, 30).map(name))
