@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jsbackup
+from jsbackup.cli.main import run
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.jobs.query import run_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.payloads import avro_schema, protobuf_schema
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query
 from jsbackup.pipeline.session import embedded_java
@@ -160,6 +162,18 @@ def test_the_command(kept: Kept, typed: Type, tmp_path: Path, monkeypatch: pytes
     alike = avro_file(tmp_path, record(("id", "int"), ("Id", "int")))
     done = typed("query", "latest", "SELECT payload FROM avro", *kept.line, "--payload-avro", alike, "--json")
     assert check("query", done)["engine"]["used"] == "spark"
+
+
+def test_a_missing_package_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = {"avro": str(avro_file(tmp_path)), "protobuf": f"{protobuf_file(tmp_path)}:shop.Order"}
+    for name, module in (("avro", avro_schema), ("protobuf", protobuf_schema)):
+        monkeypatch.setattr(module, "find_spec", lambda _name: None)
+        for command in (["query", "latest", "SELECT 1"], ["export", "latest", "--format", "delta", "--output", "x"]):
+            code = run([*command, "-r", str(tmp_path / "none"), f"--payload-{name}", given[name]])
+            said = capfd.readouterr().err
+            assert code == 13 and f"pip install 'jsbackup[{name}]'" in said and "Traceback" not in said
 
 
 def test_what_is_wrong_is_refused_before_anything_starts(tmp_path: Path) -> None:
