@@ -34,6 +34,8 @@ from jsbackup.tool import TOOL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from jsbackup.pipeline.payloads.parsing import PayloadParser
+
 __all__ = ["Backup", "BackupRepository"]
 
 _log = logging.getLogger(__name__)
@@ -243,6 +245,8 @@ class Backup:
         *,
         columns: Sequence[str] = (),
         json: str | None = None,
+        avro: str | os.PathLike[str] | None = None,
+        protobuf: str | None = None,
     ) -> DataFrame:
         """Return its messages as a DataFrame of Spark, unordered: those of all streams, or of some by names or
         patterns, with all columns or some. For the columns see `jsbackup help spark`.
@@ -253,10 +257,15 @@ class Backup:
         of those that do not parse or do not fit. `json` is the schema, such as `"id BIGINT, total DOUBLE"`, or
         `"infer"`: from a sample of up to 1,000 messages, spread over the streams. The inferred one is logged.
 
+        With `avro`, a file with a schema (.avsc), or `protobuf`, a message in a file with a descriptor set such as
+        `"orders.desc:shop.Order"`, payloads are parsed as that, and `_corrupt_record` has the bytes.
+
         Raises:
-            UnsupportedError: Spark is not installed, or a named stream is in an unknown archive format.
+            UnsupportedError: Spark is not installed, or fastavro or protobuf if it is needed; or a named stream is in
+                an unknown archive format.
             UsageError: there is no such stream or column; the schema is not one; no sampled message is a JSON object;
-                or keys were given as bytes or as a passphrase, which executors do not have.
+                two of `json`, `avro` and `protobuf` are given; or keys were given as bytes or as a passphrase, which
+                executors do not have.
             KeyUnavailable: the messages are encrypted, and no key that reads them was given.
             IntegrityError, StoreError: with `json="infer"`, the messages of the sample cannot be read.
         """
@@ -272,14 +281,34 @@ class Backup:
             )
         frames = open_backup(session, self.repository._place, self.id)
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
-        if json is None:
+        given = _payloads(json, avro, protobuf)
+        if given is None:
             return frames.messages(patterns, names)
-        from jsbackup.pipeline.payloads.json_frames import json_messages
+        from jsbackup.pipeline.payloads.payload_frames import parsed_messages
 
-        return json_messages(frames, json, patterns, names)
+        return parsed_messages(frames, given, patterns, names)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"
+
+
+def _payloads(
+    json: str | None, avro: str | os.PathLike[str] | None, protobuf: str | None
+) -> str | PayloadParser | None:
+    """Return what parses payloads, or the schema of JSON; None if they are not parsed."""
+    given = {"json": json, "avro": avro, "protobuf": protobuf}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise UsageError(f"{names[0]} and {names[1]} exclude each other", hint="Leave one of them out.")
+    if avro is not None:
+        from jsbackup.pipeline.payloads.schema_files import avro_parser
+
+        return avro_parser(os.fspath(avro))
+    if protobuf is not None:
+        from jsbackup.pipeline.payloads.schema_files import protobuf_parser
+
+        return protobuf_parser(protobuf)
+    return json
 
 
 def _origins(origin: str | None) -> tuple[Glob, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -264,11 +265,19 @@ class Stream:
         batches = list(self.messages(subject, since=since, until=until))
         return pa.Table.from_batches(batches, schema=None if batches else BATCH_SCHEMA)
 
-    def spark(self, session: SparkSession, *, columns: Sequence[str] = (), json: str | None = None) -> DataFrame:
+    def spark(
+        self,
+        session: SparkSession,
+        *,
+        columns: Sequence[str] = (),
+        json: str | None = None,
+        avro: str | os.PathLike[str] | None = None,
+        protobuf: str | None = None,
+    ) -> DataFrame:
         """Return its messages as a DataFrame of Spark, with all columns or some, and with payloads parsed as JSON if
-        `json` is a schema or `"infer"`. Raises as `Backup.spark`.
+        `json` is a schema or `"infer"`, or as Avro or Protobuf. Arguments and errors are those of `Backup.spark`.
         """
-        return self.backup.spark(session, self.name, columns=columns, json=json)
+        return self.backup.spark(session, self.name, columns=columns, json=json, avro=avro, protobuf=protobuf)
 
     def __repr__(self) -> str:
         return f"<jsbackup stream {self.name} of backup {self.backup.id}>"

@@ -274,9 +274,7 @@ def export(
     kind: str,
     *,
     directory: str,
-    append: bool,
-    partition_by: str | None,
-    payload_json: str | None,
+    tables: TableOptions,
     archive: str | None,
     typed: Mapping[str, Any],
     mask_key: tuple[tuple[str, str], ...],
@@ -307,8 +305,8 @@ def export(
     With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
     a file for each partition in them, so many subjects make many small files.
 
-    With --payload-json, tables of Parquet and Delta have payloads as columns, too. infer looks at a sample of each
-    stream, and with --append takes the schema of the table that is there.
+    With --payload-json, tables of Parquet and Delta have payloads as columns, too (infer: by a sample of each stream,
+    and with --append as the table that is there). --payload-avro and --payload-protobuf take the schema from a file.
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
@@ -325,7 +323,6 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
-    tables = TableOptions(kind, append, partition_by, payload_json)
     tables.check(typed)
     if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
         typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
@@ -364,7 +361,7 @@ def export(
             broken=written_tables.refused,
             directory=directory,
             choice=choice,
-            append=append,
+            append=tables.append,
             is_new=written_tables.is_new,
         )
     if where.given or where.use is not SparkUse.AUTO:

@@ -5,7 +5,7 @@
     data           the payload as bytes
     text           the payload as text, for `get_json_object(text, '$.customer')`
     header_block   the raw header block
-    payload, _corrupt_record       if payloads are to be columns (`json_payload.py`)
+    payload, _corrupt_record       if payloads are to be columns (`payloads/`)
 
 A name that is not an identifier needs backquotes. If the names of streams only differ in case, their views end with the
 incarnation, `orders_1a2b3c4d`. Only views whose names occur in the statement are created.
@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
 from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 from jsbackup.pipeline.messages.headers import header_map
-from jsbackup.pipeline.payloads.json_frames import with_payloads
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.parsing import PayloadParser
+from jsbackup.pipeline.payloads.payload_frames import with_payloads
 from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.pipeline.session.connect import is_remote
@@ -46,10 +46,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def run_query(
-    backup: BackupFrames, sql: str, *, most_rows: int, payloads: str | None = None, progress: Progress | None = None
+    backup: BackupFrames,
+    sql: str,
+    *,
+    most_rows: int,
+    payloads: str | PayloadParser | None = None,
+    progress: Progress | None = None,
 ) -> Answer:
-    """Run one plain query, and return up to `most_rows` rows of its result. With `payloads`, their schema or `infer`,
-    views have the columns `payload` and `_corrupt_record`, too.
+    """Run one plain query, and return up to `most_rows` rows of its result. With `payloads`, as `view_payloads` takes
+    them, views have the columns `payload` and `_corrupt_record`, too.
 
     Raises:
         UsageError, IntegrityError, KeyUnavailable, StoreError: as `view_payloads`.
@@ -70,15 +75,12 @@ def run_query(
             made = made or make_views(backup, sql, parsers, narrow=True)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
-            found = [tuple(map(_value, row)) for row in _exact_times(frame).limit(most_rows + 1).collect()]
+            kinds = [field.dataType for field in frame.schema.fields]
+            found = _exact_times(frame, kinds).limit(most_rows + 1).collect()
     finally:
         for name in made:
             backup.session.catalog.dropTempView(name)
-    times = [isinstance(field.dataType, TimestampType) for field in frame.schema.fields]
-    rows = [
-        tuple(_moment(v) if is_time and v is not None else v for v, is_time in zip(row, times, strict=True))
-        for row in found
-    ]
+    rows = [tuple(_value(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in found]
     note = note_of_hidden(backup.manifest.streams, sql)
     more = len(rows) > most_rows
     return Answer(tuple(frame.columns), rows[:most_rows], more, note, found_payloads.schemas, found_payloads.without)
@@ -140,32 +142,52 @@ def _view(frame: DataFrame, parser: PayloadParser | None) -> DataFrame:
     return frame if parser is None else with_payloads(frame, parser, frame.columns)
 
 
-def _exact_times(frame: DataFrame) -> DataFrame:
-    """Convert times to microseconds: PySpark would return them in the local time zone, where an hour repeats once a
-    year.
+def _exact_times(frame: DataFrame, kinds: Sequence[DataType]) -> DataFrame:
+    """Convert times to microseconds, also inside of other values: PySpark would return them in the local time zone,
+    where an hour repeats once a year, and Python does not have all hours of the years 1 and 9999.
     """
-    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-    return numbered.select(
-        *(
-            F.unix_micros(field.name).alias(field.name) if isinstance(field.dataType, TimestampType) else field.name
-            for field in numbered.schema.fields
-        )
-    )
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(kinds))))
+    columns = zip(numbered.columns, kinds, strict=True)
+    return numbered.select(*(_without_times(F.col(name), kind).alias(name) for name, kind in columns))
 
 
-def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+def _has_times(kind: DataType) -> bool:
+    """Return whether a type has times that `_without_times` converts: not in keys, nor beside ambiguous names."""
+    if isinstance(kind, StructType):
+        names = {field.name.casefold() for field in kind.fields}
+        return len(names) == len(kind.fields) and any(_has_times(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_times(kind.elementType)
+    return _has_times(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, TimestampType)
 
 
-def _value(value: Any) -> Any:
+def _without_times(column: Column, kind: DataType) -> Column:
+    if not _has_times(kind):
+        return column
+    if isinstance(kind, StructType):
+        parts = [_without_times(column.getField(one.name), one.dataType).alias(one.name) for one in kind.fields]
+        return F.when(column.isNotNull(), F.struct(*parts))
+    if isinstance(kind, ArrayType):
+        item = kind.elementType
+        return F.transform(column, lambda one: _without_times(one, item))
+    if isinstance(kind, MapType):
+        of = kind.valueType
+        return F.transform_values(column, lambda _key, one: _without_times(one, of))
+    return F.unix_micros(column)
+
+
+def _value(value: Any, kind: DataType) -> Any:
+    """Convert a value of Spark, with those inside of it."""
+    if value is None:
+        return None
     if isinstance(value, bytearray):
         return bytes(value)
-    if isinstance(value, Row):
-        return {name: _value(one) for name, one in value.asDict().items()}
-    if isinstance(value, datetime):  # inside of another value
-        return value.astimezone(UTC)
-    if isinstance(value, dict):
-        return {key: _value(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_value(one) for one in value]
+    if isinstance(kind, StructType):
+        return {field.name: _value(one, field.dataType) for field, one in zip(kind.fields, value, strict=True)}
+    if isinstance(kind, ArrayType):
+        return [_value(one, kind.elementType) for one in value]
+    if isinstance(kind, MapType):
+        return {_value(key, kind.keyType): _value(one, kind.valueType) for key, one in value.items()}
+    if isinstance(kind, TimestampType):
+        return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value.astimezone(UTC)
     return value

@@ -13,8 +13,9 @@ from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
 from jsbackup.pipeline.messages.columns import check_types
 from jsbackup.pipeline.messages.segment_rows import segment_rows
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
 
@@ -50,7 +51,7 @@ class RowColumns:
             raise UsageError(f"the column {PAYLOAD} is not a struct, or is missing beside {CORRUPT}")
         if has_not_null(payload):
             raise UsageError(f"the column {PAYLOAD} has fields that are NOT NULL, and any of them may be missing")
-        parser = PayloadParser(of_spark(payload))
+        parser = JsonParser(of_spark(payload))
         if corrupt is not None and corrupt != StringType():
             raise UsageError(f"the column {CORRUPT} is a string, not a {corrupt.simpleString()[:80]}")
         return cls(tuple(schema.names), parser)

@@ -42,9 +42,9 @@ from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD
 from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import as_ddl, is_infer, parse_schema
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker

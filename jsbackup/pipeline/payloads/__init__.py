@@ -1,1 +1,1 @@
-"""Payloads as columns: their schema, given or inferred, and a parser that changes no value."""
+"""Payloads as columns: their schema, given or inferred, and parsers of JSON, Avro and Protobuf that change no value."""

@@ -25,14 +25,11 @@ from math import isfinite
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from jsbackup.pipeline.payloads.json_types import type_text, unsupported
+from jsbackup.pipeline.payloads.json_types import as_ddl, type_text, unsupported
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, DoesNotFit, PayloadParser, parts_of
 
-__all__ = ["CORRUPT", "PAYLOAD", "PayloadParser"]
-
-PAYLOAD = "payload"
-CORRUPT = "_corrupt_record"
+__all__ = ["JsonParser"]
 
 # Payloads become objects of Python, which take several times their bytes: so much of them at a time.
 _MOST_BYTES: Final = 1 << 20
@@ -40,38 +37,27 @@ _MOST_BYTES: Final = 1 << 20
 _BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
-class _DoesNotFit(Exception):
-    """A value is not one of the type, or would be changed by it."""
-
-
 _Convert = Callable[[Any], Any]
-"""Returns a value of JSON as pyarrow takes it, never called with None. Raises _DoesNotFit."""
+"""Returns a value of JSON as pyarrow takes it, never called with None. Raises DoesNotFit."""
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadParser:
+class JsonParser(PayloadParser):
     """Parses payloads as JSON objects with the fields of a schema, of `json_types.py`.
 
     Raises UsageError if it has a type that JSON does not have.
     """
 
-    schema: pa.StructType
-
     def __post_init__(self) -> None:
         _converter(self.schema)
 
     @property
-    def fields(self) -> list[pa.Field]:
-        """The two columns that payloads become."""
-        return [pa.field(PAYLOAD, self.schema), pa.field(CORRUPT, pa.string())]
+    def corrupt(self) -> pa.DataType:
+        return pa.string()
 
-    def with_payloads(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch that has the column `data` with the two columns behind the others."""
-        parsed, schema = self.parse(batch.column("data")), batch.schema
-        for field in self.fields:
-            schema = schema.append(field)
-        arrays = [*batch.columns, parsed.field(PAYLOAD), parsed.field(CORRUPT)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    @property
+    def text(self) -> str:
+        return as_ddl(self.schema)
 
     def parse(self, payloads: pa.Array) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and the text of those that do not parse.
@@ -81,7 +67,7 @@ class PayloadParser:
         """
         convert = _converter(self.schema)
         decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_float_of(self.schema))
-        parts = [self._part(part.to_pylist(), decoder, convert) for part in _parts(payloads)]
+        parts = [self._part(part.to_pylist(), decoder, convert) for part in parts_of(payloads, _MOST_BYTES)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _part(self, payloads: list[bytes | None], decoder: json.JSONDecoder, convert: _Convert) -> pa.StructArray:
@@ -95,23 +81,12 @@ class PayloadParser:
                     row = None if found is None else convert(found)
                 # ValueError: not UTF-8, not JSON, or an integer of thousands of digits.
                 # ArithmeticError: a number that the type does not hold, or an exponent that even Decimal does not.
-                except (_DoesNotFit, ValueError, ArithmeticError, RecursionError):
+                except (DoesNotFit, ValueError, ArithmeticError, RecursionError):
                     text = payload.decode(errors="replace")
             rows.append(row)
             corrupt.append(text)
         arrays = [pa.array(rows, self.schema), pa.array(corrupt, pa.string())]
         return pa.StructArray.from_arrays(arrays, [PAYLOAD, CORRUPT])
-
-
-def _parts(payloads: pa.Array) -> list[pa.Array]:
-    """Return slices of up to `_MOST_BYTES`, or of one payload; at least one slice."""
-    found, start, size = [], 0, 0
-    for row, length in enumerate(pc.binary_length(payloads).to_pylist()):
-        if size and size + (length or 0) > _MOST_BYTES:
-            found.append(payloads.slice(start, row - start))
-            start, size = row, 0
-        size += length or 0
-    return [*found, payloads.slice(start)]
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -146,7 +121,7 @@ def _converter(kind: pa.DataType) -> _Convert:
 
 def _string(value: Any) -> str:
     if type(value) is not str:
-        raise _DoesNotFit
+        raise DoesNotFit
     if not value.isascii():
         value.encode()  # half a surrogate pair is a UnicodeEncodeError, which is a ValueError
     return value
@@ -154,7 +129,7 @@ def _string(value: Any) -> str:
 
 def _boolean(value: Any) -> bool:
     if type(value) is not bool:
-        raise _DoesNotFit
+        raise DoesNotFit
     return value
 
 
@@ -163,7 +138,7 @@ def _integer(bits: int) -> _Convert:
 
     def convert(value: Any) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise _DoesNotFit
+            raise DoesNotFit
         return value
 
     return convert
@@ -171,10 +146,10 @@ def _integer(bits: int) -> _Convert:
 
 def _double(value: Any) -> float:
     if type(value) not in (float, int, Decimal):
-        raise _DoesNotFit
+        raise DoesNotFit
     number = float(value)  # of a huge integer an OverflowError, which is an ArithmeticError
     if not isfinite(number) or (type(value) is int and number != value):
-        raise _DoesNotFit
+        raise DoesNotFit
     return number
 
 
@@ -184,7 +159,7 @@ def _decimal(precision: int, scale: int) -> _Convert:
 
     def convert(value: Any) -> Decimal:
         if type(value) not in (Decimal, int):
-            raise _DoesNotFit
+            raise DoesNotFit
         return Decimal(value).quantize(last, context=exact)  # Inexact and InvalidOperation are ArithmeticErrors
 
     return convert
@@ -193,7 +168,7 @@ def _decimal(precision: int, scale: int) -> _Convert:
 def _list(convert: _Convert) -> _Convert:
     def convert_all(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise _DoesNotFit
+            raise DoesNotFit
         return [None if one is None else convert(one) for one in value]
 
     return convert_all
@@ -202,7 +177,7 @@ def _list(convert: _Convert) -> _Convert:
 def _map(convert: _Convert) -> _Convert:
     def convert_all(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
-            raise _DoesNotFit
+            raise DoesNotFit
         return [(_string(name), None if one is None else convert(one)) for name, one in value.items()]
 
     return convert_all
@@ -211,7 +186,7 @@ def _map(convert: _Convert) -> _Convert:
 def _struct(converts: Sequence[tuple[str, _Convert]]) -> _Convert:
     def convert_all(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise _DoesNotFit
+            raise DoesNotFit
         return {name: None if (one := value.get(name)) is None else convert(one) for name, convert in converts}
 
     return convert_all

@@ -8,11 +8,14 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -20,10 +23,11 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD
 from jsbackup.pipeline.payloads.json_types import struct_of, unsupported
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 
 __all__ = ["has_not_null", "of_spark", "parsed_type", "to_spark"]
 
@@ -36,10 +40,17 @@ _PLAIN: Final[dict[pa.DataType, DataType]] = {
     pa.float64(): DoubleType(),
     pa.string(): StringType(),
 }
+# Those that payloads of Avro and Protobuf have besides.
+_BINARY: Final[dict[pa.DataType, DataType]] = {
+    pa.float32(): FloatType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us", "UTC"): TimestampType(),
+}
 
 
 def to_spark(kind: pa.DataType) -> DataType:
-    """Return a type of `json_types.py` as Spark's, with parts that may be null."""
+    """Return a type of payloads as Spark's, with parts that may be null."""
     if isinstance(kind, pa.StructType):
         return StructType([StructField(field.name, to_spark(field.type)) for field in kind])
     if isinstance(kind, pa.ListType):
@@ -48,7 +59,7 @@ def to_spark(kind: pa.DataType) -> DataType:
         return MapType(to_spark(kind.key_type), to_spark(kind.item_type))
     if isinstance(kind, pa.Decimal128Type):
         return DecimalType(kind.precision, kind.scale)
-    return _PLAIN[kind]
+    return _PLAIN.get(kind) or _BINARY[kind]
 
 
 def of_spark(kind: DataType) -> pa.DataType:
@@ -67,9 +78,9 @@ def of_spark(kind: DataType) -> pa.DataType:
     raise unsupported(kind.simpleString())
 
 
-def parsed_type(kind: pa.StructType) -> StructType:
-    """Return the type of what `PayloadParser.parse` returns for payloads of this type."""
-    return StructType([StructField(PAYLOAD, to_spark(kind)), StructField(CORRUPT, StringType())])
+def parsed_type(parser: PayloadParser) -> StructType:
+    """Return the type of what a parser returns."""
+    return StructType([StructField(field.name, to_spark(field.type)) for field in parser.fields])
 
 
 def has_not_null(kind: StructType) -> bool:

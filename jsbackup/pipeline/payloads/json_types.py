@@ -60,7 +60,13 @@ _OTHERS: Final = frozenset(
         "void",
     ]
 )
-_TEXTS: Final = {kind: name.upper() for name, kind in _PLAIN.items()}
+# Also of types that payloads of Avro and Protobuf have.
+_TEXTS: Final = {kind: name.upper() for name, kind in _PLAIN.items()} | {
+    pa.float32(): "FLOAT",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.timestamp("us", "UTC"): "TIMESTAMP",
+}
 _HINTS: Final = {
     "float": "DOUBLE holds every number as JSON has it.",
     "timestamp": "Take STRING, and convert it with to_timestamp.",

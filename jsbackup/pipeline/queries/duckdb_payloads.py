@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.payloads.json_types import as_ddl
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,8 +21,12 @@ _TYPES: Final = {
     pa.int16(): "SMALLINT",
     pa.int32(): "INTEGER",
     pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
     pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
 }
 
 
@@ -48,7 +51,7 @@ def with_payloads(query: str, parser: PayloadParser | None) -> str:
 
 
 def _function(parser: PayloadParser) -> str:
-    return f"jsbackup_payload_{hashlib.sha256(as_ddl(parser.schema).encode()).hexdigest()[:32]}"
+    return f"jsbackup_payload_{hashlib.sha256(parser.text.encode()).hexdigest()[:32]}"
 
 
 def _parsing(parser: PayloadParser) -> Callable[[pa.Array | pa.ChunkedArray], pa.Array]:
@@ -61,7 +64,7 @@ def _parsing(parser: PayloadParser) -> Callable[[pa.Array | pa.ChunkedArray], pa
 
 
 def _type(kind: pa.DataType) -> str:
-    """Return a type of `json_types.py` in DuckDB's syntax."""
+    """Return a type of payloads in DuckDB's syntax."""
     if isinstance(kind, pa.StructType):
         fields = ", ".join(f'"{field.name.replace(chr(34), chr(34) * 2)}" {_type(field.type)}' for field in kind)
         return f"STRUCT({fields})"

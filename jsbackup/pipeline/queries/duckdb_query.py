@@ -28,8 +28,8 @@ import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
 from jsbackup.pipeline.payloads.json_types import alike_fields
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.queries.duckdb_payloads import add_parsers, with_payloads
 from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, no_view, note_of_hidden, view_names
@@ -103,9 +103,11 @@ def require_duckdb() -> None:
         raise UnsupportedError("DuckDB is not installed", hint="Install it with `pip install 'jsbackup[duckdb]'`.")
 
 
-def run_duckdb_query(backup: ChosenBackup, sql: str, *, most_rows: int, payloads: str | None = None) -> Answer:
-    """Run one query, and return up to `most_rows` rows of its result. With `payloads`, their schema or `infer`, views
-    have the columns `payload` and `_corrupt_record`, too.
+def run_duckdb_query(
+    backup: ChosenBackup, sql: str, *, most_rows: int, payloads: str | PayloadParser | None = None
+) -> Answer:
+    """Run one query, and return up to `most_rows` rows of its result. With `payloads`, as `view_payloads` takes them,
+    views have the columns `payload` and `_corrupt_record`, too.
 
     Raises:
         NotUnderstood: it does not parse, or names what does not exist; or fields of payloads differ only in case.

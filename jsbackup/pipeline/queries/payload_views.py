@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
-from jsbackup.pipeline.payloads.json_types import as_ddl, is_infer, parse_schema
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.pipeline.session.repository_ref import opened
 
@@ -48,18 +49,21 @@ class ViewPayloads:
             raise
 
 
-def view_payloads(backup: ChosenBackup, sql: str, schema: str | None) -> ViewPayloads:
-    """Return the payloads of the views that `sql` may name. `schema` is theirs, or `infer`; None: they are no columns.
+def view_payloads(backup: ChosenBackup, sql: str, given: str | PayloadParser | None) -> ViewPayloads:
+    """Return the payloads of the views that `sql` may name. `given` is what parses them; or their schema if they are
+    JSON, or `infer`; None: they are no columns.
 
     Raises:
         UsageError: the schema is none.
         IntegrityError, KeyUnavailable, StoreError: the messages of a sample cannot be read.
     """
-    if schema is None:
+    if given is None:
         return ViewPayloads()
     names = view_names(backup.manifest.streams)
-    if not is_infer(schema):
-        return ViewPayloads(dict.fromkeys(names, PayloadParser(parse_schema(schema))))
+    if isinstance(given, PayloadParser):
+        return ViewPayloads(dict.fromkeys(names, given))
+    if not is_infer(given):
+        return ViewPayloads(dict.fromkeys(names, JsonParser(parse_schema(given))))
     objects, readable = opened(backup.place).objects, backup.streams()
     parsers: dict[str, PayloadParser] = {}
     refused: dict[str, UsageError] = {}
@@ -68,10 +72,10 @@ def view_payloads(backup: ChosenBackup, sql: str, schema: str | None) -> ViewPay
             continue
         try:
             kind = infer_schema(objects, [one for one in readable if stream in (None, one.name)])
-            parsers[name] = PayloadParser(kind)
+            parsers[name] = JsonParser(kind)
         except UsageError as error:
             refused[name] = error.with_message(f"{name}: {error.message}")
-    return ViewPayloads(parsers, {name: as_ddl(parser.schema) for name, parser in parsers.items()}, refused)
+    return ViewPayloads(parsers, {name: parser.text for name, parser in parsers.items()}, refused)
 
 
 def _may_name(sql: str, view: str) -> bool:

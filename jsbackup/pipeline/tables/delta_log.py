@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
 from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
 from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit
-from jsbackup.pipeline.tables.table_payloads import schema_of_table
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import WrittenFile
 from jsbackup.repository.names import encode_name
@@ -76,12 +74,11 @@ class DeltaLog:
     def finish(self) -> None:
         """A commit is complete at once."""
 
-    def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
+    def commit(self, files: Sequence[WrittenFile], state: TableState, payloads: Sequence[pa.Field] = ()) -> None:
         parts = [TableFile(file.path(), file.bytes, file.rows, file.bounds, file.partition) for file in files]
         schema, known = arrow_schema(COLUMNS), self._known
-        if state.source.payloads:
-            for field in PayloadParser(schema_of_table(self._name, state.source.payloads)).fields:
-                schema = schema.append(field)
+        for field in payloads:
+            schema = schema.append(field)
         if self._about["partition"] not in ("", *COLUMNS):
             schema = schema.append(pa.field(self._about["partition"], pa.date32()))
         if known is None:

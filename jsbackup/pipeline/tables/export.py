@@ -29,8 +29,7 @@ from jsbackup.errors import (
 )
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
-from jsbackup.pipeline.payloads.json_types import as_ddl
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
@@ -254,13 +253,13 @@ def _growths(
                     growths.append(_Growth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
                     continue
                 parser = payloads.parser(one, state, secret)
-                source = replace(source, payloads=as_ddl(parser.schema))
+                source = replace(source, payloads=parser.text)
             # Without tables there, every stream is written, as one without messages.
             new = new_messages(one, manifest, source, state) if log and target.has_tables else NewMessages(one)
         except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
             refused[one.reshaped.name] = error
         else:
-            inferred = payloads is not None and payloads.schema is None and state is None
+            inferred = payloads is not None and payloads.given is None and state is None
             growths.append(_Growth(one, source, log, new, parser, inferred))
     return growths, logs, refused
 
@@ -354,7 +353,9 @@ def _commit(growth: _Growth, manifest: Manifest, written: Mapping[str, list[Writ
         position = growth.new.position.followed_by(came, entry.last_seq, newest_ns, parse_time(manifest.created))
     settled.add(growth.name)
     try:
-        growth.log.commit([file for run in runs for file in run.files], TableState(growth.source, position))
+        files = [file for run in runs for file in run.files]
+        columns = [] if growth.payloads is None else growth.payloads.fields
+        growth.log.commit(files, TableState(growth.source, position), columns)
     except TargetConflict:
         settled.remove(growth.name)
         raise

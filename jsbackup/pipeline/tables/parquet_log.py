@@ -18,6 +18,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from jsbackup.errors import FormatError, ObjectNotFound, UsageError
 from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit
@@ -79,7 +81,7 @@ class ParquetLog:
             self._move_up(self._number - 1, self._last["token"], [file["name"] for file in self._last["files"]])
             self._sweep(self._number - 1)
 
-    def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
+    def commit(self, files: Sequence[WrittenFile], state: TableState, payloads: Sequence[pa.Field] = ()) -> None:
         if not files and self.state is None:
             return  # a folder without files is no table
         names = [f"{file.path().removesuffix(self.ending)}{_ENDING}" for file in files]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+import pyarrow as pa
+
 from jsbackup.errors import ObjectExists, TargetConflict
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import WrittenFile
@@ -42,8 +44,8 @@ class TableLog(Protocol):
     def finish(self) -> None:
         """Complete what an interrupted export has committed. Raises StoreError."""
 
-    def commit(self, files: Sequence[WrittenFile], state: TableState) -> None:
-        """Make the written files a part of the table.
+    def commit(self, files: Sequence[WrittenFile], state: TableState, payloads: Sequence[pa.Field] = ()) -> None:
+        """Make the written files a part of the table. `payloads` are the columns that payloads have become.
 
         Raises:
             TargetConflict: another export has extended it meanwhile; these files are not a part of it.

@@ -1,7 +1,7 @@
 """Payloads as columns of exported tables: which schema each table has.
 
-With `infer`, each table has a schema of its own: that of the table if it is there, else one that is inferred from a
-sample of the messages, after they were changed.
+A given one is that of all tables. With `infer`, for payloads of JSON, each table has a schema of its own: that of the
+table if it is there, else one that is inferred from a sample of the messages, after they were changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import ReadSegment, infer_schema
 from jsbackup.pipeline.payloads.json_types import alike_fields, is_infer, parse_schema
+from jsbackup.pipeline.payloads.parsing import PayloadParser, encoding_of
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.table_state import TableState, other_payloads
 from jsbackup.pipeline.tasks.reshape_task import SegmentRun
@@ -26,29 +27,31 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["TablePayloads", "parse_table_schema", "schema_of_table"]
+__all__ = ["TablePayloads", "parser_for_tables"]
 
 
-def parse_table_schema(text: str) -> pa.StructType | None:
-    """Return the schema that a text is, None if it is to be inferred.
+def parser_for_tables(given: str | PayloadParser) -> PayloadParser | None:
+    """Return what parses payloads: what is given, or what has the schema that a text is; None if that is `infer`.
 
-    Raises UsageError if it is none, or has fields that readers of tables take for one.
+    Raises UsageError if the text is none, or the schema has fields that readers of tables take for one.
     """
-    return None if is_infer(text) else _for_tables(parse_schema(text))
+    if isinstance(given, PayloadParser):
+        return _for_tables(given)
+    return None if is_infer(given) else _for_tables(JsonParser(parse_schema(given)))
 
 
-def _for_tables(kind: pa.StructType) -> pa.StructType:
-    if alike := alike_fields(kind):
+def _for_tables(parser: PayloadParser) -> PayloadParser:
+    if alike := alike_fields(parser.schema):
         raise UsageError(
             f"the fields {alike[0][:80]!r} and {alike[1][:80]!r} of the payloads differ only in case, and readers of "
             "tables take them for one",
             hint="Give a schema with one of them.",
         )
-    return kind
+    return parser
 
 
-def schema_of_table(name: str, text: str) -> pa.StructType:
-    """Return the schema that the log of the table of stream `name` has. Raises FormatError if it is none."""
+def _schema_of_table(name: str, text: str) -> pa.StructType:
+    """Return the schema of JSON that the log of the table of stream `name` has. Raises FormatError if it is none."""
     try:
         return parse_schema(text)
     except UsageError as error:
@@ -57,14 +60,16 @@ def schema_of_table(name: str, text: str) -> pa.StructType:
 
 @dataclass(frozen=True, slots=True)
 class TablePayloads:
-    """The payloads of a backup in the repository at `place`; `schema` is None if it is to be inferred."""
+    """The payloads of a backup in the repository at `place`. `given` parses them; None: they are JSON, and the schema
+    is to be inferred.
+    """
 
     place: RepositoryRef
-    schema: pa.StructType | None
+    given: PayloadParser | None
 
     def waits(self, one: PlannedStream, state: TableState | None) -> bool:
         """Return whether a stream has no messages yet from which the schema of its table could be inferred."""
-        return self.schema is None and state is None and not one.entry.captured.messages
+        return self.given is None and state is None and not one.entry.captured.messages
 
     def parser(self, one: PlannedStream, state: TableState | None, mask_secret: bytes) -> PayloadParser:
         """Return what parses the payloads of a stream; `state` is that of its table, None if there is none, and
@@ -72,21 +77,22 @@ class TablePayloads:
 
         Raises:
             FormatError: the schema of the table that is there is damaged.
-            UsageError: none can be inferred, or the table that is there has no payloads as columns.
+            UsageError: none can be inferred, or the table that is there has no payloads of JSON as columns.
             PlanRefused: a message of the sample cannot be masked.
             IntegrityError, KeyUnavailable, StoreError: the sample cannot be read.
         """
-        if self.schema is not None:
-            return PayloadParser(self.schema)
+        if self.given is not None:
+            return self.given
         if state is not None:
-            if not state.source.payloads:
-                raise other_payloads(one.reshaped.name, "")
-            return PayloadParser(schema_of_table(one.reshaped.name, state.source.payloads))
+            name, text = one.reshaped.name, state.source.payloads
+            if not text or encoding_of(text) != "json":
+                raise other_payloads(name, text)
+            return JsonParser(_schema_of_table(name, text))
         objects, reshape = opened(self.place).objects, one.reshaped.messages
         entry = replace(one.entry, segments=tuple(segments_within(one.entry, reshape.cut)))
         try:
             read = _changing(objects, reshape, mask_secret) if reshape else None
-            return PayloadParser(_for_tables(infer_schema(objects, [entry], read)))
+            return _for_tables(JsonParser(infer_schema(objects, [entry], read)))
         except UsageError as error:
             raise error.with_message(f"stream {one.reshaped.name}: {error.message}") from error
 

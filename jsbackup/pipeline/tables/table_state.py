@@ -16,6 +16,7 @@ from typing import Any
 from jsbackup.errors import FormatError, JsBackupError, TargetConflict, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.pipeline.messages.columns import COLUMNS
+from jsbackup.pipeline.payloads.parsing import encoding_of
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.manifest import Manifest, total_of
 from jsbackup.repository.pages.segment_list import split_at, touching
@@ -37,8 +38,8 @@ __all__ = [
     "source_of",
 ]
 
-# Versions that know no partitions, or no payloads as columns, would add files without.
-_FORMAT, _PARTITIONED, _WITH_PAYLOADS = 1, 2, 3
+# Versions that know no partitions, or no payloads as columns, or only those of JSON, would add files without.
+_FORMAT, _PARTITIONED, _WITH_PAYLOADS, _WITH_BINARY_PAYLOADS = 1, 2, 3, 4
 _MARK_BYTES = 4  # as of `MaskKey`: they distinguish keys, and reveal next to nothing
 _MAX = (1 << 63) - 1
 _MOST_SHOWN = 500  # of a schema, in an error
@@ -49,7 +50,7 @@ _POSITION = ("last_seq", "message", "message_ns", "newest_ns", "backup_ns")
 class TableSource:
     """What has to be the same in all exports into a table. `words` are the options for messages; `digest` is that of
     all that decides how messages look, keys included. `partition` is what partitions are of, "" without any; `payloads`
-    the schema of payloads that are columns, as `as_ddl` returns it, "" if they are none.
+    what payloads are that are columns, as `PayloadParser.text` has it, "" if they are none.
     """
 
     incarnation: str
@@ -61,7 +62,7 @@ class TableSource:
 
     def to_json(self) -> JsonObject:
         return {
-            "format": _WITH_PAYLOADS if self.payloads else _PARTITIONED if self.partition else _FORMAT,
+            "format": self._format,
             "incarnation": self.incarnation,
             "options": list(self.words),
             "digest": self.digest,
@@ -69,6 +70,12 @@ class TableSource:
             **({"partition": self.partition} if self.partition else {}),
             **({"payloads": self.payloads} if self.payloads else {}),
         }
+
+    @property
+    def _format(self) -> int:
+        if self.payloads:
+            return _WITH_PAYLOADS if encoding_of(self.payloads) == "json" else _WITH_BINARY_PAYLOADS
+        return _PARTITIONED if self.partition else _FORMAT
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], what: str) -> TableSource:
@@ -79,13 +86,14 @@ class TableSource:
             UnsupportedError: a newer version has written it.
         """
         number = value.get("format")
-        if type(number) is int and number > _WITH_PAYLOADS:
+        if type(number) is int and number > _WITH_BINARY_PAYLOADS:
             raise UnsupportedError(f"{what} was written by a newer jsbackup", hint="Use that version.")
         texts: tuple[str, ...] = ("incarnation", "digest")
         lists = ("options", "columns")
         texts += ("partition",) if number == _PARTITIONED or "partition" in value else ()
-        texts += ("payloads",) if number == _WITH_PAYLOADS else ()
-        sound = number in (_FORMAT, _PARTITIONED, _WITH_PAYLOADS)
+        parsed = number in (_WITH_PAYLOADS, _WITH_BINARY_PAYLOADS)
+        texts += ("payloads",) if parsed else ()
+        sound = parsed or number in (_FORMAT, _PARTITIONED)
         sound = sound and all(isinstance(value.get(name), str) for name in texts)
         for name in lists if sound else ():
             found = value.get(name)
@@ -98,7 +106,7 @@ class TableSource:
             value["digest"],
             tuple(value["columns"]),
             "" if number == _FORMAT else value.get("partition", ""),
-            value["payloads"] if number == _WITH_PAYLOADS else "",
+            value["payloads"] if parsed else "",
         )
 
 
@@ -269,9 +277,11 @@ def other_payloads(name: str, had: str) -> UsageError:
     if not had:
         return UsageError(
             f"the table of stream {name} has no payloads as columns",
-            hint="Append to it without --payload-json, or export to another folder.",
+            hint="Append to it without --payload-json and the like, or export to another folder.",
         )
+    encoding = encoding_of(had)
+    append = "infer, which takes that schema" if encoding == "json" else "and a schema that has these columns"
     return UsageError(
         f"the table of stream {name} has the payloads {had[:_MOST_SHOWN]}",
-        hint="Append to it with --payload-json infer, which takes that schema, or export to another folder.",
+        hint=f"Append to it with --payload-{encoding} {append}, or export to another folder.",
     )

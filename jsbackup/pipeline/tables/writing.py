@@ -1,7 +1,7 @@
 """Tasks that write files of tables: each reads, verifies, encodes and writes runs of a stream's segments.
 
 Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table, and
-those of `json_payload.py` if payloads are to be columns.
+those of a parser of payloads (`payloads/`) if these are to be columns.
 JSON lines are described in `formats/json_lines.py`.
 """
 
@@ -23,7 +23,7 @@ from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import split_batch
 from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
-from jsbackup.pipeline.payloads.json_payload import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
 from jsbackup.pipeline.tables.partitions import Partitions

@@ -17,8 +17,9 @@ from pyspark.sql import types as T
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.payloads import json_payload
-from jsbackup.pipeline.payloads.json_payload import PayloadParser
+from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_spark import of_spark
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 
 FIELDS: dict[str, T.DataType] = {
     "flag": T.BooleanType(),
@@ -41,8 +42,8 @@ def schema(fields: dict[str, T.DataType]) -> T.StructType:
     return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
 
 
-def parser_of(kind: T.StructType) -> PayloadParser:
-    return PayloadParser(of_spark(kind))
+def parser_of(kind: T.StructType) -> JsonParser:
+    return JsonParser(of_spark(kind))
 
 
 ALL = parser_of(schema(FIELDS))

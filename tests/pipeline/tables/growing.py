@@ -12,10 +12,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
 from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
 from jsbackup.pipeline.tables.partitions import PartitionBy
-from jsbackup.pipeline.tables.table_payloads import TablePayloads, parse_table_schema
+from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
 from jsbackup.pipeline.tables.target import open_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess, TaskRunner
@@ -79,13 +80,13 @@ def export(
     token: str = "00ff00ff",
     runner: TaskRunner | None = None,
     by: PartitionBy | None = None,
-    payloads: str | None = None,
+    payloads: str | PayloadParser | None = None,
 ) -> Exported:
     """Export with --append."""
     options = options or TransformOptions()
     with open_target(place, token) as target, lent(kept.place, kept.repository):
         streams = plan_streams(manifest, manifest.streams, options, "exported")
-        given = None if payloads is None else TablePayloads(kept.place, parse_table_schema(payloads))
+        given = None if payloads is None else TablePayloads(kept.place, parser_for_tables(payloads))
         plan = plan_export(
             manifest, target, kind, streams, options=options, append=True, partition_by=by, payloads=given
         )

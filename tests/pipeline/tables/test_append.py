@@ -250,7 +250,7 @@ def test_tables_that_do_not_say_how_far_they_go_are_refused(tmp_path: Path, kind
     if kind is TableFormat.PARQUET:
         broken = [whole[:-9], json.dumps(json.loads(whole) | {"token": "../x"})]
         newer = json.loads(whole)
-        newer["table"]["format"] = 4
+        newer["table"]["format"] = 5
     else:
         broken = [whole[:-9], whole.replace('\\"digest\\"', '\\"dig\\"')]
         newer = None

@@ -275,7 +275,7 @@ def test_a_damaged_schema_and_newer_tables_are_refused(tmp_path: Path) -> None:
     source = TableSource("i", (), "d", partition="day", payloads="id BIGINT").to_json()
     assert TableSource.from_json(source, "x") == TableSource("i", (), "d", partition="day", payloads="id BIGINT")
     with pytest.raises(UnsupportedError, match="newer jsbackup"):
-        TableSource.from_json(source | {"format": 4}, "x")
+        TableSource.from_json(source | {"format": 5}, "x")
 
 
 @both

@@ -1,27 +1,104 @@
-"""The option `--payload-json` of `export` and `query`: payloads as columns.
+"""The options of `export` and `query` that make columns of payloads: `--payload-json`, `--payload-avro` and
+`--payload-protobuf`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
 import click
 
-__all__ = ["check_payload_json", "payload_json_option"]
+from jsbackup.errors import UsageError
 
-payload_json_option = click.option(
-    "--payload-json",
-    metavar="SCHEMA",
-    help="Parse payloads as JSON: adds the columns payload, a struct, and _corrupt_record, the text of what does not "
-    "fit. SCHEMA is as in Spark, such as 'id BIGINT, total DOUBLE'; or infer, which looks at a sample.",
+if TYPE_CHECKING:
+    from jsbackup.pipeline.payloads.parsing import PayloadParser
+
+__all__ = ["PayloadOptions", "payload_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--payload-json",
+        metavar="SCHEMA",
+        help="Parse payloads as JSON: adds the columns payload, a struct, and _corrupt_record, the text of what does "
+        "not fit. SCHEMA is as in Spark, such as 'id BIGINT, total DOUBLE'; or infer, which looks at a sample.",
+    ),
+    click.option(
+        "--payload-avro",
+        metavar="FILE",
+        help="Parse payloads as Avro, one datum of the schema in FILE (.avsc) each: adds the same columns, with the "
+        "bytes of what does not fit.",
+    ),
+    click.option(
+        "--payload-protobuf",
+        metavar="FILE:MESSAGE",
+        help="Parse payloads as Protobuf: adds the same columns. FILE is made by protoc --include_imports "
+        "--descriptor_set_out=FILE, MESSAGE is the full name of a message in it, such as shop.Order.",
+    ),
 )
 
 
-def check_payload_json(schema: str | None) -> None:
-    """Raise UsageError if `schema` is given, and neither a schema nor `infer`."""
-    if schema is None:
-        return
-    from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
+def payload_options(command: F) -> F:
+    """Add the options, passed as `payloads`."""
 
-    if not is_infer(schema):
-        parse_schema(schema)
+    @wraps(command)
+    def run(
+        *arguments: Any,
+        payload_json: str | None,
+        payload_avro: str | None,
+        payload_protobuf: str | None,
+        **others: Any,
+    ) -> Any:
+        return command(*arguments, payloads=PayloadOptions(payload_json, payload_avro, payload_protobuf), **others)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return cast(F, run)
+
+
+@dataclass(frozen=True)
+class PayloadOptions:
+    """What was typed: at most one of them is to be given."""
+
+    json: str | None = None
+    avro: str | None = None
+    protobuf: str | None = None
+
+    @property
+    def typed(self) -> list[str]:
+        """The names of the options that are given."""
+        given = {"--payload-json": self.json, "--payload-avro": self.avro, "--payload-protobuf": self.protobuf}
+        return [name for name, value in given.items() if value is not None]
+
+    @cached_property
+    def given(self) -> str | PayloadParser | None:
+        """What parses payloads, or a schema of JSON that was checked, or `infer`; None if they are no columns. A file
+        is read once.
+
+        Raises:
+            UsageError: several options are given, or a schema is wrong.
+            UnsupportedError: the package for an encoding is not installed.
+        """
+        if len(self.typed) > 1:
+            raise UsageError(f"{self.typed[0]} and {self.typed[1]} exclude each other", hint="Leave one of them out.")
+        if self.json is not None:
+            from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
+
+            if not is_infer(self.json):
+                parse_schema(self.json)
+            return self.json
+        if self.avro is not None:
+            from jsbackup.pipeline.payloads.schema_files import avro_parser
+
+            return avro_parser(self.avro)
+        if self.protobuf is not None:
+            from jsbackup.pipeline.payloads.schema_files import protobuf_parser
+
+            return protobuf_parser(self.protobuf)
+        return None

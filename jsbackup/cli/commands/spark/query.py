@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.spark.payloads import check_payload_json, payload_json_option
+from jsbackup.cli.commands.spark.payloads import PayloadOptions, payload_options
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jsbackup.pipeline.messages.chosen import ChosenBackup
+    from jsbackup.pipeline.payloads.parsing import PayloadParser
     from jsbackup.pipeline.queries.query_model import Answer
     from jsbackup.repository.repository import Repository
 
@@ -83,7 +84,7 @@ class _Chosen:
     help="What runs the query. auto: the manifest, if it knows the answer; DuckDB, if it is installed, for less than "
     "16 GiB of messages in a folder, not encrypted; otherwise Spark.",
 )
-@payload_json_option
+@payload_options
 @choosing_options
 @on_spark
 @lock_timeout_option
@@ -94,7 +95,7 @@ def query(
     limit: int,
     *,
     engine: str,
-    payload_json: str | None,
+    payloads: PayloadOptions,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where,
@@ -104,14 +105,14 @@ def query(
 
     Each stream is a view with its name (`orders` for ORDERS; quote it if it is not an SQL name). `messages` has all of
     them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (data as text, for
-    get_json_object), timestamp_ns, header_block, backup; with --payload-json also payload and _corrupt_record. A query
-    that does more than read these views is refused.
+    get_json_object), timestamp_ns, header_block, backup; with --payload-json, --payload-avro or --payload-protobuf also
+    payload and _corrupt_record. A query that does more than read these views is refused.
     """
     start_log(shared)
     wanted = WantedBackup(backup, parse_choosing(backup, origins, tags))
     asked = _Engine(engine)
     _check_options(asked, where)
-    check_payload_json(payload_json)
+    given = payloads.given
     from jsbackup.pipeline.queries.query_model import check_beginning
     from jsbackup.pipeline.session.embedded_java import in_session
 
@@ -119,17 +120,17 @@ def query(
 
     if asked is _Engine.AUTO and not where.given and not in_session():
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _embedded(repository, opened, sql, limit, payloads=payload_json)
+            chosen, answer = _embedded(repository, opened, sql, limit, payloads=given)
             # Spark opens the same backup.
             wanted = WantedBackup(opened.manifest.id, parse_choosing(opened.manifest.id, (), ()), silent=True)
     elif asked is _Engine.DUCKDB:
         with _opened(shared, wanted, lock_timeout) as (repository, opened):
-            chosen, answer = _forced_duckdb(repository, opened, sql, limit, payloads=payload_json)
+            chosen, answer = _forced_duckdb(repository, opened, sql, limit, payloads=given)
     else:
         chosen, answer = _Chosen(_Engine.SPARK, _why_spark(asked, where)), None
     shared.output.note(chosen.words)
     if answer is None:
-        answer = _on_spark(shared, wanted, sql, limit, payloads=payload_json, where=where, lock_timeout=lock_timeout)
+        answer = _on_spark(shared, wanted, sql, limit, payloads=given, where=where, lock_timeout=lock_timeout)
     _tell_answer(shared, answer, chosen)
     return 0
 
@@ -173,7 +174,7 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
 
 
 def _embedded(
-    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | PayloadParser | None
 ) -> tuple[_Chosen, Answer | None]:
     """Answer in this process if that is possible and faster; otherwise return why Spark has to."""
     from jsbackup.pipeline.queries.manifest_query import answer_by_manifest
@@ -202,7 +203,7 @@ def _embedded(
 
 
 def _forced_duckdb(
-    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | None
+    repository: Repository, opened: ChosenBackup, sql: str, limit: int, *, payloads: str | PayloadParser | None
 ) -> tuple[_Chosen, Answer]:
     from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query, why_not_duckdb
 
@@ -218,7 +219,7 @@ def _on_spark(
     sql: str,
     limit: int,
     *,
-    payloads: str | None,
+    payloads: str | PayloadParser | None,
     where: Where,
     lock_timeout: str,
 ) -> Answer:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from jsbackup.cli.commands.spark.payloads import payload_json_option
+from jsbackup.cli.commands.spark.payloads import PayloadOptions, payload_options
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import (
     LEAST_SPARK_BYTES,
@@ -71,22 +72,26 @@ _PARTITION_BY = click.option(
 
 
 def table_options(command: F) -> F:
-    """Add `--append`, `--partition-by` and `--payload-json`."""
-    for option in (payload_json_option, _PARTITION_BY, _APPEND):
-        command = option(command)
-    return command
+    """Add `--append`, `--partition-by` and the options of payloads, passed as `tables` beside `kind`, the format."""
+
+    @wraps(command)
+    def run(*arguments: Any, append: bool, partition_by: str | None, payloads: PayloadOptions, **others: Any) -> Any:
+        tables = TableOptions(others["kind"], append, partition_by, payloads)
+        return command(*arguments, tables=tables, **others)
+
+    return cast(F, _APPEND(_PARTITION_BY(payload_options(run))))
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """How tables are written. `kind` is a format. With `append`, tables that are there get what is new. `partition_by`
-    is a `PartitionBy`, `payload_json` the schema of payloads that become columns, or `infer`.
+    is a `PartitionBy`; `payloads` may become columns.
     """
 
     kind: str
     append: bool = False
     partition_by: str | None = None
-    payload_json: str | None = None
+    payloads: PayloadOptions = field(default_factory=PayloadOptions)
 
     def check(self, typed: Mapping[str, Any]) -> None:
         """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
@@ -95,7 +100,7 @@ class TableOptions:
         for option, given in (
             ("--append", self.append or None),
             ("--partition-by", self.partition_by),
-            ("--payload-json", self.payload_json),
+            *((option, True) for option in self.payloads.typed),
         ):
             if given is not None and self.kind not in _LOGGED_FORMATS:
                 raise UsageError(
@@ -108,15 +113,15 @@ class TableOptions:
                     f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
                     hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
                 )
-        if self.payload_json is not None:
-            if typed["obfuscate"]:
-                raise UsageError(
-                    "--payload-json and --obfuscate exclude each other: payloads become zeros",
-                    hint="Leave one of them out.",
-                )
-            from jsbackup.pipeline.tables.table_payloads import parse_table_schema
+        if self.payloads.typed and typed["obfuscate"]:
+            raise UsageError(
+                f"{self.payloads.typed[0]} and --obfuscate exclude each other: payloads become zeros",
+                hint="Leave one of them out.",
+            )
+        if self.payloads.given is not None:
+            from jsbackup.pipeline.tables.table_payloads import parser_for_tables
 
-            parse_table_schema(self.payload_json)
+            parser_for_tables(self.payloads.given)
 
 
 def write_tables(
@@ -139,17 +144,15 @@ def write_tables(
     from jsbackup.pipeline.tables.delta import require_deltalake
     from jsbackup.pipeline.tables.export import export_tables, plan_export
     from jsbackup.pipeline.tables.partitions import PartitionBy
-    from jsbackup.pipeline.tables.table_payloads import TablePayloads, parse_table_schema
+    from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.planning.transforming import plan_streams
 
-    kind, schema = TableFormat(tables.kind), None
+    kind, given = TableFormat(tables.kind), tables.payloads.given
     if kind is TableFormat.DELTA:
         require_deltalake()
-    if tables.payload_json is not None:
-        schema = parse_table_schema(tables.payload_json)
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind is TableFormat.JSONL else LEAST_SPARK_BYTES
     source = place_given(shared)
@@ -176,7 +179,7 @@ def write_tables(
                 append=tables.append,
                 refused=broken,
                 partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
-                payloads=None if tables.payload_json is None else TablePayloads(source, schema),
+                payloads=None if given is None else TablePayloads(source, parser_for_tables(given)),
             )
             planned.append(found)
             return found.raw_bytes
