@@ -328,20 +328,20 @@ def test_a_subject_that_keeps_few_messages_ends_with_the_last(nats_server: Serve
 def test_a_subject_ends_with_the_last_while_the_server_knows_only_that(nats_server: Server, own: bool) -> None:
     """A message with an id of its own cannot be stored again for so long; without it the subject would end earlier."""
     query = Query(nats_server(NEWEST).url)
-    make(query.url, duplicate_window=3 * SECOND, max_msgs_per_subject=1)
+    make(query.url, duplicate_window=5 * SECOND, max_msgs_per_subject=1)
     query.start()
     rows = [NewRow(b"s.key", b"%d" % n, None, f"id {n}" if own else None) for n in range(2)]
     query.target = begin(query.url)
     query.part(0, 0, rows[:1])
-    time.sleep(2.2)
+    time.sleep(3.8)
     query.part(0, 0, rows[1:])
-    time.sleep(1.2)
+    time.sleep(1.6)
     query.start()
     if own:
         with pytest.raises(IncompleteError, match="row 1 of partition 0 was removed by an earlier row") as caught:
             query.batch(0, rows)
         assert "duplicate_window" in (caught.value.hint or "")
-        time.sleep(3.2)
+        time.sleep(5.2)
         query.start()
     query.batch(0, rows)
     assert [one.data for one in stored(query.url)] == [b"1"]
