@@ -8,13 +8,16 @@ the batch began, back to the batch before. Usually that is the last message.
 Rows that the stream has are not sent, and are where they were. The others come behind them, those of a partition in
 their order. Equal rows in two partitions have one id, so that the stream may have one of them only; `end_batch` stores
 the others.
+
+Where a stream keeps few messages of a subject, such as a bucket, earlier rows of a subject that come again remove later
+ones. So these follow once more, with other ids: the last row of a partition is the last one of its subject.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
 
@@ -102,6 +105,7 @@ async def write_batch(
     Raises:
         UsageError: a row cannot be a message of the stream, or has the message id of another message.
         IntegrityError: the stream has messages in another order, or in another stream.
+        IncompleteError: a row that was removed by others cannot be stored again yet.
         ApiError, TargetConflict, NatsError: a message was not stored, or that is not known.
     """
     written = WrittenRows(again=task.again)
@@ -109,7 +113,7 @@ async def write_batch(
         async with connected(connection, again=task.again) as js:
             info = await same_stream(js, target)
             known = await _stored_by_earlier_runs(js, info, target, task)
-            recognition = _RowsOfBatch(js, target, task, known)
+            recognition = _RowsOfBatch(js, target, task, known, replaces=_replaces(info))
             await send_rows(js, info, target, rows, partition=task.partition, recognition=recognition, written=written)
     except JsBackupError as error:
         told = stored_before(error, written)
@@ -141,12 +145,21 @@ async def _stored_by_earlier_runs(js: JetStream, info: StreamInfo, target: RowTa
     return rows
 
 
+def _replaces(info: StreamInfo) -> bool:
+    """Return whether new messages of the stream remove older ones of their subjects. (Consumers remove what they are
+    done with: that has not to come again.)
+    """
+    return (info.config.get("max_msgs_per_subject") or 0) > 0 and info.config.get("retention", "limits") == "limits"
+
+
 class _RowsOfBatch:
     """Recognizes rows by what is in them. `fresh` and `known` are sequences, as in `BatchPart`."""
 
     keeps_order = False
 
-    def __init__(self, js: JetStream, target: RowTarget, task: BatchTask, stored: StoredRows) -> None:
+    def __init__(
+        self, js: JetStream, target: RowTarget, task: BatchTask, stored: StoredRows, *, replaces: bool
+    ) -> None:
         self.fresh: list[int] = []
         self.known: list[int] = []
         self._js = js
@@ -154,6 +167,9 @@ class _RowsOfBatch:
         self._task = task
         self._stored = stored
         self._stored_now = StoredRows()  # in this run of the batch
+        self._replaces = replaces
+        self._sent: set[str] = set()  # subjects, if new messages replace others
+        self._once_more: set[str] = set()  # ids of rows that may be sent again
         self._ids = RowIds(task.batch)
         remedy = f"Remove messages with ids that begin with {task.batch}-, {_REPAIRED}"
         self._order = RowOrder(target.stream, task.partition, remedy=remedy, fresh_only=True)
@@ -165,11 +181,24 @@ class _RowsOfBatch:
         )
 
     def stored_as(self, message: NewMessage) -> int:
-        if not (self._stored or self._stored_now):
-            return 0
+        sequence = self._stored_as(message) if self._stored or self._stored_now else 0
+        if not sequence and self._replaces:
+            self._sent.add(message.subject)
+        return sequence
+
+    def _stored_as(self, message: NewMessage) -> int:
         content, number = self._task.batch.place_of(message.row_id)
         sequences = (*self._stored.all(content), *self._stored_now.all(content))
         return sequences[number] if number < len(sequences) else 0
+
+    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
+        if message.subject not in self._sent:
+            return None
+        # The server may know the id still, and say of this message too that it has it.
+        row_id = f"{message.row_id}-{sequence}"
+        self._once_more.add(row_id)
+        block = message.block.replace(f": {message.row_id}\r\n".encode(), f": {row_id}\r\n".encode())
+        return replace(message, row_id=row_id, block=block)
 
     async def when_late(self, number: int) -> None:
         info = await same_stream(self._js, self._target)
@@ -182,6 +211,12 @@ class _RowsOfBatch:
         return message.own_id
 
     def add(self, message: NewMessage, ack: PubAck) -> None:
+        if ack.duplicate and message.own_id and message.row_id in self._once_more:
+            raise IncompleteError(
+                f"row {message.row} of partition {self._task.partition} was removed by an earlier row of its subject, "
+                f"which came again, and stream {self._target.stream} does not store it again while it knows its id",
+                hint="Wait for the duplicate_window of the stream.",
+            )
         self._order.add(message, ack)
         if not message.own_id:
             (self.known if ack.duplicate else self.fresh).append(ack.sequence)

@@ -63,6 +63,11 @@ class RowRecognition(Protocol):
     def stored_as(self, message: NewMessage) -> int:
         """Return the sequence of a message that is known to be stored, 0 of others."""
 
+    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
+        """Return what to send for a message that is known to be stored, if `sequence` is not there any more, because of
+        messages that were sent here before it; None if these remove none.
+        """
+
     async def when_late(self, number: int) -> None:
         """Called once, before the row with this number, if earlier tries may have stored rows and the server may have
         forgotten their ids.
@@ -72,7 +77,9 @@ class RowRecognition(Protocol):
         """Return whether a message that the server has by its id may be another one."""
 
     def add(self, message: NewMessage, ack: PubAck) -> None:
-        """Take note that a message is stored. Raises IntegrityError for a wrong order."""
+        """Take note that a message is stored. Raises IntegrityError for a wrong order, and IncompleteError if it was
+        removed since.
+        """
 
 
 @asynccontextmanager
@@ -165,9 +172,7 @@ class _RowSender:
                 for row in batch:
                     await self._send(inbox, row, number)
                     number += 1
-            async with self._room:
-                await self._room.wait_for(lambda: not self._pending or self._failure is not None)
-            self._check()
+            await self._all_answered()
         finally:
             for task in (reader, *self._tasks):
                 task.cancel()
@@ -187,13 +192,26 @@ class _RowSender:
             self._until_ns = None
             await self._recognition.when_late(number)
         if sequence := self._recognition.stored_as(message):
-            self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
-            return
+            other = self._recognition.once_more(message, sequence)
+            if other is None or await self._is_there(sequence):
+                self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
+                return
+            message = other
         if not self._pending:
             self._moved = asyncio.get_running_loop().time()
         self._pending[number] = message
         self._bytes += message.size
         await self._subscription.publish(message.subject, message.data, f"{inbox}.{number}", message.block)
+
+    async def _is_there(self, sequence: int) -> bool:
+        """Return whether the stream has a message after all that was sent so far."""
+        await self._all_answered()
+        return await self._js.message(self._target.stream, sequence) is not None
+
+    async def _all_answered(self) -> None:
+        async with self._room:
+            await self._room.wait_for(lambda: not self._pending or self._failure is not None)
+        self._check()
 
     def _has_room(self) -> bool:
         return len(self._pending) < _IN_FLIGHT and (self._bytes < _IN_FLIGHT_BYTES or not self._pending)

@@ -117,6 +117,9 @@ class _NumberedRows:
     def stored_as(self, message: NewMessage) -> int:
         return 0
 
+    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
+        return None
+
     async def when_late(self, number: int) -> None:
         write, window = self._target.write, _spoken(self._target.window_ns)
         raise IncompleteError(

@@ -57,13 +57,27 @@ class Room:
             return
         give_back()
         with self._changed:
+            if share.closed:
+                return
             self._waiting.add(share)
-            self._changed.wait_for(lambda: self._may_hold(share, size))
+            self._changed.wait_for(lambda: share.closed or self._may_hold(share, size))
             self._waiting.discard(share)
-            self._held[share] = size
+            if not share.closed:
+                self._held[share] = size
+
+    def close(self, share: BudgetShare) -> None:
+        with self._changed:
+            share.closed = True
+            self._held.pop(share, None)
+            self._waiting.discard(share)
+            if self._first is share:
+                self._first = None
+            self._changed.notify_all()
 
     def _hold_at_once(self, share: BudgetShare, size: int) -> bool:
         with self._changed:
+            if share.closed:
+                return True
             before = self._held.get(share, 0)
             if size < before:
                 self._let_go(share, before, size)
@@ -95,17 +109,24 @@ class Room:
 
 
 class BudgetShare:
-    """The memory that one stream holds; none after `close`."""
+    """The memory that one stream holds; none after `close`.
+
+    Whoever gives up a stream closes its share while another thread may still add to it, and wait for room.
+    """
 
     def __init__(self, room: Room) -> None:
         self._room = room
+        self.closed = False
 
     def hold(self, size: int) -> None:
-        """Hold `size` bytes in all from now on. If that is more than before, waits until there is room."""
+        """Hold `size` bytes in all from now on. If that is more than before, waits until there is room. A closed share
+        holds nothing, and does not wait.
+        """
         self._room.hold(self, size)
 
     def close(self) -> None:
-        self._room.hold(self, 0)
+        """Release everything, for good. A thread that waits for room goes on."""
+        self._room.close(self)
 
     def __enter__(self) -> Self:
         return self

@@ -42,7 +42,7 @@ from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_desc
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
-from jsbackup.repository.location import no_repository, nothing_at
+from jsbackup.repository.location import in_a_folder, no_repository, nothing_at
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -270,7 +270,8 @@ class Repository:
         as `open`.
         """
         try:
-            data = _read_descriptor(self.store)
+            with in_a_folder():
+                data = _read_descriptor(self.store)
         except IntegrityError as error:  # what lies below the mount point, from another time
             raise RepositoryNotFound(error.message, hint=error.hint) from error
         found = decode_descriptor(data)
@@ -288,9 +289,12 @@ class Repository:
         return Repository(store, self.descriptor, self._access)
 
     def has_backup(self, backup: str) -> bool:
-        """Return whether the manifest of this id exists now. Raises StoreError."""
+        """Return whether the manifest of this id exists now. Raises RepositoryNotFound if the repository is gone, and
+        StoreError.
+        """
         try:
-            self.documents.head(layout.manifest_key(backup))
+            with in_a_folder():
+                self.documents.head(layout.manifest_key(backup))
         except ObjectNotFound:
             return False
         return True

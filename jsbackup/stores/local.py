@@ -9,9 +9,9 @@ are created with mode 0700, files with 0600.
 Below the root, symbolic links are not followed, for reading, writing or listing: each folder of a path is
 opened from its parent's descriptor. (The root itself may be one: the user chose it.)
 
-A root that was there is not made again, and another folder in its place, such as that below the mount point of a disk,
-gets nothing, unless it has the first object beside the folders that was read or put: then it is the same one, mounted
-again.
+A root that was there is not made again. Another folder in its place, such as that below the mount point of a disk, is
+neither read nor changed, unless it has the first object beside the folders that was read or put: then it is the same
+one, mounted again. What is in a root that is gone is never reported as absent.
 
 Leftovers of killed processes are removed at the first put: a temporary file that is older than an hour and on which no
 process holds a lock. Its writer holds an flock on it, which the kernel releases with the process; by age alone a
@@ -126,7 +126,7 @@ class LocalStore:
 
     def glance(self, prefix: str = "") -> Glance:
         with posix.posix_errors(f"cannot list {self.location}/{prefix}"):
-            with suppress(FileNotFoundError), posix.closing(self._open_root()):
+            with suppress(FileNotFoundError), posix.closing(self._open_known()):
                 pass
             return glance_at(self._root, prefix)
 
@@ -150,7 +150,7 @@ class LocalStore:
         return f"{'it' if nearest == self._root else _shown(nearest)} is not a folder"
 
     def _open_folder(self, folders: Sequence[str]) -> int:
-        folder = self._open_root()
+        folder = self._open_known()
         for part in folders:
             with posix.closing(folder):
                 folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
@@ -161,19 +161,33 @@ class LocalStore:
         if not self._witness:
             self._identity, self._witness = _identity_of(root), name
 
-    def _make_root(self) -> int:
+    def _open_known(self) -> int:
+        """Open the root. Raises FileNotFoundError if it was never there, and NoFolder if it is not any more, or is
+        another one.
+        """
         try:
             root = self._open_root()
         except FileNotFoundError:
             if self._witness:
                 raise NoFolder(self.location, "it is not there any more") from None
-            return self._make_new_root()
-        if self._witness and _identity_of(root) != self._identity:
-            if not posix.exists(root, self._witness):
+            raise
+        if self._witness and (identity := _identity_of(root)) != self._identity:
+            try:
+                same = posix.exists(root, self._witness)
+            except OSError:
+                os.close(root)
+                raise
+            if not same:
                 os.close(root)
                 raise NoFolder(self.location, f"another folder is there now, without {self._witness}")
-            self._identity = _identity_of(root)
+            self._identity = identity
         return root
+
+    def _make_root(self) -> int:
+        try:
+            return self._open_known()
+        except FileNotFoundError:
+            return self._make_new_root()
 
     def _make_new_root(self) -> int:
         above = _shown(self._root.parent)

@@ -23,6 +23,7 @@ from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.transforming import TransformOptions, plan_streams
+from jsbackup.repository.write import compressors
 from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
@@ -171,3 +172,8 @@ def _alive(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(int(path.parent.name))
     return found
+
+
+def test_the_workers_share_the_cores(spark: SparkSession) -> None:
+    """There is one for each: several threads in each would compress no faster, and hold more."""
+    assert list(OnSpark(spark).run("counting cores", [compressors.usable_cores])) == [1]

@@ -298,6 +298,55 @@ def test_a_stream_of_which_messages_are_removed_by_consumers(nats_server: Server
     assert len(stored(query.url)) == 200
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 10])
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "theirs"])
+def test_a_subject_that_keeps_few_messages_ends_with_the_last(nats_server: Server, most: int, own: bool) -> None:
+    """As a key of a bucket: the values before it were removed by the limit, and come again."""
+    query = Query(nats_server(NEWEST).url)
+    make(query.url, duplicate_window=SECOND // 2, max_msgs_per_subject=most)
+    query.start()
+    rows = [NewRow(b"s.key", b"%d" % n, None, f"id {n}" if own else None) for n in range(6)]
+    others = rows_of(10)
+    query.batch(0, [NewRow(b"s.first", b"", None, None)])
+    query.batch(1, [*others, *rows])
+    forget()
+    query.start()
+    ended = query.batch(1, [*others[:5], *rows, *others[5:]])
+    assert ended.rows.rows == 16
+    found = [one.data for one in stored(query.url) if one.subject == "s.key"]
+    assert found == [row.data for row in rows[-most:]]
+    # Once more: those that were sent again are recognized.
+    forget()
+    query.start()
+    assert query.batch(1, [*rows, *others]).rows.rows == 16
+    assert [one.data for one in stored(query.url) if one.subject == "s.key"] == found
+    query.batch(2, [rows[0]._replace(data=b"last", message_id=None)])
+    assert [one.data for one in stored(query.url) if one.subject == "s.key"][-1] == b"last"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "theirs"])
+def test_a_subject_ends_with_the_last_while_the_server_knows_only_that(nats_server: Server, own: bool) -> None:
+    """A message with an id of its own cannot be stored again for so long; without it the subject would end earlier."""
+    query = Query(nats_server(NEWEST).url)
+    make(query.url, duplicate_window=5 * SECOND, max_msgs_per_subject=1)
+    query.start()
+    rows = [NewRow(b"s.key", b"%d" % n, None, f"id {n}" if own else None) for n in range(2)]
+    query.target = begin(query.url)
+    query.part(0, 0, rows[:1])
+    time.sleep(3.8)
+    query.part(0, 0, rows[1:])
+    time.sleep(1.6)
+    query.start()
+    if own:
+        with pytest.raises(IncompleteError, match="row 1 of partition 0 was removed by an earlier row") as caught:
+            query.batch(0, rows)
+        assert "duplicate_window" in (caught.value.hint or "")
+        time.sleep(5.2)
+        query.start()
+    query.batch(0, rows)
+    assert [one.data for one in stored(query.url)] == [b"1"]
+
+
 def test_who_may_not_read_back_is_told(nats_server: Server) -> None:
     users = "{ user: all, password: p }"
     allow = 'permissions: { publish: { allow: ["s.>", "$JS.API.STREAM.INFO.S"] } }'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -57,6 +58,33 @@ def test_a_share_that_is_closed_makes_room() -> None:
         waiting = pool.submit(second.hold, 2 * SHARED)
         first.close()
         waiting.result(30)
+
+
+def wait_for_a_waiting(room: Room) -> None:
+    while not room._waiting:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("held", [0, 10])
+def test_a_share_that_is_closed_while_it_waits_holds_nothing(held: int) -> None:
+    """A stream is given up while a thread still adds to it: what it had waited for would never be released."""
+    room = Room(SHARED)
+    other, given_up, next_one = room.share(), room.share(), room.share()
+    other.hold(2 * SHARED)
+    given_up.hold(held)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(given_up.hold, 2 * SHARED)
+        wait_for_a_waiting(room)
+        given_up.close()
+        try:
+            waiting.result(10)
+            given_up.hold(3 * SHARED)
+            assert room.held_bytes == 2 * SHARED
+        finally:
+            other.close()
+        assert room.users == 0
+        pool.submit(next_one.hold, 4 * SHARED).result(10)
+    assert room.held_bytes == 4 * SHARED
 
 
 @pytest.mark.timeout(120)

@@ -187,6 +187,44 @@ def test_another_folder_in_its_place_gets_nothing(store: LocalStore, root: Path,
     assert [info.key for info in store.list()] == ["a/0", "a/1", "first"]
 
 
+def test_what_is_in_a_root_that_has_gone_is_not_said_to_be_absent(
+    store: LocalStore, root: Path, tmp_path: Path
+) -> None:
+    """Nor is it taken from another folder, or deleted there: it may be a copy, or from another time."""
+    store.put("first", b"1")
+    store.put("a/b", b"2")
+    reader = LocalStore(root)
+    assert reader.get("first") == b"1"
+    uses: tuple[Callable[[LocalStore], object], ...] = (
+        lambda store: store.get("a/b"),
+        lambda store: store.get_range("a/b", 0, 1),
+        lambda store: store.head("a/b"),
+        lambda store: store.get("first"),
+        lambda store: list(store.list()),
+        lambda store: list(store.list("a/")),
+        lambda store: store.delete("a/b"),
+        lambda store: store.glance(),
+    )
+
+    def refused(reason: str) -> None:
+        for one in (store, reader):
+            for use in uses:
+                with pytest.raises(NoFolder, match=reason):
+                    use(one)
+
+    root.rename(tmp_path / "away")
+    refused("it is not there any more")
+    (root / "a").mkdir(parents=True)
+    (root / "a/b").write_bytes(b"of another time")
+    refused("another folder is there now, without first")
+    assert visible_files(root) == ["a/b"]
+    shutil.rmtree(root)
+    (tmp_path / "away").rename(root)
+    assert [info.key for info in store.list()] == ["a/b", "first"]
+    reader.delete("a/b")
+    assert [info.key for info in store.list()] == ["first"]
+
+
 def test_without_hard_links_a_put_is_still_create_only(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ class Lookout:
         """
         chosen = await self._list_now_and_then(last=last)
         listed: dict[str, Look] = {}
-        known: dict[str, StreamInfo] = {}  # all of it but consumers
+        known: dict[str, Look] = {}  # all of it but consumers
         if has_many(chosen):
             at_ns = self._clock_ns()
             await self._list()
@@ -107,7 +107,7 @@ class Lookout:
                 elif not info.state.consumers:
                     listed[name] = Look(info, _NO_CONSUMERS, at_ns)
                 elif not info.state.deleted and not info.lost:
-                    known[name] = info
+                    known[name] = Look(info, None, at_ns)
         gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
         looks = dict(listed)
         failures = list(self._silent)
@@ -189,7 +189,7 @@ class Lookout:
         self._chosen = list(self._infos)
         self._silent = tuple(silent)
 
-    async def _in_turn(self, name: str, gate: asyncio.Semaphore, listed: StreamInfo | None) -> Look | None:
+    async def _in_turn(self, name: str, gate: asyncio.Semaphore, listed: Look | None) -> Look | None:
         """Describe one stream when it is its turn. One that does not answer gives its turn to the next."""
         await gate.acquire()
         turn = contextlib.ExitStack()
@@ -201,10 +201,15 @@ class Lookout:
             timer.cancel()
             turn.close()
 
-    async def _describe(self, name: str, listed: StreamInfo | None = None) -> Look | None:
-        """Describe one stream; None if it was deleted. What this look has `listed` is not asked for again."""
-        at_ns = self._clock_ns()
-        info = listed or await self._js.find_stream(name, deleted_details=name in self._few_deleted)
+    async def _describe(self, name: str, listed: Look | None = None) -> Look | None:
+        """Describe one stream; None if it was deleted. What this look has `listed` is not asked for again, and is that
+        of the moment when the list was asked for.
+        """
+        if listed is None:
+            at_ns = self._clock_ns()
+            info = await self._js.find_stream(name, deleted_details=name in self._few_deleted)
+        else:
+            at_ns, info = listed.at_ns, listed.info
         if info is None:
             return None
         (self._few_deleted.add if info.state.deleted <= _FEW_DELETED else self._few_deleted.discard)(name)

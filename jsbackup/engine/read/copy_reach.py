@@ -19,6 +19,9 @@ __all__ = ["ask_copied", "reach_of"]
 # Heartbeats come every second, so a copy that is quiet together with its origin has heard from it since.
 _QUIET_NS = 3_000_000_000
 _HEARD_NS = 30_000_000_000
+# How far the clocks of two servers may be apart. What a copy heard before the last message of its origin says nothing
+# about that: it may have lost the connection since.
+_APART_NS = 2_000_000_000
 
 
 def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFrom, ...]:
@@ -35,16 +38,17 @@ def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFr
             continue
         sequence = status.seq
         origin = None if is_external(source) else origins.get(source["name"])
-        if not sequence and origin is not None and _stands_still(status, origin):
+        if not sequence and origin is not None and _stands_still(status, origin, info.now_ns):
             sequence = origin.state.last_seq
         if sequence:
             found.append(CopiedFrom(*key, sequence))
     return tuple(found)
 
 
-def _stands_still(status: SourceInfo, origin: StreamInfo) -> bool:
+def _stands_still(status: SourceInfo, origin: StreamInfo, now_ns: int) -> bool:
     quiet = origin.now_ns - origin.state.last_ns > _QUIET_NS
-    return quiet and not status.lag and status.error is None and 0 <= status.active_ns < _HEARD_NS
+    heard = 0 <= status.active_ns < _HEARD_NS and now_ns - status.active_ns - origin.state.last_ns > _APART_NS
+    return quiet and heard and not status.lag and status.error is None
 
 
 async def ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:

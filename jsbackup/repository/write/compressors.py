@@ -12,7 +12,7 @@ import os
 from jsbackup.formats.compression import Compression
 from jsbackup.repository.background import Aftermath
 
-__all__ = ["Compressors", "compressing_threads", "usable_cores"]
+__all__ = ["Compressors", "compressing_threads", "share_cores", "usable_cores"]
 
 # Measured: with 4 MiB the compressing thread waits for the next batch too often (6 % slower); 9 are no faster.
 _AHEAD_BYTES = 6 << 20
@@ -23,9 +23,21 @@ _MOST_THREADS = 4
 _OTHER_CORES = 2
 _QUICK_LEVELS = range(1, 4)
 
+_sharing = False
+
+
+def share_cores() -> None:
+    """Note that this process is one of several that share the cores, such as a worker of Spark: each compresses in one
+    thread, and holds no more than that takes.
+    """
+    global _sharing
+    _sharing = True
+
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores this process may use for itself."""
+    if _sharing:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

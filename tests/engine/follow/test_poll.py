@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -225,14 +226,17 @@ def test_consumers_that_do_not_answer_do_not_delay_the_messages(monkeypatch: pyt
     play(script, consumers=True)
 
 
-def play_many(script: Callable[[ScriptedPeer, dict[str, ScriptedStream], Lookout], Awaitable[None]]) -> None:
+def play_many(
+    script: Callable[[ScriptedPeer, dict[str, ScriptedStream], Lookout], Awaitable[None]],
+    clock_ns: Callable[[], int] = lambda: 0,
+) -> None:
     """An account of more streams than are asked for one by one, of which the script says who has consumers."""
 
     async def main() -> None:
         async with ScriptedPeer() as peer, connect_jetstream(connection_to(peer.url)) as js:
             streams = {name: ScriptedStream(peer, MESSAGES[11:15], name) for name in (f"S{at:03}" for at in range(70))}
             list_streams(peer, *streams.values())
-            lookout = Lookout(js, BackupOptions(), lambda: 0)
+            lookout = Lookout(js, BackupOptions(), clock_ns)
             try:
                 await asyncio.wait_for(script(peer, streams, lookout), 60)
             finally:
@@ -263,6 +267,20 @@ def test_of_many_streams_those_without_consumers_are_not_asked_for() -> None:
         assert not any(stream.descriptions for stream in streams.values())  # the list has said it
 
     play_many(script)
+
+
+def test_what_a_list_says_is_of_the_moment_when_it_was_asked_for() -> None:
+    """Not of a later one, at which consumers were: what is published in between, it does not have."""
+    moments = itertools.count()
+
+    async def script(peer: ScriptedPeer, streams: dict[str, ScriptedStream], lookout: Lookout) -> None:
+        for stream in [*streams.values()][:3]:
+            with_consumers(stream, 1)
+        looks, _ = await lookout.look()
+        assert looks.keys() == streams.keys()
+        assert len({look.at_ns for look in looks.values()}) == 1
+
+    play_many(script, lambda: next(moments))
 
 
 def test_many_streams_that_answer_slowly_are_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
