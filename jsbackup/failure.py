@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jsbackup.errors import JsBackupError
+from jsbackup.errors import DigestMismatch, JsBackupError
 
-__all__ = ["Failure", "all_failed", "naming"]
+__all__ = ["FailedProof", "Failure", "all_failed", "naming"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,18 @@ class Failure:
 
     name: str
     error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class FailedProof(Failure):
+    """A stream that is restored and can be used, from `usable_ns` on, but whose proof failed."""
+
+    usable_ns: int = 0
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it was found to differ from what was sent; else it is not known."""
+        return isinstance(self.error, DigestMismatch)
 
 
 def all_failed(errors: Sequence[JsBackupError], done: str = "committed") -> JsBackupError:

@@ -26,7 +26,7 @@ from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
-from jsbackup.failure import all_failed
+from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
@@ -205,7 +205,8 @@ def _restore(
         report = replace(report, plan=with_elsewhere(report.plan, search.choice))
         outcome = _outcome(repository, search.choice, report)
         if report.failures and not report.streams:
-            raise all_failed([failure.error for failure in report.failures], "restored")
+            usable = any(isinstance(failure, FailedProof) for failure in report.failures)
+            raise all_failed([failure.error for failure in report.failures], "verified" if usable else "restored")
         if report.code:
             raise IncompleteError(f"not all was restored: {'; '.join(_lacking(report))}", result=outcome)
         return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -201,11 +202,38 @@ def test_a_restore_that_is_stopped_while_it_is_proved_leaves_the_whole_stream(
         line = restore(proxy.url, repository, "auto")
         told: list[str] = []
         assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, 0.5, told=told) == 130
-        assert f"1 stream is restored and can be used, but not verified: {NAME}" in told[0]
+        (backup,) = backups_in(repository)
+        names = f"1 stream is restored and can be used, but not verified: {NAME}"
+        assert f"{names}; 'jsbackup diff {backup} live' compares it with the backup" in told[0]
         assert standing(server.url) == WHOLE
         assert jsbackup("restore", "latest", "-s", proxy.url, "-r", repository).code == 16
         jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, "--if-exists", "replace").ok()
     assert standing(server.url) == WHOLE
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_server_that_goes_away_while_a_stream_is_proved_leaves_it_unverified(
+    as_json: bool, nats_server: Starter, repository: Path
+) -> None:
+    server = nats_server("2.15.1")
+    (backup,) = backups_in(repository)
+    with Proxy(server.port) as proxy:
+        proxy.at(Direction.TO_CLIENT, TOTAL_BYTES // 2, server.kill)
+        line = restore(proxy.url, repository, "auto", *(["--json"] if as_json else []))
+        done = subprocess.run(line, capture_output=True, text=True, env=environment(), cwd=REPOSITORY)
+    reason, diff = "restored and could be used, but was not verified: ", f"'jsbackup diff {backup} live'"
+    assert done.returncode == 20, done.stderr
+    if as_json:
+        (failed,) = json.loads(done.stdout)["failed"]
+        assert failed["name"] == NAME and failed["reason"].startswith(reason) and failed["usable_at"]
+    else:
+        assert (
+            f"failed: {NAME}: {reason}" in done.stdout and f"Later, {diff} compares it with the backup." in done.stdout
+        )
+        assert "restored 0 streams, 1 failed (1 of them could be used, but was not verified), 0 skipped" in done.stdout
+    server.start()
+    assert standing(server.url) == WHOLE
+    assert jsbackup("diff", backup, "live", "-s", server.url, "-r", repository).ok().document["equal"]
 
 
 @pytest.mark.parametrize("operation", ["put", "get_range"])

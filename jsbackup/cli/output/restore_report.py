@@ -16,6 +16,7 @@ from jsbackup.cli.output.reports import (
     problem_json,
     restored_stream_json,
 )
+from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -55,11 +56,16 @@ def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonOb
     """Return the document of `restore --json` and, without a `finder`, of `clone --json`."""
     return {
         "streams": [_stream_json(stream) for stream in report.streams],
-        "failed": [failure_json(one.name, one.error) for one in report.failures],
+        "failed": [{**failure_json(one.name, one.error), "usable_at": _usable_at(one)} for one in report.failures],
         "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped],
         "missing": [{"name": one.stream, "reason": one.reason} for one in report.plan.missing],
         **({} if finder is None else {"backup": report.plan.backup, **notes_json(finder)}),
     }
+
+
+def _usable_at(failure: Failure) -> str | None:
+    """Return from when on a stream could be used whose proof failed; None if it is not at the target."""
+    return format_time(failure.usable_ns) if isinstance(failure, FailedProof) else None
 
 
 def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None) -> int:
@@ -95,7 +101,10 @@ def tell_report(output: Output, report: RestoreReport, done: str) -> None:
     lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
     incomplete = sum(stream.incomplete for stream in report.streams)
     restored += f", {incomplete} of them incomplete" if incomplete else ""
-    output.line(f"{done} {restored}, {len(report.failures)} failed, {len(report.plan.skipped)} skipped{lacking}")
+    failed = f"{len(report.failures)} failed"
+    if unproved := sum(isinstance(one, FailedProof) and not one.wrong for one in report.failures):
+        failed += f" ({unproved} of them could be used, but {'was' if unproved == 1 else 'were'} not verified)"
+    output.line(f"{done} {restored}, {failed}, {len(report.plan.skipped)} skipped{lacking}")
 
 
 def _remarks(report: RestoreReport) -> Iterator[Said]:

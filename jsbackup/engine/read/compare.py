@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import pyarrow as pa
 
+from jsbackup.engine.read.discards import KEPT, Discarded, Discards, Row
+from jsbackup.protocol.info import StreamInfo
+
 __all__ = ["Comparison", "Missing"]
-
-# How many differences of each kind are kept; more are only counted.
-_KEPT = 100
-
-_Row = tuple[int, int, bytes, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +26,29 @@ class Missing:
     headers: bytes
 
 
-S = TypeVar("S", int, Missing)
-
-
 @dataclass(slots=True)
 class Comparison:
     """A sink for the server's messages that compares them with the backup's. Call `finish` at the end.
 
-    `missing`, `added` and `changed` keep the first differences of each kind; all are counted. Missing messages that are
-    `excused` are only counted in `gone`.
+    `missing`, `added` and `changed` keep the sequences of the first differences of each kind; all are counted. Missing
+    messages that are `excused` are only counted in `gone`, and so are those that the stream has discarded: whether it
+    has, `decide` finds out after `finish`, if it is `undecided`.
     """
 
     ours: Iterable[pa.RecordBatch]
     last_seq: int  # later messages of the server are not compared: they arrived after the restore
     excused: Callable[[Missing], bool] = lambda _missing: False
-    missing: list[Missing] = field(default_factory=list)
+    discards: Discards | None = None
+    missing: list[int] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     missing_count: int = 0
     added_count: int = 0
     changed_count: int = 0
     gone: int = 0
-    _rows: Iterator[_Row] = field(init=False)
-    _next: _Row | None = field(init=False)
+    discarded: Discarded = field(default_factory=Discarded)
+    _rows: Iterator[Row] = field(init=False)
+    _next: Row | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._rows = (row for batch in self.ours for row in _rows_of(batch))
@@ -65,10 +62,14 @@ class Comparison:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add messages of the server, in order."""
         for row in _rows_of(batch):
-            if row[0] > self.last_seq:
+            if row[0] > self.last_seq and self.discards is None:
                 return
             while self._next is not None and self._next[0] < row[0]:
                 self._miss()
+            if self.discards is not None:
+                self.discards.has(row)
+            if row[0] > self.last_seq:
+                continue
             if self._next is None or self._next[0] > row[0]:
                 self.added_count += 1
                 _keep(self.added, row[0])
@@ -83,22 +84,37 @@ class Comparison:
         while self._next is not None:
             self._miss()
 
+    @property
+    def undecided(self) -> bool:
+        """Whether the stream may have discarded missing messages."""
+        return self.discards is not None and self.discards.undecided
+
+    def decide(self, info: StreamInfo) -> None:
+        """Count what the stream has discarded as `gone`, the rest as missing. `info` describes it after it was read."""
+        if self.discards is None:
+            return
+        self.discarded, missing_count, missing = self.discards.decide(info)
+        self.gone += self.discarded.messages
+        self.missing_count += missing_count
+        self.missing = sorted([*self.missing, *missing])[:KEPT]
+
     def _miss(self) -> None:
         assert self._next is not None
-        missing = Missing(*self._next[:4])
-        if self.excused(missing):
+        excused = self.excused(Missing(*self._next[:4]))
+        undecided = self.discards is not None and self.discards.lacks(self._next, excused=excused)
+        if excused:
             self.gone += 1
-        else:
+        elif not undecided:
             self.missing_count += 1
-            _keep(self.missing, missing)
+            _keep(self.missing, self._next[0])
         self._next = next(self._rows, None)
 
 
-def _keep(found: list[S], item: S) -> None:
-    if len(found) < _KEPT:
-        found.append(item)
+def _keep(found: list[int], sequence: int) -> None:
+    if len(found) < KEPT:
+        found.append(sequence)
 
 
-def _rows_of(batch: pa.RecordBatch) -> Iterator[_Row]:
+def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     for sequence, timestamp, subject, headers, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
         yield sequence, timestamp, subject.encode() if isinstance(subject, str) else subject, headers or b"", data

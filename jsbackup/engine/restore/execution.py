@@ -30,17 +30,17 @@ from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, Usable
 from jsbackup.engine.restore.stream_sources import Origin, Supply
-from jsbackup.errors import JsBackupError, NoLeader
-from jsbackup.failure import Failure
+from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader
+from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
-from jsbackup.readable import count_are
+from jsbackup.readable import count_are, format_count
+from jsbackup.shell import quoted_command
 
 __all__ = ["Execution", "Unproved", "bytes_to_move"]
 
 _log = logging.getLogger(__name__)
 
-_SHOWN = 5
-_UNPROVED = "It is restored and can be used, but was not verified. 'jsbackup diff' compares it with the backup."
+_NAMED = 100  # streams in a warning; nothing else names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Execution:
     def __init__(self, run: RestoreRun, origin: Origin, start: StartingPoint, idle: JetStream | None = None) -> None:
         self._run = run
         self._origin = origin
+        self._backup = start.backup
         self._streams = StreamRestore(run, start)
         self._idle = [] if idle is None else [idle]
         self._results: list[RestoredStream] = []
         self._failures: list[Failure] = []
         self._sending = 0
-        self._unproved: deque[Unproved] = deque()
-        self._in_use: set[str] = set()  # those that wait or are proved after that
+        self._waiting: deque[Unproved] = deque()
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         """Restore all streams, stage by stage; a failed stream does not stop the others."""
@@ -85,23 +85,36 @@ class Execution:
             for number, stage in enumerate(plan.stages, 1):
                 await self._stage(list(reversed(stage)), last=number == len(plan.stages))
         except asyncio.CancelledError:
-            if self._in_use:
-                names = ", ".join(sorted(self._in_use)[:_SHOWN]) + (", …" if len(self._in_use) > _SHOWN else "")
-                count = count_are(len(self._in_use), "stream")
-                _log.warning("%s restored and can be used, but not verified: %s", count, names)
+            self._name_unproved(plan)
             raise
         return sorted(self._results, key=lambda r: r.name), sorted(self._failures, key=lambda f: f.name)
 
+    def _name_unproved(self, plan: RestorePlan) -> None:
+        """Warn of the streams that can be used, but are not proved: they wait, or are being proved."""
+        unproved = self._streams.unproved
+        if not unproved:
+            return
+        names = sorted(unproved)
+        more = f" and {format_count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+        comparable = any(self._is_comparable(action) for action in plan.actions if action.name in unproved)
+        _log.warning(
+            "%s restored and can be used, but not verified: %s%s",
+            count_are(len(names), "stream"),
+            ", ".join(names[:_NAMED]) + more,
+            f"; {self._diff} compares {'it' if len(names) == 1 else 'them'} with the backup" if comparable else "",
+        )
+
     async def _stage(self, waiting: list[Action], *, last: bool) -> None:
         """Restore the streams of one stage, from the end; in the last one, then prove those of all stages that wait."""
-        proofs: deque[Unproved] = self._unproved if last else deque()
+        proofs: deque[Unproved] = self._waiting if last else deque()
 
         async def do_next(ends: tuple[JetStream, Supply]) -> bool:
             js, supply = ends
             if waiting:
                 done = await self._send(js, supply, waiting)
                 if last and not waiting and not self._sending and proofs:
-                    _log.info("everything is sent; %s still to be verified", count_are(len(self._in_use), "stream"))
+                    left = count_are(len(self._streams.unproved), "stream")
+                    _log.info("everything is sent; %s still to be verified", left)
             elif proofs:
                 done = await self._prove(js, supply, proofs.popleft())
             else:
@@ -112,7 +125,8 @@ class Execution:
         unreachable = await run_workers(count, self._ends, lambda: bool(waiting or proofs), do_next)
         if unreachable is not None:
             self._failures += [Failure(action.name, unreachable) for action in waiting]
-            self._failures += [Failure(one.name, unreachable.with_more_hint(_UNPROVED)) for one in proofs]
+            for one in proofs:
+                self._fail(one.usable.action, unreachable)
 
     async def _send(self, js: JetStream, supply: Supply, waiting: list[Action]) -> bool:
         """Restore the next stream, and prove it unless that can wait. Returns whether nothing failed."""
@@ -123,22 +137,21 @@ class Execution:
             done = await self._begin(js, supply, action)
             seconds = time.monotonic() - began
             if isinstance(done, Unproved):
-                self._in_use.add(action.name)
-                self._unproved.append(replace(done, usable=done.usable.waiting(), seconds=seconds))
+                self._waiting.append(replace(done, usable=done.usable.waiting(), seconds=seconds))
                 self._run.progress.pause(action.name)
             else:
                 self._results.append(replace(done, seconds=seconds))
         except NoLeader as error:
             self._streams.placed[action.name] += 1
             if self._streams.placed[action.name] >= PLACEMENTS:
-                return self._failed(action.name, error)
+                return self._failed(action, error)
             _log.info("stream %s: %s; trying again after the others", action.name, error.message)
             waiting.insert(0, action)
         except JsBackupError as error:
-            return self._failed(action.name, error)
+            return self._failed(action, error)
         finally:
             self._sending -= 1
-            if action.name not in self._in_use:
+            if action.name not in self._streams.unproved:
                 self._run.progress.finish(action.name)
         return True
 
@@ -150,17 +163,37 @@ class Execution:
             proved = await self._tidy(js, one.usable.action, proved, one.removed)
             self._results.append(replace(proved, seconds=one.seconds + time.monotonic() - began))
         except JsBackupError as error:
-            return self._failed(one.name, error)
+            return self._failed(one.usable.action, error)
         finally:
             self._run.progress.finish(one.name)
-        self._in_use.discard(one.name)
         return True
 
-    def _failed(self, name: str, error: JsBackupError) -> bool:
-        _log.warning("stream %s failed: %s", name, error.message)
-        self._failures.append(Failure(name, error))
-        self._in_use.discard(name)
+    def _failed(self, action: Action, error: JsBackupError) -> bool:
+        failure = self._fail(action, error)
+        _log.warning("stream %s failed: %s", failure.name, failure.error.message)
         return False
+
+    def _fail(self, action: Action, error: JsBackupError) -> Failure:
+        """Add a failure, which says if the stream can be used although it is not proved."""
+        usable_ns = self._streams.unproved.pop(action.name, 0)
+        failure = Failure(action.name, error)
+        if usable_ns:
+            if not isinstance(error, DigestMismatch):
+                error = error.with_message(f"restored and could be used, but was not verified: {error.message}")
+                if self._is_comparable(action):
+                    error = error.with_more_hint(f"Later, {self._diff} compares it with the backup.")
+            failure = FailedProof(action.name, error, usable_ns)
+        self._failures.append(failure)
+        return failure
+
+    def _is_comparable(self, action: Action) -> bool:
+        """Return whether a stream that is proved is equal to that of the backup, under the same name."""
+        same = action.name == action.entry.name and not action.alters
+        return bool(self._backup) and same and not action.reshape.drops
+
+    @property
+    def _diff(self) -> str:
+        return quoted_command("diff", self._backup, "live")
 
     @asynccontextmanager
     async def _ends(self) -> AsyncIterator[tuple[JetStream, Supply]]:

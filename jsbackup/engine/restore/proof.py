@@ -1,8 +1,9 @@
 """Prove a restore: read the server's messages back and compare them with the backup.
 
 The stream's digest over the restored messages decides. If it differs, the messages are compared one by one; messages
-that the stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers of a queue) are not errors.
-Messages beyond the backup's last sequence arrived after the restore and are ignored.
+that the stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers of a queue) are not errors, nor are
+those that it discarded for newer ones because it is at a limit (`read/discards.py`). Messages beyond the backup's last
+sequence arrived after the restore: they are not compared, but may explain what was discarded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from jsbackup import compute as pc
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.compare import Comparison, Missing
+from jsbackup.engine.read.discards import Discarded, Discards, discards_oldest
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import deleted_since, read_whole
 from jsbackup.engine.restore.partial_proof import ProofLevel
@@ -63,13 +65,16 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result. `gone` messages were removed by the stream's own rules. `level` says how much was compared."""
+    """The result. `gone` messages were removed by the stream's own rules, some of them `discarded` for newer ones.
+    `level` says how much was compared.
+    """
 
     info: StreamInfo
     digest: StreamDigest
     messages: int
     gone: int
     level: ProofLevel = ProofLevel.FULL
+    discarded: Discarded = field(default_factory=Discarded)
 
 
 class _DigestSink:
@@ -95,18 +100,21 @@ async def prove_stream(
     excused = await excuses(js, name, expected.config, expected.consumers, now_ns=now_ns)
 
     def compare() -> Comparison:
-        return Comparison(expected.messages_of(), expected.last_seq, excused)
+        discards = Discards(expected.config, expected.last_seq)
+        return Comparison(expected.messages_of(), expected.last_seq, excused, discards if discards.limited else None)
 
     info, comparison = await read_back(js, name, compare, ignored)
     await in_thread(comparison.finish)
+    if comparison.undecided:
+        info = await js.stream(name)
+        comparison.decide(info)
     if comparison.count:
-        wrong = [missing.sequence for missing in comparison.missing]
         since = info.state.last_seq - expected.last_seq
         raise DigestMismatch(
             f"stream {name} does not hold what was restored, in {format_count(comparison.count, 'message')}: "
             + ", ".join(
                 [
-                    _list("missing", comparison.missing_count, wrong),
+                    _list("missing", comparison.missing_count, comparison.missing),
                     _list("added", comparison.added_count, comparison.added),
                     _list("changed", comparison.changed_count, comparison.changed),
                 ]
@@ -116,7 +124,8 @@ async def prove_stream(
         )
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
-    return Proof(info, found.stream_digest, expected.messages - comparison.gone, comparison.gone)
+    left = expected.messages - comparison.gone
+    return Proof(info, found.stream_digest, left, comparison.gone, discarded=comparison.discarded)
 
 
 def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
@@ -220,7 +229,8 @@ def _go_seconds(text: str) -> float | None:
 
 
 async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advance: Advance) -> tuple[StreamInfo, S]:
-    """Read everything that the stream holds into a new sink, until a reading has no deletions.
+    """Read everything that the stream holds into a new sink, until a reading has no deletions, but for the oldest
+    messages of a stream that discards them all the time: those were there when they were read.
 
     Raises DigestMismatch if that does not happen, and the errors of `read_whole`.
     """
@@ -230,7 +240,7 @@ async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advanc
         info = await js.stream(name)
         sink, capture = await read_whole(js, info, make_sink, deleted=deleted, advance=advance)
         since = deleted_since(capture)
-        if not since:
+        if not since or await _are_discarded(js, info, since):
             return info, sink
         # Messages were deleted since the restore (by consumers): again, without those.
         deleted = deleted | since
@@ -240,3 +250,13 @@ async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advanc
         "other clients delete or overwrite its messages while it is read back",
         hint="Nothing of it was removed by jsbackup. To verify it, restore while no client writes to it.",
     )
+
+
+async def _are_discarded(js: JetStream, before: StreamInfo, deleted: SequenceSet) -> bool:
+    """Return whether only the oldest messages were deleted while the stream was read, and its limits may have done so.
+    `before` describes it before it was read.
+    """
+    if not discards_oldest(before.config):
+        return False
+    state = (await js.stream(before.name)).state
+    return max(deleted) < state.first_seq

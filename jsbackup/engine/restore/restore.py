@@ -213,7 +213,8 @@ async def carry_out_restore(
     async def stored() -> AsyncIterator[Supply]:
         yield StoredSupply(repository.objects, settings.mask_secret, settings.proof)
 
-    start = StartingPoint(sound.manifest.id, prepared.target, prepared.marking, sound.lost)
+    backup = sound.manifest.id
+    start = StartingPoint(backup, prepared.target, prepared.marking, sound.lost, backup)
     results, failures = await Execution(run, stored, start, idle=js).all(plan)
     if settings.verify:
         results, failures = await look_again(js, plan, prepared.target, results, failures=failures)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
@@ -40,7 +40,7 @@ from jsbackup.planning.interrupted.marker import MARKER, with_marker
 from jsbackup.planning.interrupted.staged import staged_config
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
-from jsbackup.readable import count_are, format_count
+from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.archiving import state_to_restore
 
@@ -78,13 +78,15 @@ _ACTIVE = frozenset(
 class StartingPoint:
     """What is known before the first stream is sent. `label` names the run in the streams that it creates.
 
-    `marking`: streams can have a mark until they are complete; `lost` is what the repository no longer has.
+    `marking`: streams can have a mark until they are complete; `lost` is what the repository no longer has. `backup` is
+    the id of the stored backup, "" in a clone.
     """
 
     label: str
     target: Target
     marking: bool
     lost: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    backup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Usable:
 
 class StreamRestore:
     """Restores streams at the target. `placed` counts how often a stream was assigned to a server that does not
-    answer.
+    answer. `unproved` are streams that are complete and can be used, but are not proved, and since when.
     """
 
     def __init__(self, run: RestoreRun, start: StartingPoint) -> None:
@@ -117,6 +119,7 @@ class StreamRestore:
         self._start = start
         self.at_work = ""  # the subject that marks this command as running, if it replaces streams
         self.placed: Counter[str] = Counter()
+        self.unproved: dict[str, int] = {}
 
     async def replace_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         staged, sent = await self._stage(js, supply, action)
@@ -232,6 +235,7 @@ class StreamRestore:
 
     async def send(self, js: JetStream, supply: Supply, action: Action) -> Usable:
         sent, amiss = await self._deliver(js, supply, action, self._final(action))
+        self.unproved[action.name] = self._run.now_ns()
         return await self.make_usable(js, action, sent, amiss=amiss)
 
     async def make_usable(self, js: JetStream, action: Action, sent: Sent, *, amiss: Sequence[str] = ()) -> Usable:
@@ -242,18 +246,18 @@ class StreamRestore:
             amiss = (*amiss, f"its retention could not be set from limits to interest, do so by hand: {reason}")
         if self._run.settings.verify:
             _log.info("stream %s can be used; it is not verified yet", action.name)
-        return Usable(action, sent, settled, tuple(amiss), self._run.now_ns())
+        self.unproved[action.name] = usable_ns = self._run.now_ns()
+        return Usable(action, sent, settled, tuple(amiss), usable_ns)
 
     async def prove(self, js: JetStream, supply: Supply, usable: Usable) -> RestoredStream:
-        """Prove it as requested. Raises DigestMismatch and NatsError."""
+        """Prove it as requested. Raises DigestMismatch and NatsError; then it stays among the `unproved`."""
         action, sent, settled, amiss = usable.action, usable.sent, usable.settled, usable.amiss
         entry, whole = sent.entry, state_to_restore(sent.entry)
         proof, unproved = await self._prove(js, supply, action, sent)
+        self.unproved.pop(action.name, None)
         notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
-        if proof and proof.gone:
-            notes.append(
-                f"{count_are(proof.gone, 'message')} gone already: expired, or acknowledged by running consumers"
-            )
+        if proof:
+            notes += _gone(proof)
         if unproved:
             held = settled.info.state.messages if settled.info else 0
             notes.append(
@@ -323,6 +327,17 @@ class StreamRestore:
             )
         except NatsPermissionDenied as error:
             return None, error.message
+
+
+def _gone(proof: Proof) -> Iterator[str]:
+    """Yield what is gone since the stream was restored, and why."""
+    discarded = proof.discarded
+    if others := proof.gone - discarded.messages:
+        yield f"{count_are(others, 'message')} gone already: expired, or acknowledged by running consumers"
+    if discarded.messages:
+        since, limits = count_were(discarded.published, "message"), " and ".join(discarded.limits)
+        gone = f"{count_are(discarded.messages, 'message')} gone already"
+        yield f"{gone}: {since} published since, and it discards the oldest at {limits}"
 
 
 async def _about_kept(js: JetStream, staged: str, level: ProofLevel) -> str:

@@ -129,6 +129,7 @@ def restore_streams(
         # Tasks do not need these, which may be thousands of streams.
         replace(prepared.target, streams={}, leftovers=frozenset(), silent=frozenset(), unborn=frozenset()),
         prepared.marking,
+        backup=sound.manifest.id,
     )
     bare = replace(settings, mask_secret=b"")
     results: list[RestoredStream] = []

@@ -29,7 +29,7 @@ def test_missing_added_and_changed_are_told_apart_up_to_the_last_sequence(
             comparison.add(piece)
     comparison.finish()
     seen = {s for s in theirs if s <= last_seq}
-    assert [missing.sequence for missing in comparison.missing] == sorted(ours - seen)
+    assert comparison.missing == sorted(ours - seen)
     assert comparison.added == sorted(seen - ours)
     assert comparison.changed == sorted(ours & seen & changed)
     assert comparison.count == len(ours - seen) + len(seen - ours) + len(ours & seen & changed)

@@ -19,7 +19,7 @@ from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply
 from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, TargetConflict, TransferError
-from jsbackup.failure import Failure
+from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.planning.interrupted.marker import is_marked, with_marker
 from jsbackup.planning.model import Action, PlannedConsumer, RestoreOptions, RestorePlan, SendAs, Target
@@ -27,6 +27,8 @@ from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, 
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
+from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.reshape import Reshape
 from tests.engine.restore_scenes import NO_ROOM, Scene
 from tests.engine.restores import Restore, connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
@@ -37,6 +39,7 @@ from tests.harness.peer import ScriptedPeer
 FAR_SECONDS = 100.0
 CHUNK = 4096  # five of them: the largest message of the server
 LABEL = "a backup"
+BACKUP = "20261121T094301Z-e94444"
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +106,7 @@ def restored(
                 RestoreSettings(jobs=1, window_bytes=CHUNK, **(settings or {})),
                 random=bytes,
             )
-            start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True)
+            start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True, backup=BACKUP)
             actions = list(map(action, names or ("ORDERS",)))
             plan = RestorePlan("b", tuple(tuple(actions[at::stages]) for at in range(stages)))
             task = asyncio.create_task(Execution(run, origin, start).all(plan))
@@ -211,6 +214,7 @@ def test_a_proof_that_fails_after_the_others_were_sent_fails_its_stream_alone() 
     (result,), (failure,) = restored(script, "ORDERS", "OTHER")
     assert (result.name, result.verified, failure.name) == ("OTHER", True, "ORDERS")
     assert type(failure.error) is DigestMismatch and "1 missing" in failure.error.message
+    assert isinstance(failure, FailedProof) and failure.usable_ns and failure.wrong
     assert [stream.removals for stream in streams] == [0, 0]
 
 
@@ -238,9 +242,35 @@ def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_
         await orders.expect_snapshot()
         await scene.peer.__aexit__(None, None, None)
 
-    results, (orders, other) = restored(script, "ORDERS", "OTHER")
-    assert (results, orders.name, other.name) == ([], "ORDERS", "OTHER")
-    assert "It is restored and can be used, but was not verified." in (other.error.hint or "")
+    results, failures = restored(script, "ORDERS", "OTHER")
+    assert (results, [failure.name for failure in failures]) == ([], ["ORDERS", "OTHER"])
+    for failure in failures:  # one that was being proved, and one that waited
+        assert failure.error.message.startswith("restored and could be used, but was not verified: ")
+        assert (failure.error.hint or "").endswith(f"Later, 'jsbackup diff {BACKUP} live' compares it with the backup.")
+        assert isinstance(failure, FailedProof) and failure.usable_ns and not failure.wrong
+
+
+def test_a_stream_that_was_changed_on_its_way_is_not_to_be_compared_with_the_backup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+
+    async def script(scene: Scene) -> None:
+        await (await scene.carry_out(await scene.expect_restore())).expect_snapshot()
+        await scene.peer.__aexit__(None, None, None)
+
+    error = failure_of(script, reshape=Reshape(Cut.parse(None, "2099-01-01T00:00:00Z", 0)))
+    assert "restored and could be used" in error.message and "diff" not in (error.hint or "")
+
+
+def test_a_stream_that_fails_before_it_is_complete_is_not_said_to_be_restored() -> None:
+    async def script(scene: Scene) -> None:
+        refused = await scene.expect_restore()
+        await refused.refuse(refused.asked, "stream_restore_response", *NO_ROOM)
+
+    _, (failure,) = restored(script)
+    assert not isinstance(failure, FailedProof)
+    assert "restored" not in failure.error.message and "diff" not in (failure.error.hint or "")
 
 
 def test_a_restore_that_is_interrupted_says_what_can_be_used_and_is_not_proved(
@@ -256,8 +286,26 @@ def test_a_restore_that_is_interrupted_says_what_can_be_used_and_is_not_proved(
 
     with pytest.raises(KeyboardInterrupt):
         restored(script, "ORDERS", "OTHER")
-    assert "2 streams are restored and can be used, but not verified: ORDERS, OTHER" in caplog.text
+    names = "2 streams are restored and can be used, but not verified: ORDERS, OTHER"
+    assert f"{names}; 'jsbackup diff {BACKUP} live' compares them with the backup\n" in caplog.text
     assert [(stream.removals, is_marked(stream.config)) for stream in streams] == [(0, False), (0, False)]
+
+
+@pytest.mark.parametrize("many", [7, 103])
+def test_all_streams_that_can_be_used_and_are_not_proved_are_named(many: int, caplog: pytest.LogCaptureFixture) -> None:
+    """One of them, a queue, is proved before the last is sent."""
+    names = [f"S{number:03}" for number in range(many)]
+
+    async def script(scene: Scene) -> None:
+        for name in names[:-1]:
+            stream = await scene.carry_out(await scene.expect_restore(name))
+        await stream.expect_snapshot()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restored(script, *names, changed={names[-2]: {"retention": "workqueue"}})
+    listed = ", ".join(names[: min(100, many - 1)]) + (" and 2 more" if many > 100 else "")
+    assert f"{many - 1} streams are restored and can be used, but not verified: {listed}; 'jsbackup diff" in caplog.text
 
 
 def test_only_whole_proofs_wait() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,8 +15,9 @@ import pytest
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
-from jsbackup.errors import TransferError
+from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.formats.digest import StreamDigester
+from jsbackup.progress import ignored
 from scripts.bench_load import request
 from tests.engine.restores import connection_to
 from tests.harness.api import JSON, call, connected
@@ -26,12 +29,18 @@ V1 = "2.11.11"  # its snapshots are archives v1
 MESSAGES = 20
 
 
-async def _fill(url: str) -> None:
-    config: JSON = {"name": "ORDERS", "subjects": ["orders"], "storage": "file", "retention": "limits"}
+async def _fill(url: str, **fields: Any) -> None:
+    config: JSON = {"name": "ORDERS", "subjects": ["orders"], "storage": "file", "retention": "limits", **fields}
     async with connected(url) as nc:
         await call(nc, "STREAM.CREATE.ORDERS", {**config, "num_replicas": 1})
         for number in range(MESSAGES):
             await nc.request("orders", b"%d" % number)
+
+
+async def _publish(url: str, count: int) -> None:
+    async with connected(url) as nc:
+        for number in range(count):
+            await nc.request("orders", b"%d" % (10 + number), headers={"N": "1"} if number % 2 else None)
 
 
 async def _expected(js: JetStream) -> Expected:
@@ -87,3 +96,104 @@ def test_what_is_left_and_what_is_gone_are_all_that_was_restored() -> None:
     with NatsServer(NEWEST) as server:
         proof = asyncio.run(main(server.url))
     assert (proof.messages, proof.gone) == (MESSAGES - 5, 5)
+
+
+# -------------------------------------------------------------------------------------------- streams at their limits
+
+
+async def _proved(url: str, published: int, *lost: int, **config: Any) -> Proof:
+    """The proof of a stream that lost messages, and to which others were published then."""
+    await _fill(url, **config)
+    async with connect_jetstream(connection_to(url)) as js:
+        expected = await _expected(js)
+        for sequence in lost:
+            await asyncio.to_thread(request, url, "STREAM.MSG.DELETE.ORDERS", {"seq": sequence})
+        await _publish(url, published)
+        return await prove_stream(js, "ORDERS", expected, now_ns=time.time_ns, advance=ignored)
+
+
+LIMITS = [
+    ({"max_msgs": 30}, "max_msgs 30"),
+    ({"max_msgs": 30, "storage": "memory"}, "max_msgs 30"),
+    # Thirty messages without headers in a file, of "orders" and two digits: some of those published have headers.
+    ({"max_bytes": 30 * 38}, "max_bytes 1140"),
+    ({"max_bytes": 30 * 24, "storage": "memory"}, "max_bytes 720"),
+    ({"max_msgs_per_subject": 30}, "max_msgs_per_subject 30"),
+]
+
+
+@pytest.mark.parametrize("version", [V1, NEWEST])
+@pytest.mark.parametrize(("config", "limit"), LIMITS)
+def test_what_a_stream_discards_for_newer_messages_is_not_missing(version: str, config: JSON, limit: str) -> None:
+    with NatsServer(version) as server:
+        proof = asyncio.run(_proved(server.url, 15, **config))
+    assert 0 < proof.gone == proof.discarded.messages == MESSAGES - proof.messages
+    assert (proof.discarded.limits, proof.discarded.published) == ((limit,), 15)
+    assert "max_bytes" in limit or proof.gone == 5
+
+
+@pytest.mark.parametrize(("config", "limit"), LIMITS)
+def test_a_stream_that_has_discarded_all_that_was_restored_is_not_wrong(config: JSON, limit: str) -> None:
+    with NatsServer(NEWEST) as server:
+        proof = asyncio.run(_proved(server.url, 60, **config))
+    assert (proof.messages, proof.gone, proof.discarded.limits) == (0, MESSAGES, (limit,))
+
+
+@pytest.mark.parametrize("config", [config for config, _ in LIMITS])
+@pytest.mark.parametrize(
+    ("published", "lost", "missing"),
+    [
+        (0, (1, 2, 3), "3 missing (1, 2, 3)"),
+        (2, (1, 2, 3), "3 missing (1, 2, 3)"),
+        (15, (MESSAGES,), f"1 missing ({MESSAGES})"),
+    ],
+)
+def test_a_stream_at_its_limit_that_lost_more_is_wrong(
+    config: JSON, published: int, lost: tuple[int, ...], missing: str
+) -> None:
+    with NatsServer(NEWEST) as server, pytest.raises(DigestMismatch) as caught:
+        asyncio.run(_proved(server.url, published, *lost, **config))
+    assert missing in caught.value.message
+
+
+@contextlib.asynccontextmanager
+async def _publishing(url: str) -> AsyncIterator[None]:
+    """Publish without a pause."""
+
+    ended = asyncio.Event()  # a request may swallow that its task is cancelled
+
+    async def publish() -> None:
+        async with connected(url) as nc:
+            while not ended.is_set():
+                await nc.request("orders", bytes(1000), timeout=30)
+
+    task = asyncio.create_task(publish())
+    try:
+        yield
+    finally:
+        ended.set()
+        await task
+
+
+@pytest.mark.parametrize("version", [V1, NEWEST])
+@pytest.mark.parametrize("config", [{"max_msgs": 3_000}, {"max_bytes": 3_000 * 1_036}])
+def test_publishers_that_never_pause_do_not_keep_a_full_stream_from_its_proof(version: str, config: JSON) -> None:
+    async def main(url: str) -> Proof:
+        await _fill(url, **config)
+        async with connected(url) as nc:
+            for _ in range(2_950):
+                await nc.publish("orders", bytes(1000))
+            await nc.flush()
+        async with connect_jetstream(connection_to(url)) as js:
+            while (await js.stream("ORDERS")).state.messages < MESSAGES + 2_950:
+                await asyncio.sleep(0.01)
+            expected = await _expected(js)
+            async with _publishing(url):
+                while (await js.stream("ORDERS")).state.first_seq < 100:
+                    await asyncio.sleep(0.01)
+                return await prove_stream(js, "ORDERS", expected, now_ns=time.time_ns, advance=ignored)
+
+    with NatsServer(version) as server:
+        proof = asyncio.run(main(server.url))
+    assert proof.gone == proof.discarded.messages > 90
+    assert proof.messages + proof.gone == MESSAGES + 2_950

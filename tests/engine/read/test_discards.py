@@ -1,0 +1,227 @@
+"""What a limit is said to have discarded is what a stream that had lost nothing would not hold either."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsbackup.engine.read.compare import Comparison
+from jsbackup.engine.read.discards import Discards, discards_oldest
+from jsbackup.model import JsonObject
+from jsbackup.protocol.info import StreamInfo, stream_info
+from tests.engine.scripted_streams import CREATED
+from tests.harness.batches import Message, batch_of, cut_anywhere
+
+
+@dataclass
+class Stream:
+    """A stream as a server keeps it: after each message it enforces its limits."""
+
+    config: JsonObject
+    held: dict[int, Message] = field(default_factory=dict)
+    last: int = 0
+
+    def publish(self, message: Message) -> None:
+        self.held[message.sequence] = message
+        self.last = message.sequence
+        self._enforce(message.subject)
+
+    def lose(self, *sequences: int) -> None:
+        for sequence in sequences:
+            self.held.pop(sequence, None)
+
+    def _enforce(self, subject: str | bytes) -> None:
+        if most := self.config.get("max_msgs_per_subject"):
+            same = [sequence for sequence, one in self.held.items() if one.subject == subject]
+            self.lose(*same[: max(0, len(same) - most)])
+        most, most_bytes = self.config.get("max_msgs") or 0, self.config.get("max_bytes") or 0
+        while self.config.get("discard") != "new" and (0 < most < len(self.held) or 0 < most_bytes < self.size):
+            self.lose(min(self.held))
+
+    @property
+    def size(self) -> int:
+        return sum(self.size_of(message) for message in self.held.values())
+
+    def size_of(self, message: Message) -> int:
+        """As nats-server counts."""
+        size = len(message.subject) + len(message.headers or b"") + len(message.data)
+        if self.config.get("storage") == "memory":
+            return size + 16
+        return size + 22 + 8 + (4 if message.headers else 0)
+
+    @property
+    def info(self) -> StreamInfo:
+        state = {
+            "messages": len(self.held),
+            "bytes": self.size,
+            "first_seq": min(self.held, default=self.last + 1),
+            "first_ts": CREATED,
+            "last_seq": self.last,
+            "last_ts": CREATED,
+            "consumer_count": 0,
+        }
+        return stream_info({"config": {"name": "S", **self.config}, "created": CREATED, "state": state, "ts": CREATED})
+
+
+def messages(first: int, count: int, *, subjects: int = 1, size: int = 10) -> list[Message]:
+    return [Message(s, s, f"s{s % subjects}", None, bytes(size)) for s in range(first, first + count)]
+
+
+def compared(config: JsonObject, restored: list[Message], stream: Stream, seed: int = 0) -> Comparison:
+    comparison = Comparison(
+        [batch_of(restored)], restored[-1].sequence, discards=Discards(config, restored[-1].sequence)
+    )
+    for piece in cut_anywhere(batch_of(stream.held.values()), random.Random(seed)):
+        comparison.add(piece)
+    comparison.finish()
+    if comparison.undecided:
+        comparison.decide(stream.info)
+    return comparison
+
+
+def used(config: JsonObject, restored: list[Message], published: list[Message], *lost: int) -> Stream:
+    """The stream after messages were restored, some of them lost, and others published."""
+    stream = Stream(config)
+    for message in restored:
+        stream.publish(message)
+    stream.lose(*lost)
+    for message in published:
+        stream.publish(message)
+    return stream
+
+
+LIMITS = st.one_of(
+    st.fixed_dictionaries({"max_msgs": st.integers(10, 25)}),
+    st.fixed_dictionaries({"max_bytes": st.integers(600, 1500), "storage": st.sampled_from(["file", "memory"])}),
+    st.fixed_dictionaries({"max_msgs": st.integers(10, 25), "max_bytes": st.integers(600, 1500)}),
+    st.fixed_dictionaries({"max_msgs_per_subject": st.integers(1, 4)}),
+    st.fixed_dictionaries({"max_msgs_per_subject": st.integers(1, 4), "max_msgs": st.integers(10, 25)}),
+    st.fixed_dictionaries({"max_msgs": st.just(10), "discard": st.just("new")}),
+)
+
+
+@given(st.data(), LIMITS, st.integers(1, 10), st.integers(0, 30), st.sets(st.integers(1, 10), max_size=4))
+def test_what_is_missing_and_what_is_discarded_are_told_apart(
+    data: st.DataObject, config: JsonObject, count: int, since: int, lost: set[int]
+) -> None:
+    def drawn(sequence: int) -> Message:
+        subject = f"s{data.draw(st.integers(0, 3))}"
+        headers = data.draw(st.sampled_from([None, b"NATS/1.0\r\nA: 1\r\n\r\n"]))
+        return Message(sequence, sequence, subject, headers, bytes(data.draw(st.integers(0, 60))))
+
+    first = Stream(config)
+    for sequence in range(1, count + 1):
+        first.publish(drawn(sequence))
+    restored = list(first.held.values())
+    published = [] if config.get("discard") == "new" else [drawn(count + 1 + number) for number in range(since)]
+    whole = used(config, restored, published)
+    stream = used(config, restored, published, *lost)
+    comparison = compared(config, restored, stream, data.draw(st.integers()))
+
+    had = {message.sequence for message in restored}
+    gone = had - stream.held.keys()
+    assert comparison.missing_count + comparison.gone == len(gone)
+    assert (comparison.missing_count == 0) == (gone == had - whole.held.keys())
+    assert set(comparison.missing) <= gone and len(comparison.missing) == comparison.missing_count
+    if comparison.gone:
+        assert comparison.discarded.messages == comparison.gone and comparison.discarded.limits
+        assert comparison.discarded.published == len(published)
+
+
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({"max_msgs": 20}, ("max_msgs 20",)),
+        ({"max_bytes": 20 * 42}, ("max_bytes 840",)),
+        ({"max_bytes": 20 * 28, "storage": "memory"}, ("max_bytes 560",)),
+        ({"max_msgs": 20, "max_bytes": 20 * 42}, ("max_msgs 20", "max_bytes 840")),
+        ({"max_msgs": 20, "max_bytes": 10**6}, ("max_msgs 20",)),
+        ({"max_msgs_per_subject": 20}, ("max_msgs_per_subject 20",)),
+    ],
+)
+def test_the_limits_that_discard_are_named(config: JsonObject, limits: tuple[str, ...]) -> None:
+    restored = messages(1, 15)
+    comparison = compared(config, restored, used(config, restored, messages(16, 9)))
+    assert (comparison.count, comparison.gone) == (0, 4)
+    assert (comparison.discarded.limits, comparison.discarded.published) == (limits, 9)
+
+
+@pytest.mark.parametrize("config", [{"max_msgs": 20}, {"max_bytes": 20 * 42}, {"max_msgs_per_subject": 20}])
+@pytest.mark.parametrize(
+    ("published", "lost", "missing"),
+    [
+        (0, (1, 2, 3), [1, 2, 3]),  # nothing was published
+        (5, (1, 2, 3), [1, 2, 3]),  # it is not full
+        (7, (1, 2, 3), [1, 2, 3]),  # it would be, with them, but does not discard all three
+        (9, (8,), [8]),  # older ones are left: they have to go first
+        (7, (2, 15), [2, 15]),
+    ],
+)
+def test_what_is_lost_is_missing(config: JsonObject, published: int, lost: tuple[int, ...], missing: list[int]) -> None:
+    restored = messages(1, 15)
+    stream = used(config, restored, messages(16, published), *lost)
+    assert compared(config, restored, stream).missing == missing
+
+
+@pytest.mark.parametrize("changed", [{"max_msgs": 25}, {"max_msgs": 10}, {"max_msgs": -1}])
+def test_a_limit_that_was_changed_since_explains_nothing(changed: JsonObject) -> None:
+    restored = messages(1, 15)
+    stream = used({"max_msgs": 20}, restored, messages(16, 9))
+    stream.config = changed
+    assert compared({"max_msgs": 20}, restored, stream).missing == [1, 2, 3, 4]
+
+
+def test_a_limit_below_what_was_restored_explains_nothing() -> None:
+    restored, config = messages(1, 15), {"max_msgs": 10}
+    assert compared(config, restored, used(config, restored, messages(16, 1))).missing == [1, 2, 3, 4, 5, 6]
+
+
+def test_where_new_messages_of_a_full_subject_are_refused_none_is_discarded() -> None:
+    restored = messages(1, 3)
+    config = {"max_msgs_per_subject": 3, "discard": "new", "discard_new_per_subject": True}
+    stream = used({}, restored, messages(4, 3), 1)
+    assert compared(config, restored, stream).missing == [1]
+    assert compared({**config, "discard_new_per_subject": False}, restored, stream).count == 0
+
+
+def test_a_stream_that_has_discarded_more_since_it_was_read_explains_what_was_missing() -> None:
+    """The last one that went may be larger than those that were missing."""
+    config = {"max_bytes": 2_000}
+    restored = [*messages(1, 5), *messages(6, 1, size=1_000)]
+    stream = used(config, restored, messages(7, 20))
+    comparison = Comparison([batch_of(restored)], 6, discards=Discards(config, 6))
+    comparison.add(batch_of(stream.held.values()))
+    comparison.finish()
+    assert min(stream.held) == 3
+    for message in messages(27, 20):
+        stream.publish(message)
+    assert min(stream.held) == 7 and stream.size + 42 <= 2_000
+    comparison.decide(stream.info)
+    assert (comparison.count, comparison.discarded.limits) == (0, ("max_bytes 2000",))
+
+
+def test_only_the_first_of_many_missing_messages_are_kept() -> None:
+    config = {"max_msgs": 1_000}
+    restored = messages(1, 400)
+    comparison = compared(config, restored, used(config, restored, messages(401, 5), *range(1, 301)))
+    assert (comparison.missing_count, comparison.missing) == (300, list(range(1, 101)))
+
+
+@pytest.mark.parametrize(
+    ("config", "discards"),
+    [
+        ({}, False),
+        ({"max_msgs": -1, "max_bytes": -1, "max_age": 0}, False),
+        ({"max_msgs": 5}, True),
+        ({"max_bytes": 5, "discard": "old"}, True),
+        ({"max_msgs": 5, "max_bytes": 5, "discard": "new"}, False),
+        ({"max_age": 5, "discard": "new"}, True),
+        ({"max_msgs_per_subject": 5}, False),
+    ],
+)
+def test_streams_that_remove_their_oldest_messages(config: JsonObject, discards: bool) -> None:
+    assert discards_oldest(config) is discards
