@@ -249,7 +249,7 @@ def test_what_was_put_right_by_hand_is_sound_again_after_verify_or_repair(
     segment.write_bytes(whole)
     status = typed("status", "-r", repo)
     assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
-    assert "If they have been put right otherwise, 'jsbackup verify' reads them again and records it." in status.out
+    assert "put them right otherwise, the next 'jsbackup verify' records it" in status.out
     if command == "repair":
         done = typed("repair", "--from", second, "--dry-run", "-r", repo)
         assert done.code == 0 and "1 object that is recorded as damaged is sound\n" in done.out

@@ -131,8 +131,8 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.DAMAGED,
             "",
             f"{_objects(status.damaged)} known to be damaged",
-            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If they have been put right "
-            "otherwise, 'jsbackup verify' reads them again and records it.",
+            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If you have done so, or put "
+            "them right otherwise, the next 'jsbackup verify' records it; with --max-bytes or --percent, too.",
         )
     for backup in status.ahead:
         yield Breach(
