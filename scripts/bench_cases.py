@@ -44,10 +44,11 @@ class Sizes:
     pairs: int
     round_trips_ms: tuple[int, ...]
     spark_bytes: int
+    restores_into: tuple[str, ...] = ("2.14.6", "2.12.8", BUNDLED)
 
 
 LONG = Sizes(GIB, 96 << 20, 50, 1_000_000, 5, (0, 10, 50, 150), 256 << 20)
-SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50), 16 << 20)
+SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50), 16 << 20, ("2.14.6", BUNDLED))
 
 
 # The operating system counts into a process's peak what its parent held when it began, and this one holds a lot.
@@ -188,9 +189,10 @@ class Bench:
                 yield against_limit
 
     def restore(self) -> Iterator[Row]:
-        versions = (("2.14.6", 0.8), ("2.12.8", 0.8), (BUNDLED, 0.35))
-        archive_v1 = self.folder / f"dir-{versions[0][0]}"
-        for version, goal in versions:
+        versions = self.sizes.restores_into
+        archive_v1 = self.folder / f"dir-{versions[0]}"
+        for version in versions:
+            goal = 0.35 if version == BUNDLED else 0.8
             repository, directory = self.fresh("repo"), self.fresh(f"dir-{version}")
             with NatsServer(version) as server:
                 self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)

@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not {"nats_server", "nats_cluster"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nats)
-        if item.get_closest_marker("xdist_group") is None and (name := _together(item)):
+        if item.get_closest_marker("xdist_group") is None and (name := "s3" if _in_s3(item) else _together(item)):
             item.add_marker(pytest.mark.xdist_group(name))
     yield
     if config.getoption("loadgroup", default=False):  # set by pytest-xdist in its processes
@@ -79,6 +79,11 @@ def _sort_longest_first(items: list[pytest.Item]) -> None:
     sizes, ranks = Counter(groups), {name: rank for rank, name in enumerate(_LONGEST)}
     order = sorted(range(len(items)), key=lambda at: (ranks.get(groups[at], len(ranks)), -sizes[groups[at]]))
     items[:] = [items[at] for at in order]
+
+
+def _in_s3(item: pytest.Item) -> bool:
+    """Tests with a real S3 server run in one process, and so on one server: six would do little else than be there."""
+    return item.get_closest_marker("s3") is not None or "s3_server" in getattr(item, "fixturenames", ())
 
 
 def _together(item: pytest.Item) -> str:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# What is found in the files is remembered: one process looks at all of them.
+pytestmark = pytest.mark.xdist_group("layering")
+
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
 BASE = {

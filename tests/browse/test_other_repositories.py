@@ -141,6 +141,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_thousand_streams_are_shown_in_parts_and_searched(many: Path) -> None:
     with Browsing("-r", many) as page:
         page.log_in()

@@ -28,7 +28,7 @@ from tests.harness.api import JSON, Wire, call, connect, headers
 from tests.harness.awkward import fill
 from tests.harness.batches import Message, batch_of
 from tests.harness.oracle import ObservedStream, observe, time_ns
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer
+from tests.harness.servers import MINORS, NEWEST, NatsServer
 
 pytestmark = pytest.mark.nats
 
@@ -45,7 +45,7 @@ DELETIONS = ("GAPS", "DELETED_TAIL", "DELETED_ENDS", "PURGED_SEQ", "PURGED_KEEP"
              "COMPRESSED", "WORKQUEUE", "PULL", "PUSH", "PENDING_DELETED")  # fmt: skip
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 @pytest.mark.parametrize("forewarned", [True, False], ids=["deletions known", "deletions unknown"])
 def test_a_snapshot_decodes_to_what_the_server_holds(nats_server: Start, version: str, forewarned: bool) -> None:
     async def run() -> None:
@@ -311,18 +311,18 @@ async def restore_and_prove(server: NatsServer, all_cases: list[Case], archive: 
             assert await next_sequence(server, case) == case.state.last_seq + 1
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_is_restored_exactly_by_every_server(nats_server: Start, version: str) -> None:
     server = nats_server(version, max_payload_bytes=64 << 20)
     asyncio.run(restore_and_prove(server, cases(version, large=True), v1))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_means_the_same_without_its_index(nats_server: Start, version: str) -> None:
     asyncio.run(restore_and_prove(nats_server(version), cases(version), lambda case: without_index(v1(case))))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_is_restored_exactly_by_encrypted_servers(nats_server: Start, version: str) -> None:
     # 2.10 and 2.11 would walk from sequence 0 to 5 000 000 000 without the index, and again at the restart had they not
     # written one of their own.
@@ -388,7 +388,7 @@ def test_a_state_behind_where_its_consumer_would_start_is_not_lost_in_v2(nats_se
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", MINORS)
 def test_what_was_restored_is_sent_back_the_same(nats_server: Start, version: str) -> None:
     case = CASES["consumers"].called("one")
 

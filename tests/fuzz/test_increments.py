@@ -49,10 +49,10 @@ OPERATIONS: dict[str, list[tuple[Operation, int]]] = {
 
 # Every day: mode, servers, rounds.
 DAILY = [
-    ("plain", SERVERS, 3),
-    ("follow", SERVERS[1:], 2),
-    ("rollback", SERVERS[1:], 3),
-    ("reshape", SERVERS[::2], 3),
+    ("plain", SERVERS[::2], 3),
+    ("follow", SERVERS[1:2], 2),
+    ("rollback", SERVERS[2:], 3),
+    ("reshape", SERVERS[:1], 3),
     ("busy", SERVERS[1:], 2),
 ]
 _ROUNDS_OF_A_WORLD = 12

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.harness.commands import command_line, environment
+from tests.harness.warm import take_terminal
 
 _SECONDS = 60.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x07")
@@ -72,14 +73,14 @@ def dialogue(*arguments: str | Path, folder: Path | None = None, **extra: str) -
     """Run a command with a terminal of its own, which is where Ctrl-C comes from."""
     terminal, side = pty.openpty()
     process = subprocess.Popen(
-        command_line(*arguments, cold=True),
+        command_line(*arguments),
         stdin=side,
         stdout=side,
         stderr=side,
         cwd=folder,
         env=environment(**{"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200", **extra}),
         start_new_session=True,
-        preexec_fn=_take_terminal,
+        preexec_fn=take_terminal,
     )
     os.close(side)
     try:
@@ -89,11 +90,3 @@ def dialogue(*arguments: str | Path, folder: Path | None = None, **extra: str) -
             process.kill()
             process.wait()
         os.close(terminal)
-
-
-def _take_terminal() -> None:
-    """Make stdin the controlling terminal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

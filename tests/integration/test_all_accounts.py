@@ -92,10 +92,10 @@ def run(command: str, server: NatsServer, creds: Path, repository: Path, *option
     )
 
 
-NAMES = ["My Shöp", "注文", *(f"account {number:02}" for number in range(28))]
+NAMES = ["My Shöp", "注文", *(f"account {number:02}" for number in range(10))]
 
 
-def test_thirty_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
+def test_a_dozen_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
     """By one command each, with the least rights: users that the manual describes for the backup, users made with
     signing keys for the restore. Compared message by message."""
     nsc, other = Nsc(tmp_path / "nsc"), Nsc(tmp_path / "other", "NEW")
@@ -133,7 +133,7 @@ def test_thirty_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
     jsbackup("verify", "-r", repository, "--level", "data").ok()
 
     listed = jsbackup("list", "-r", repository).ok().document["backups"]
-    assert len(listed) == 60
+    assert len(listed) == 2 * len(NAMES)
     assert {one["source"]["account"]: one["source"]["account_name"] for one in listed} == {
         nsc.key_of(name): name for name in NAMES
     }

@@ -89,7 +89,7 @@ def _rest(streams: Observed, names: list[str]) -> Observed:
 
 @pytest.mark.parametrize(
     ("source", "single"),
-    [("2.11.11", "2.15.1"), ("2.12.8", "2.10.26"), ("2.14.6", "2.12.8"), ("2.15.1", "2.14.6")],
+    [("2.12.8", "2.10.26"), ("2.15.1", "2.14.6")],
 )
 def test_replicated_streams_come_back_in_a_cluster_and_on_a_single_server(
     source: str, single: str, tmp_path: Path
@@ -150,7 +150,7 @@ def _never_skipped(before: Observed, after: Observed) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("source", "target"), [("2.15.1", "2.12.8"), ("2.12.8", "2.15.1")])
+@pytest.mark.parametrize(("source", "target"), [("2.15.1", "2.12.8"), ("2.11.11", "2.14.6")])
 def test_replicated_streams_come_back_in_a_cluster_of_another_version(source: str, target: str, tmp_path: Path) -> None:
     with NatsCluster(source) as origin:
         before = filled(origin.url, source, ["GAPS", "WORKQUEUE", "MIRROR", "TTL", "BATCHED", "ACK_FLOW"], replicas=3)

@@ -81,6 +81,7 @@ def test_a_copy_of_a_file_that_may_not_grow_so_large(tmp_path: Path) -> None:
     assert assert_sound(tmp_path / "copy") == [FIRST, SECOND]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--prune", "--grace", "0")])
 def test_a_forget_on_a_full_disk_removes_all_or_nothing(
     repository: Path, tmp_path: Path, options: tuple[str, ...]

@@ -25,7 +25,7 @@ from tests.integration.witness import back_up, filled, restore, seen
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
-BACKUPS = 3
+BACKUPS = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def _files(repo: Path) -> set[Path]:
     return {path for path in repo.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("version", ["2.10.26", "2.12.8", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
 def test_a_backup_costs_what_has_changed_and_each_is_restored(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Servers that are set up in other ways: encryption at rest, small payloads, a JetStream domain."""
+"""Servers that are set up in other ways: encryption at rest, a JetStream domain, few connections."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
 SOME = ("GAPS", "DELETED_TAIL", "PURGED_SEQ", "EMPTIED", "PER_SUBJECT_5", "WORKQUEUE", "KV")
 
 
-# Streams of several blocks with one cipher on each: what else a cipher could change is in the small ones, too.
-@pytest.mark.parametrize(
-    ("version", "cipher", "large"),
-    [("2.11.11", "chacha", True), ("2.11.11", "aes", False), ("2.15.1", "chacha", False), ("2.15.1", "aes", True)],
-)
+# Streams of several blocks on one server: what else a cipher could change is in the small ones, too. The other cipher
+# of each version is in test_environments.py.
+@pytest.mark.parametrize(("version", "cipher", "large"), [("2.11.11", "chacha", False), ("2.15.1", "aes", True)])
 def test_encrypted_servers_give_and_take(
     version: str, cipher: str, large: bool, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
@@ -55,23 +53,6 @@ def test_an_encrypted_server_gives_what_it_has_not_read_since_its_start(
     cloned = jsbackup("clone", "*", "-s", source.url, "--to-server", twin.url, *PATIENT).ok()
     assert cloned.document["failed"] == []
     assert compare(before, seen(twin.url), ignore=announced(restored)) == []
-
-
-@pytest.mark.parametrize("max_payload_bytes", [1024, 4096])
-@pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
-def test_servers_with_a_small_payload_limit_give_and_take(
-    version: str, max_payload_bytes: int, nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    source = nats_server(version)
-    before = filled(source.url, version, only=SOME)
-    largest = max(len(m.data) + len(m.header_block or b"") for s in before.values() for m in s.messages)
-    assert largest < 1024, "messages beyond the target's limit are another test"
-    back_up(source.url, tmp_path / "repo")
-    target = nats_server(version, max_payload_bytes=max_payload_bytes)
-    restored = restore(target.url, tmp_path / "repo")
-    assert compare(before, seen(target.url), ignore=announced(restored)) == []
-    # And back again: the small limit does not bind the snapshot.
-    back_up(target.url, tmp_path / "again")
 
 
 def test_behind_a_domain_streams_are_saved_and_restored(tmp_path: Path) -> None:

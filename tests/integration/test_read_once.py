@@ -49,7 +49,7 @@ def source() -> Iterator[NatsServer]:
 Site = tuple[Store, dict[str, str]]
 
 
-@pytest.fixture(params=["folder", "encrypted", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["encrypted", pytest.param("s3", marks=pytest.mark.s3)])
 def site(request: pytest.FixtureRequest, source: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A repository with one backup of a large stream, and the environment for its commands."""
     store: Store

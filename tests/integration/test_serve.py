@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
 
 from tests.harness.api import call, connected
-from tests.harness.awkward import fill, keys
+from tests.harness.awkward import LARGE, fill, keys
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.natscli import ToolFailed, run_nats
 from tests.harness.servers import NatsServer, binary
@@ -282,7 +282,7 @@ def test_every_awkward_stream_can_be_sealed(tmp_path: Path) -> None:
 async def _fill_awkward(url: str, version: str) -> None:
     async with connected(url) as nc:
         # What is looked at are configurations.
-        await fill(nc, version, [key for key in keys(version) if not key.startswith("BIG")])
+        await fill(nc, version, [key for key in keys(version) if key not in LARGE])
 
 
 async def _all_sealed(document: dict[str, Any]) -> None:

@@ -103,17 +103,16 @@ def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..
     asyncio.run(main(cluster))
 
 
-@pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
-def test_the_awkward_streams_can_be_replicated(nats_cluster: Callable[..., NatsCluster], version: str) -> None:
+def test_the_awkward_streams_can_be_replicated(nats_cluster: Callable[..., NatsCluster]) -> None:
     # A replicated mirror of 2.15.1 now and then never catches up on a busy machine; tests that need one fill it in.
-    only = [key for key in keys(version) if not key.startswith("BIG") and key not in COPIES]
+    only = [key for key in keys(NEWEST) if not key.startswith("BIG") and key not in COPIES]
 
     async def main(cluster: NatsCluster) -> Any:
         async with connected(cluster.url) as nc:
-            await fill(nc, version, only, replicas=3)
+            await fill(nc, NEWEST, only, replicas=3)
             return await observe(nc)
 
-    cluster = nats_cluster(version)
+    cluster = nats_cluster(NEWEST)
     observed = asyncio.run(main(cluster))
     assert len(observed) == len(only)
     replicas = {name: stream.config["num_replicas"] for name, stream in observed.items()}

@@ -124,6 +124,7 @@ def _changing_bucket() -> list[list[Message]]:
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("subject", "share"), [("wanted", 0.4), ("none", 0.2)])
 def test_segments_that_are_stored_again_are_not_read_again(subject: str, share: float) -> None:
     store = _Counting()

@@ -232,6 +232,7 @@ def test_joined_segments_hold_the_same(
     assert all(ref.bytes <= max(size, max(one.bytes for one in entry.segments)) for ref in refs)
 
 
+@pytest.mark.slow
 def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: None, tmp_path: Path) -> None:
     place = _place(tmp_path / "repo", 4096)
     entry = _stored(place, some_messages(400, 30), random.Random(2))

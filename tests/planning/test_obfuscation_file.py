@@ -119,6 +119,7 @@ def test_places_that_cannot_be_written_are_refused_first(path: Path) -> None:
             pytest.fail("not reached")
 
 
+@pytest.mark.slow
 def test_commands_that_finish_at_the_same_moment_lose_no_names(path: Path) -> None:
     with keeping_names(path, names_of_file(path)):
         pass

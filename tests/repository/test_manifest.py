@@ -269,6 +269,7 @@ def _manifests(draw: st.DrawFn) -> Manifest:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(_manifests())
 def test_any_manifest_comes_back_and_fits_the_schema(manifest: Manifest) -> None:
@@ -343,6 +344,7 @@ def with_change(document: Any, path: tuple[str | int, ...], change: Callable[[An
     return result
 
 
+@pytest.mark.slow
 def test_a_wrong_value_anywhere_is_read_right_or_a_format_error() -> None:
     """And what is accepted can be written again."""
     document = as_json(full_manifest())

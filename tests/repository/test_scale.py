@@ -1,6 +1,6 @@
-"""Ten thousand backups of 50 streams: how many requests the store gets. A listing is one for each thousand objects.
+"""Five thousand backups of 50 streams: how many requests the store gets. A listing is one for each thousand objects.
 
-With one backup every ten minutes that is ten weeks, none forgotten. Numbers are bounds, not times: a request is what
+With one backup every ten minutes that is five weeks, none forgotten. Numbers are bounds, not times: a request is what
 costs, in latency and on the bill.
 """
 
@@ -32,7 +32,7 @@ from tests.repository.write.test_copying import lease_on
 
 pytestmark = pytest.mark.slow
 
-BACKUPS = 10_000
+BACKUPS = 5_000
 STREAMS = 50
 UNCOVERED = 90
 PAGES = BACKUPS // PAGE + 1

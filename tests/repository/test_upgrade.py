@@ -75,6 +75,7 @@ def test_old_backups_are_read_and_continued_in_the_old_format(scene: Scene) -> N
     assert not pages_in(scene.store) and not format_of(scene, NEW[0])
 
 
+@pytest.mark.slow
 def test_after_an_upgrade_new_backups_have_pages_and_old_ones_stay_as_they_are(scene: Scene) -> None:
     before = {info.key: scene.store.get(info.key) for info in scene.store.list()}
     assert scene.open().upgrade("jsbackup tests")
@@ -104,6 +105,7 @@ def test_both_formats_are_pruned(scene: Scene) -> None:
     assert {info.key for info in scene.store.list(layout.SEGMENTS)} == named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "encrypted"])
 def test_backups_of_both_formats_are_copied(scene: Scene, kind: str) -> None:
     scene.open().upgrade("jsbackup tests")
@@ -118,6 +120,7 @@ def test_backups_of_both_formats_are_copied(scene: Scene, kind: str) -> None:
     assert_sound(target, [*OLD, NEW[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER])
 def test_an_upgrade_stopped_at_any_operation_is_done_or_not(scene: Scene, fault: Fault) -> None:
     watched = FaultStore(scene.copy().store)
@@ -187,6 +190,7 @@ def test_a_signed_repository_is_upgraded_by_those_who_may_write() -> None:
     assert pages_in(scene.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "signed", "encrypted"])
 def test_a_replica_without_keys_goes_on_when_its_source_is_upgraded(kind: str) -> None:
     source = Scene(kind)

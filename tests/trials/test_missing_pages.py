@@ -102,8 +102,17 @@ def test_a_segment_that_verify_misses_is_stored_again_by_the_next_backup(
 
 
 # The way of reading and which page it is decide what is read again; the damage, only how it is found out.
-@pytest.mark.parametrize("options", [(), ("--incremental", "never"), ("--incremental", "always")])
-@pytest.mark.parametrize(("which", "damage"), [(0, "missing"), (3, "missing"), (-1, "missing"), (3, "cut")])
+@pytest.mark.parametrize(
+    ("which", "damage", "options"),
+    [
+        *(
+            (which, "missing", options)
+            for which in (0, 3, -1)
+            for options in ((), ("--incremental", "never"), ("--incremental", "always"))
+        ),
+        (3, "cut", ()),
+    ],
+)
 def test_a_page_that_verify_misses_is_stored_again_by_the_next_backup(
     standing: Scene,
     nats_server: Callable[..., NatsServer],

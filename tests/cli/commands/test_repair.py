@@ -35,6 +35,7 @@ def test_a_removed_manifest_is_named_as_lost(typed: Callable[..., Typed], tmp_pa
     assert (first.code, first.out) == (0, "nothing is known to be missing or damaged in these backups\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "signed", "encrypted"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_page_of_streams_is_repaired_from_a_copy(

@@ -7,9 +7,8 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,18 @@ import pytest
 from tests.cli.conftest import WIDE
 from tests.cli.typed import Shop, Typed
 from tests.harness.commands import environment, jsbackup
+from tests.harness.relay import relayed
 from tests.harness.servers import missing
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH where `jsbackup` is found, as after an installation."""
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PATH where `jsbackup` is found, as after an installation. `test_startup.py` looks at how soon it answers."""
     folder = tmp_path_factory.mktemp("bin")
-    script = folder / "jsbackup"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jsbackup "$@"\n')
-    script.chmod(0o755)
-    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+    with relayed(folder / "jsbackup"):
+        yield f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def _shell(path: str, *command: str, **extra: str) -> list[str]:

@@ -118,6 +118,7 @@ def test_json_gives_names_as_they_are(shop: Shop, typed: Callable[..., Typed]) -
     assert {stream["name"] for stream in document["streams"]} == {"ORDERS", EVIL, WIDE}
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 @pytest.mark.parametrize(
     "extra",
@@ -143,6 +144,7 @@ def test_output_that_knows_no_unicode_is_no_obstacle(shop: Shop, extra: dict[str
     assert code == 10 and err.startswith("error: no repository at /nonexistent/")
 
 
+@pytest.mark.slow
 def test_text_that_is_no_unicode_is_no_obstacle(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command_line("list", "-r"), b"/nonexistent/\xff\x1b"], capture_output=True, env=environment(), timeout=240

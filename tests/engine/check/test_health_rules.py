@@ -298,6 +298,7 @@ def test_what_is_stored_and_who_is_at_work(world: World) -> None:
     assert world.rules(max_unused_bytes=29) == ["unused-objects"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_backups_take_few_requests() -> None:
     """As a listing does (`test_scale.py`), and the manifests of one line, checks, leases and marks besides."""
     uncovered = 90

@@ -122,6 +122,7 @@ def _called_by_others() -> Iterator[tuple[str, str]]:
                     yield from ((str(node.module), alias.name) for alias in node.names)
 
 
+@pytest.mark.slow
 def test_what_others_call_has_threads_of_its_own() -> None:
     found = {(module, name): getattr(importlib.import_module(module), name) for module, name in _called_by_others()}
     works = {name: one for (_, name), one in found.items() if inspect.iscoroutinefunction(one)}

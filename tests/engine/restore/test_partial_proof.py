@@ -65,6 +65,7 @@ def test_a_sample_is_a_tenth(messages: int, size: int, first: int, sparse: float
     assert 0.09 < part < 0.11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sequences",
     [

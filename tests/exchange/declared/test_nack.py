@@ -222,6 +222,7 @@ def test_a_pinned_client_keeps_its_policy(tmp_path: Path) -> None:
     assert spec_of(tmp_path, {"name": "A"}, consumer)["pinnedTtl"] == "0s"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(some_of(STREAM), some_of(CONSUMER))
 def test_what_is_written_is_read_back(config: dict[str, Any], consumer: dict[str, Any]) -> None:
@@ -395,6 +396,7 @@ def test_what_is_broken_ends_in_a_sentence(at: int, length: int, text: str) -> N
             read(Path(folder)).streams()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([*STREAM, *OTHER_STREAM]), st.sampled_from([*CONSUMER, *OTHER_CONSUMER]), ODD, ODD)
 def test_configs_of_any_form_are_written_or_named(

@@ -253,7 +253,7 @@ def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, c
 
 def test_several_damages_at_once_are_all_told(made: MadeStore, copy: Path) -> None:
     some = random.Random(11)
-    for _ in range(20):
+    for _ in range(12):
         files = some.sample(_block_files(copy / "ORDERS"), 2)
         touched: set[int] = set()
         restores = []

@@ -139,6 +139,7 @@ def test_a_flipped_bit_of_a_real_snapshot_changes_nothing_or_is_noticed(version:
         raw[bit // 8] ^= 1 << bit % 8
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_below_s2_is_noticed_in_v1_but_for_what_is_not_covered_by_a_checksum() -> None:
     archive = bytearray(small_archives()["v1"])
     whole = decode(in_s2(bytes(archive)))

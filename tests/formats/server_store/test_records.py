@@ -58,6 +58,7 @@ def test_an_undamaged_block_has_no_holes() -> None:
     assert [record.sequence for record in records_of(BLOCK, 0, len(BLOCK))] == [one.sequence for one in MESSAGES]
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_costs_one_message() -> None:
     whole = BLOCK[: ENDS[5]]
     for at in range(ENDS[3]):

@@ -93,7 +93,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Told(scenario, repo, recording, ends)
 
 
-def _moments(told: Told, bucket: KeyValueBucket, count: int = 6) -> list[Edge]:
+def _moments(told: Told, bucket: KeyValueBucket, count: int = 3) -> list[Edge]:
     return told.recording.moments(random.Random(bucket.manifest.id[:8]), told.ends[bucket.manifest.id], count)
 
 
@@ -152,7 +152,7 @@ def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None
     said: Counter[str] = Counter()
     repository = Repository.open(LocalStore(told.repo))
     *_, newest = told.buckets()
-    for at in _moments(told, newest, 40):
+    for at in _moments(told, newest, 20):
         series = find_series(repository, newest, at)
         values = {key: _value(series, key, at) for key in KEYS}
         _check(told, at, values, series.keys(">").keys)
@@ -162,12 +162,12 @@ def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None
             assert by_newest in ("unknown", values[key])
     assert said["more"]
     if told.scenario.name == "quiet":
-        assert said["more"] > 80  # of 320 questions
+        assert said["more"] > 20  # of 80 questions
 
 
 def test_put_back_takes_what_is_listed_and_says_what_is_not_known(told: Told) -> None:
     for bucket in told.buckets():
-        for at in _moments(told, bucket, 4):
+        for at in _moments(told, bucket, 2):
             listed = bucket.keys(at)
             revisions = {state.revision for state in listed.keys}
             for partial in (False, True):

@@ -196,6 +196,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_more_than_a_query_is_refused(small: Kept, tmp_path: Path) -> None:
     file = tmp_path / "secret.csv"
     file.write_text("secret\n1\n")
@@ -268,6 +269,7 @@ def test_intervals_are_printed(small: Kept, typed: Type) -> None:
     assert check("query", done)["rows"] == [["14 months 0:00:00"]]
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_not_the_stored_one_gives_no_answer(tmp_path: Path) -> None:
     """Checksums of pages do not tell: another stream's segment has good ones, and the footer has none."""
     kept = keep(tmp_path, {"ORDERS": _messages(random.Random(5), 60), "OTHER": _messages(random.Random(6), 60)})

@@ -30,7 +30,7 @@ from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.stores.s3 import S3Store
-from tests.cli.typed import in_shell
+from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message, batch_of, message_lists, messages_of, some_messages
 from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.stores import Fault, FaultStore, Killed
@@ -445,20 +445,16 @@ def test_with_other_options(tmp_path: Path, kind: TableFormat, by: PartitionBy) 
         }
 
 
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-@pytest.mark.timeout(300)
 @ways
-def test_what_was_divided_is_imported(spark: SparkSession, tmp_path: Path, by: PartitionBy) -> None:
+def test_what_was_divided_is_imported(typed: Callable[..., Typed], tmp_path: Path, by: PartitionBy) -> None:
     kept = keep(tmp_path / "r", {"S": MESSAGES})
     out = tmp_path / "out"
     line = ["export", "latest", *kept.line, "--format", "parquet", "--partition-by", by, "--output", out]
-    assert in_shell(*line).code == 0
-    done = in_shell("import", out, "--format", "parquet", "-r", tmp_path / "other", "--json")
+    assert typed(*line).code == 0
+    done = typed("import", out, "--format", "parquet", "-r", tmp_path / "other", "--json")
     assert done.code == 0, done
     shown = [
-        in_shell("show", "latest", "-r", where, "--json").document
-        for where in (kept.place.location, tmp_path / "other")
+        typed("show", "latest", "-r", where, "--json").document for where in (kept.place.location, tmp_path / "other")
     ]
     assert shown[0]["streams"][0]["digest"] == shown[1]["streams"][0]["digest"]
 

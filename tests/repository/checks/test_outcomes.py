@@ -116,6 +116,7 @@ def test_the_oldest_outcomes_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read_drills(documents, 10)) == 1
 
 
+@pytest.mark.slow
 def test_damage_is_passed_over_and_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     store = MemoryStore()

@@ -447,6 +447,7 @@ def test_what_is_remembered_is_what_decides(runs: list[tuple[Level, set[bytes], 
     assert len(list(store.list())) <= 2  # one of what is sound, one of what is damaged
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_objects_take_a_few_megabytes() -> None:
     store = MemoryStore()
     verifier = Found(Level.OBJECTS, {name(number) for number in range(200_000)}, set())

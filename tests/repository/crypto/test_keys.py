@@ -461,6 +461,7 @@ def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemorySt
             Repository.open(store, keys)
 
 
+@pytest.mark.slow
 def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
     store = MemoryStore(lambda: now)
     now = 0.0
@@ -481,6 +482,7 @@ def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
         Repository.open(store, of(OTHER))
 
 
+@pytest.mark.slow
 def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
     new_keys = make(store, ME)
     store_backup(Repository.open(store, of_writer(new_keys)))

@@ -220,6 +220,7 @@ def _kept_apart(*, encrypted: bool) -> tuple[MemoryStore, GivenKeys]:
     return store, keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_what_is_forgotten_does_not_look_removed_wherever_it_was_killed(encrypted: bool) -> None:
     def forget_by_id(store: Store, keys: GivenKeys) -> None:
@@ -298,6 +299,7 @@ def _fresh() -> MemoryStore:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER])
 def test_killed_anywhere_the_others_are_whole_and_a_rerun_does_the_rest(fault: Fault) -> None:
     for at in range(1, _operations(forget, _fresh()) + 1):
@@ -344,6 +346,7 @@ def test_a_store_that_fails_midway_says_how_far_it_went(store: MemoryStore) -> N
     assert Repository.open(store).backups() == IDS[1:]
 
 
+@pytest.mark.slow
 def test_a_plan_for_thousands_of_backups_asks_the_store_a_few_times() -> None:
     store = MemoryStore()
     repository = make_repository(store)

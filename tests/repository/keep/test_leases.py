@@ -451,6 +451,7 @@ def test_no_order_of_a_backup_and_a_prune_deletes_what_the_backup_names() -> Non
     assert found == {("committed", 0), ("committed", 1), ("committed", None), (None, 1), (None, None)}
 
 
+@pytest.mark.slow
 def test_no_order_of_a_restore_and_a_forget_with_prune_takes_anything_from_the_restore() -> None:
     found = outcomes(forgettable, restoring, forgetting)
     assert found >= {("restored", 1), ("restored", None), ("forgotten", 1)}
@@ -477,6 +478,7 @@ def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
     assert expired
 
 
+@pytest.mark.slow
 def test_the_explorer_finds_what_careless_leases_would_lose(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Lease.look
 

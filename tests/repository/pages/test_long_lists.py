@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jsbackup.repository.pages.paging import LEAST, MOST, arrange
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.refs import SegmentRef
@@ -12,6 +14,7 @@ def arranged(pages: MemoryPages, refs: list[SegmentRef]) -> SegmentList:
     return SegmentList(arrange(refs, pages.read, pages.store), pages.read)
 
 
+@pytest.mark.slow
 def test_a_manifest_lists_few_parts_of_a_long_list() -> None:
     pages = MemoryPages()
     listed = arranged(pages, segments(30_000))
@@ -22,6 +25,7 @@ def test_a_manifest_lists_few_parts_of_a_long_list() -> None:
     assert 30 < sum(sizes) / len(sizes) < 50
 
 
+@pytest.mark.slow
 def test_appending_to_a_long_list_reads_no_page_and_stores_few() -> None:
     pages = MemoryPages()
     before = arranged(pages, segments(30_000))
@@ -31,6 +35,7 @@ def test_appending_to_a_long_list_reads_no_page_and_stores_few() -> None:
     assert pages.puts <= 3
 
 
+@pytest.mark.slow
 def test_a_change_in_a_long_list_stores_a_page_for_each_level_or_a_few_more() -> None:
     pages = MemoryPages()
     before = list(segments(30_000))

@@ -167,6 +167,7 @@ def test_prune_reads_each_page_once_and_refuses_without_one() -> None:
         prune_all(scene)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "flipped", "cut", "another"])
 def test_a_damaged_page_is_found_named_and_salvaged_around(scene: Scene, damage: str) -> None:
     store_backup(scene.open(), FIRST, count=200)
@@ -223,6 +224,7 @@ def test_a_store_that_replaces_objects_gets_pages_of_their_own() -> None:
     assert not named[0] & named[1] and not named[1] & named[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_kind", KINDS)
 def test_a_copy_has_the_same_segments_and_pages_of_its_own_or_the_same(scene: Scene, target_kind: str) -> None:
     for number, backup in enumerate((FIRST, SECOND)):

@@ -118,6 +118,7 @@ def test_few_streams_and_those_of_an_import_are_in_the_manifest(scene: Scene) ->
     assert b'"format":1' in data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "segments"), [(3, 60), (20, 15), (64, 2), (64, 64)])
 def test_what_a_backup_writes_does_not_grow_with_the_other_streams(scene: Scene, count: int, segments: int) -> None:
     streams = [long_stream(number, segments) for number in range(count)]
@@ -146,6 +147,7 @@ def long_stream(number: int, segments: int) -> StreamBackup:
     return replace(stream, segments=tuple(refs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_stream_of_many_consumers_is_in_a_page(scene: Scene, count: int) -> None:
     """Of its own: other streams change without it."""
@@ -317,6 +319,7 @@ readings = st.none() | st.builds(
 times = st.integers(0, 59).map(lambda second: f"2026-11-21T01:45:{second:02}.5Z")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(
@@ -378,6 +381,7 @@ def test_a_hostile_list_is_a_format_error(data: st.DataObject) -> None:
     assert isinstance(raised.value, FormatError | IntegrityError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_process_that_stores_for_days_stores_a_page_again_that_was_found_damaged(
     scene: Scene, damage: Callable[[bytes], bytes | None]
@@ -418,6 +422,7 @@ def verify_and_record(scene: Scene, backup: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_stores_for_days_notices_pages_that_are_gone(scene: Scene) -> None:
     """Without `verify`: now and then it looks which pages there are."""
     repository = scene.open()
@@ -430,6 +435,7 @@ def test_a_process_that_stores_for_days_notices_pages_that_are_gone(scene: Scene
     assert len(scene.open().manifest(backup).streams) == FEW
 
 
+@pytest.mark.slow
 def test_a_process_that_stores_for_days_keeps_the_streams_of_its_newest_backup_only() -> None:
     scene = Scene(KINDS[0])
     initialise(scene, scene.store)

@@ -342,6 +342,7 @@ def contents(repository: Repository, backup: str) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["plain", "signed", "encrypted"])
 @pytest.mark.parametrize("of", ["plain", "signed", "encrypted"])
 def test_what_a_backup_holds_is_the_same_however_it_is_kept(of: str, to: str) -> None:

@@ -89,6 +89,7 @@ def test_a_run_that_stores_little_leaves_none(store: MemoryStore) -> None:
     assert keys(store) == [layout.receipt_key(ReceiptKey(RUN, 1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("segments", "most"), [(20, 10), (1000, 70)])
 def test_there_are_few_and_little_is_not_listed(store: MemoryStore, segments: int, most: int) -> None:
     watched = FaultStore(store)
@@ -376,6 +377,7 @@ def test_a_rerun_stores_the_rest_and_nothing_twice(place: Place) -> None:
     assert [message for ref in refs for message in messages_of(reader.read(ref))] == MESSAGES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_killed_at_any_operation_at_most_one_segment_is_stored_again(place: Place) -> None:
     watched = FaultStore(place.store())

@@ -310,6 +310,7 @@ def test_a_server_that_does_not_answer_hides_nothing_that_was_repaired(store: Me
 # --- records ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.OBJECTS, Level.DATA])
 @pytest.mark.parametrize("kind", ["page of streams", "page", "segment", "piece"])
 def test_what_was_put_back_is_not_recorded_as_damaged_any_more(store: MemoryStore, kind: str, level: Level) -> None:

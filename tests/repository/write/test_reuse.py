@@ -96,6 +96,7 @@ def histories(draw: st.DrawFn) -> list[list[Message]]:
     return states
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(0, 1 << 32), st.sampled_from([300, 2000, 100_000]))
 def test_every_backup_is_whole_whatever_happened_between(states: list[list[Message]], seed: int, size: int) -> None:
@@ -156,6 +157,7 @@ def test_short_segments_are_joined_when_that_pays() -> None:
     assert max(ref.messages for ref in refs) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_bytes", [100, 5_000, 1_000_000])
 def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_store_little_twice(
     new_bytes: int,
@@ -317,6 +319,7 @@ def test_a_run_that_was_killed_is_repeated_with_what_it_stored() -> None:
     assert backups.read(refs) == changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", list(Fault))
 def test_whatever_breaks_whenever_the_repeated_run_is_whole_and_so_is_the_backup_before(fault: Fault) -> None:
     changed = [m for m in messages(1, 300) if m.sequence not in (20, 21, 90)]

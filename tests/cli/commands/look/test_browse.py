@@ -77,6 +77,7 @@ def test_what_cannot_be_is_one_sentence(repo: Path, typed: Type, tmp_path: Path)
         assert done.code == code and said in done.err and "Traceback" not in done.err, line
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(repo: Path) -> None:
     program = "import sys; sys.modules['{}'] = None; from jsbackup.cli.main import main; main()"
     for name in ("uvicorn", "starlette", "jinja2"):

@@ -97,6 +97,7 @@ def test_hostile_names_are_text() -> None:
     assert b"http" not in data.replace(b"http-equiv", b"")
 
 
+@pytest.mark.slow
 def test_many_streams_make_a_page_of_bounded_size() -> None:
     found = [replace(some_stats(f"S{number}"), bytes=number) for number in range(1100)]
     data = stats_page(BACKUP, CREATED, found)
