@@ -16,10 +16,10 @@ import pyarrow as pa
 from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.clone.run_digests import Run, RunDigests
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
-from jsbackup.engine.read.compare import Missing
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
+from jsbackup.engine.read.removals import Missing, Taken
 from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.restore.proof import Proof, excuses, read_back
+from jsbackup.engine.restore.proof import Proof, consumers_of, excuses, read_back, taken_by
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.planning.model import Action, PlannedConsumer
@@ -67,13 +67,20 @@ async def prove_copy(
     verdict = CopyVerdict()
     differing = list(sink.differing())
     if differing:
-        excused = await excuses(js, name, action.config, [planned.consumer for planned in consumers], now_ns=now_ns)
+        listed = await consumers_of(js, name, action.config)
+        taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
+        excused = excuses(action.config, taken, now_ns)
         target = CloneSource(js, name, source.replan)
         there, here = await _looked_at(source), await _looked_at(target)
         for run in differing:
             # The source first: messages that both expire are then missing in the target rather than in the source.
             theirs = await _rows(source, there, run, numbers)
-            judge(run, await _rows(target, here, run, None), theirs, excused, verdict=verdict)
+            judge(run, await _rows(target, here, run, None), theirs, excused, verdict=verdict, taken=taken)
+        if taken is not None:
+            gone, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
+            verdict.gone += gone
+            named = [f"{sequence} missing" for sequence in wrong[:left]]
+            verdict.wrong += named + ["another missing"] * (left - len(named))
     if verdict.wrong:
         shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
         raise DigestMismatch(
@@ -85,8 +92,18 @@ async def prove_copy(
     return Proof(info, sink.digest, sink.messages, verdict.gone), ""
 
 
-def judge(run: Run, ours: Rows, theirs: Rows, excused: Callable[[Missing], bool], *, verdict: CopyVerdict) -> None:
-    """Add to `verdict` the result of one run, of which the target has `ours` and the source `theirs`."""
+def judge(
+    run: Run,
+    ours: Rows,
+    theirs: Rows,
+    excused: Callable[[Missing], bool],
+    *,
+    verdict: CopyVerdict,
+    taken: Taken | None = None,
+) -> None:
+    """Add to `verdict` the result of one run, of which the target has `ours` and the source `theirs`. Missing messages
+    that consumers may have taken are left to `taken`.
+    """
     lacking = {sequence: row for sequence, row in theirs.items() if sequence not in ours}
     whole = ours | lacking
     as_sent = len(whole) == run.messages and _digest(whole) == run.digest
@@ -99,9 +116,10 @@ def judge(run: Run, ours: Rows, theirs: Rows, excused: Callable[[Missing], bool]
             verdict.unsure += len(ours) - len(shared)
             verdict.gone += run.messages - len(whole)
     for sequence, row in sorted(lacking.items()):
-        if excused(Missing(sequence, row.timestamp_ns, row.subject, row.headers or b"")):
+        missing = Missing(sequence, row.timestamp_ns, row.subject, row.headers or b"")
+        if excused(missing):
             verdict.gone += 1
-        else:
+        elif taken is None or not taken.may_have(missing):
             verdict.wrong.append(f"{sequence} missing")
 
 

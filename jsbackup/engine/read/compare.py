@@ -5,25 +5,15 @@ Only used if the digests differ, to find out where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from jsbackup.engine.read.discards import KEPT, Discarded, Discards, Row
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.engine.read.removals import KEPT, Discarded, Discards, Missing, Row, Taken
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
-__all__ = ["Comparison", "Missing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A message of the backup that the server does not have."""
-
-    sequence: int
-    timestamp_ns: int
-    subject: bytes
-    headers: bytes
+__all__ = ["Comparison"]
 
 
 @dataclass(slots=True)
@@ -31,14 +21,15 @@ class Comparison:
     """A sink for the server's messages that compares them with the backup's. Call `finish` at the end.
 
     `missing`, `added` and `changed` keep the sequences of the first differences of each kind; all are counted. Missing
-    messages that are `excused` are only counted in `gone`, and so are those that the stream has discarded: whether it
-    has, `decide` finds out after `finish`, if it is `undecided`.
+    messages that are `excused` are only counted in `gone`, and so are those that the stream has discarded or its
+    consumers have taken: that is for `decide` to find out after `finish`, if it is `undecided`.
     """
 
     ours: Iterable[pa.RecordBatch]
     last_seq: int  # later messages of the server are not compared: they arrived after the restore
     excused: Callable[[Missing], bool] = lambda _missing: False
     discards: Discards | None = None
+    taken: Taken | None = None
     missing: list[int] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
@@ -47,6 +38,7 @@ class Comparison:
     changed_count: int = 0
     gone: int = 0
     discarded: Discarded = field(default_factory=Discarded)
+    _undecided: int = 0
     _rows: Iterator[Row] = field(init=False)
     _next: Row | None = field(init=False)
 
@@ -86,25 +78,37 @@ class Comparison:
 
     @property
     def undecided(self) -> bool:
-        """Whether the stream may have discarded missing messages."""
-        return self.discards is not None and self.discards.undecided
+        """Whether the stream may have discarded missing messages, or its consumers may have taken them."""
+        return self._undecided > 0
 
-    def decide(self, info: StreamInfo) -> None:
-        """Count what the stream has discarded as `gone`, the rest as missing. `info` describes it after it was read."""
-        if self.discards is None:
-            return
-        self.discarded, missing_count, missing = self.discards.decide(info)
-        self.gone += self.discarded.messages
-        self.missing_count += missing_count
-        self.missing = sorted([*self.missing, *missing])[:KEPT]
+    def decide(self, info: StreamInfo, consumers: Mapping[str, ConsumerInfo]) -> None:
+        """Count what the stream has discarded, or its consumers have taken, as `gone`, the rest as missing. `info` and
+        `consumers` describe it after it was read.
+        """
+        taken, wrong = 0, list[int]()
+        if self.discards is not None:
+            self.discarded, _, wrong = self.discards.decide(info)
+        if self.taken is not None:
+            taken, _, more = self.taken.decide(consumers)
+            wrong = [*wrong, *more]
+        # Some may be explained in both ways: then it is enough if both together explain all of them.
+        explained = min(self._undecided, self.discarded.messages + taken)
+        self.gone += explained
+        self.missing_count += self._undecided - explained
+        if explained < self._undecided:
+            self.missing = sorted({*self.missing, *wrong})[:KEPT]
 
     def _miss(self) -> None:
         assert self._next is not None
-        excused = self.excused(Missing(*self._next[:4]))
-        undecided = self.discards is not None and self.discards.lacks(self._next, excused=excused)
+        missing = Missing(*self._next[:4])
+        excused = self.excused(missing)
+        discarded = self.discards is not None and self.discards.lacks(self._next, excused=excused)
+        taken = not excused and self.taken is not None and self.taken.may_have(missing)
         if excused:
             self.gone += 1
-        elif not undecided:
+        elif discarded or taken:
+            self._undecided += 1
+        else:
             self.missing_count += 1
             _keep(self.missing, self._next[0])
         self._next = next(self._rows, None)

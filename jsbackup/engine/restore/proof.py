@@ -2,7 +2,7 @@
 
 The stream's digest over the restored messages decides. If it differs, the messages are compared one by one; messages
 that the stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers of a queue) are not errors, nor are
-those that it discarded for newer ones because it is at a limit (`read/discards.py`). Messages beyond the backup's last
+those that it discarded for newer ones because it is at a limit (`read/removals.py`). Messages beyond the backup's last
 sequence arrived after the restore: they are not compared, but may explain what was discarded.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,30 +19,45 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.compare import Comparison, Missing
-from jsbackup.engine.read.discards import Discarded, Discards, discards_oldest
+from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.compare import Comparison
+from jsbackup.engine.read.removals import Discarded, Discards, Missing, Taken, discards_oldest
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import deleted_since, read_whole
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import ignored
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
-from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Expected", "Proof", "excuses", "keeps_its_messages", "prove_stream", "read_back"]
+__all__ = [
+    "Expected",
+    "Proof",
+    "consumers_of",
+    "excuses",
+    "keeps_its_messages",
+    "prove_stream",
+    "read_back",
+    "taken_by",
+]
 
 _READINGS = 5
 _PAUSE_SECONDS = 0.5
 _TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
 _SHOWN = 5
+_ASKED_SUBJECTS = 1000
 _LONG_NS = 24 * 3600 * 1_000_000_000  # of `max_age`: long beside a restore
 _FULL = 0.5  # of a limit, from which on it is near
 # Settings by which one message removes another.
 _REMOVING = ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")
+_WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
+_TAKEN = (
+    "Its consumers have acknowledged fewer since. Something else may have purged it, or deleted a consumer that had "
+    "taken some; look at 'nats stream info'."
+)
 
 S = TypeVar("S", bound=Sink)
 
@@ -97,17 +112,23 @@ async def prove_stream(
     if found.stream_digest == expected.digest and found.messages == expected.messages:
         _check_last(info, expected)
         return Proof(info, found.stream_digest, found.messages, 0)
-    excused = await excuses(js, name, expected.config, expected.consumers, now_ns=now_ns)
+    listed = await consumers_of(js, name, expected.config)
 
     def compare() -> Comparison:
         discards = Discards(expected.config, expected.last_seq)
-        return Comparison(expected.messages_of(), expected.last_seq, excused, discards if discards.limited else None)
+        taken = taken_by(expected.config, expected.consumers, listed)
+        excused = excuses(expected.config, taken, now_ns)
+        return Comparison(
+            expected.messages_of(), expected.last_seq, excused, discards if discards.limited else None, taken
+        )
 
     info, comparison = await read_back(js, name, compare, ignored)
     await in_thread(comparison.finish)
     if comparison.undecided:
+        if comparison.discards is not None:
+            await _explain_subjects(js, name, comparison.discards, expected.last_seq)
         info = await js.stream(name)
-        comparison.decide(info)
+        comparison.decide(info, await consumers_of(js, name, expected.config) or {})
     if comparison.count:
         since = info.state.last_seq - expected.last_seq
         raise DigestMismatch(
@@ -120,7 +141,7 @@ async def prove_stream(
                 ]
             )
             + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
-            hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
+            hint=_TAKEN if _is_queue(expected.config) else _WRITTEN,
         )
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
@@ -142,54 +163,53 @@ def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
     return config.get("discard") == "new" or not any(0 < limit * _FULL < held for limit, held in limits)
 
 
-async def excuses(
-    js: JetStream, name: str, config: JsonObject, consumers: Sequence[ArchivedConsumer], *, now_ns: Callable[[], int]
-) -> Callable[[Missing], bool]:
-    """Return a function: whether the stream has removed a message by its own rules or for its consumers."""
-    queue = config.get("retention", "limits") != "limits"
-    taken = queue and await _at_work(js, name, consumers)
+def taken_by(
+    config: JsonObject, consumers: Sequence[ArchivedConsumer], listed: Mapping[str, ConsumerInfo] | None
+) -> Taken | None:
+    """Return what decides whether consumers have taken messages; None unless the stream is a queue."""
+    return Taken(config, consumers, listed) if _is_queue(config) else None
+
+
+def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Missing], bool]:
+    """Return a function: whether the stream has removed a message by its own rules, whatever else has happened."""
 
     def excused(missing: Missing) -> bool:
-        return taken or _has_expired(missing, config, now_ns()) or (queue and _is_acknowledged(missing, consumers))
+        return _has_expired(missing, config, now_ns()) or (taken is not None and taken.is_unwanted(missing))
 
     return excused
 
 
-async def _at_work(js: JetStream, name: str, consumers: Sequence[ArchivedConsumer]) -> bool:
-    """Return whether consumers have taken messages since the restore, so that a queue no longer has all of them."""
+def _is_queue(config: JsonObject) -> bool:
+    return bool(config.get("retention", "limits") != "limits")
+
+
+async def consumers_of(js: JetStream, name: str, config: JsonObject) -> Mapping[str, ConsumerInfo] | None:
+    """Return the consumers of a queue; None if they may not be listed, or the stream is none."""
+    if not _is_queue(config):
+        return None
     try:
-        listing = await js.consumers(name)
+        return (await js.consumers(name)).entries
     except NatsPermissionDenied:
-        return False
-    states = {consumer.name: consumer.state or ConsumerState() for consumer in consumers}
-    return any(
-        info.delivered.consumer > states.get(consumer, ConsumerState()).delivered.consumer
-        or info.ack_floor.stream > states.get(consumer, ConsumerState()).ack_floor.stream
-        for consumer, info in listing.entries.items()
-    )
+        return None
 
 
-def _is_acknowledged(missing: Missing, consumers: Sequence[ArchivedConsumer]) -> bool:
-    """Return whether each consumer of the message has acknowledged it, so that a queue removes it.
-
-    Replicas of older servers, and snapshots of them, hold such messages a little longer (measured: 2.11).
+async def _explain_subjects(js: JetStream, name: str, discards: Discards, last_seq: int) -> None:
+    """Ask the server about subjects of which a reading shows too few newer messages: some may have been removed while
+    it was read, and even newer ones published.
     """
-    subject = missing.subject.decode("utf-8", "replace")
-    waited_for = [one.state for one in consumers if _is_for(one.config, subject)]
-    return bool(waited_for) and all(
-        state is not None
-        and (
-            missing.sequence <= state.ack_floor.stream
-            or (missing.sequence <= state.delivered.stream and missing.sequence not in state.pending)
-        )
-        for state in waited_for
-    )
-
-
-def _is_for(consumer: JsonObject, subject: str) -> bool:
-    filters = [consumer.get("filter_subject"), *(consumer.get("filter_subjects") or [])]
-    wanted = [one for one in filters if isinstance(one, str) and one]
-    return not wanted or any(overlaps(one, subject) for one in wanted)
+    if not discards.per_subject:
+        return
+    for subject, newest_missing in discards.subjects[:_ASKED_SUBJECTS]:
+        try:
+            text = subject.decode()
+            held = (await js.subjects(name, text)).get(text, 0)
+            first, last = await js.next_message(name, 1, text), await js.last_message(name, text)
+        except (UnicodeDecodeError, NatsPermissionDenied):
+            return
+        if first is None or last is None:
+            continue
+        if held >= discards.per_subject and first.sequence > newest_missing and last.sequence > last_seq:
+            discards.explain(subject)
 
 
 def _check_last(info: StreamInfo, expected: Expected) -> None:
@@ -229,20 +249,22 @@ def _go_seconds(text: str) -> float | None:
 
 
 async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advance: Advance) -> tuple[StreamInfo, S]:
-    """Read everything that the stream holds into a new sink, until a reading has no deletions, but for the oldest
-    messages of a stream that discards them all the time: those were there when they were read.
+    """Read everything that the stream holds into a new sink, or held when the reading began.
 
-    Raises DigestMismatch if that does not happen, and the errors of `read_whole`.
+    Raises DigestMismatch if clients delete so much meanwhile that this cannot be told, and the errors of `read_whole`.
     """
     # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
     deleted = SequenceSet()
     for reading in range(1, _READINGS + 1):
-        info = await js.stream(name)
+        info = await js.stream(name) if reading == 1 else await describe_stream(js, name)
+        if info.deleted:
+            deleted = deleted | SequenceSet(info.deleted)
         sink, capture = await read_whole(js, info, make_sink, deleted=deleted, advance=advance)
         since = deleted_since(capture)
-        if not since or await _are_discarded(js, info, since):
+        # What is deleted now was there when the reading began, if all that was not is known.
+        if not since or info.deleted is not None or await _are_discarded(js, info, since):
             return info, sink
-        # Messages were deleted since the restore (by consumers): again, without those.
+        # Messages were deleted since the restore: again, without those.
         deleted = deleted | since
         await asyncio.sleep(_PAUSE_SECONDS * reading)
     raise DigestMismatch(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
 from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.formats.digest import StreamDigester
+from jsbackup.model import ArchivedConsumer, ConsumerState
 from jsbackup.progress import ignored
 from scripts.bench_load import request
 from tests.engine.restores import connection_to
 from tests.harness.api import JSON, call, connected
+from tests.harness.batches import Message, batch_of
 from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = pytest.mark.nats
@@ -157,15 +160,17 @@ def test_a_stream_at_its_limit_that_lost_more_is_wrong(
 
 
 @contextlib.asynccontextmanager
-async def _publishing(url: str) -> AsyncIterator[None]:
+async def _publishing(url: str, subject: Callable[[int], str] = lambda _number: "orders") -> AsyncIterator[None]:
     """Publish without a pause."""
 
     ended = asyncio.Event()  # a request may swallow that its task is cancelled
 
     async def publish() -> None:
         async with connected(url) as nc:
-            while not ended.is_set():
-                await nc.request("orders", bytes(1000), timeout=30)
+            for number in itertools.count():
+                if ended.is_set():
+                    break
+                await nc.request(subject(number), bytes(1000), timeout=30)
 
     task = asyncio.create_task(publish())
     try:
@@ -197,3 +202,86 @@ def test_publishers_that_never_pause_do_not_keep_a_full_stream_from_its_proof(ve
         proof = asyncio.run(main(server.url))
     assert proof.gone == proof.discarded.messages > 90
     assert proof.messages + proof.gone == MESSAGES + 2_950
+
+
+@pytest.mark.parametrize("version", [V1, NEWEST])
+def test_clients_that_never_stop_overwriting_do_not_keep_a_bucket_from_its_proof(version: str) -> None:
+    """Their messages arrive, and remove older ones, while the stream is read."""
+
+    async def main(url: str) -> Proof:
+        await _fill(url, subjects=["orders", "key.*"], max_msgs_per_subject=MESSAGES)
+        async with connected(url) as nc:
+            for number in range(4_000):
+                await nc.publish(f"key.{number % 200}", bytes(100))
+            await nc.flush()
+        async with connect_jetstream(connection_to(url)) as js:
+            while (await js.stream("ORDERS")).state.messages < MESSAGES + 4_000:
+                await asyncio.sleep(0.01)
+            expected = await _expected(js)
+            async with _publishing(url, lambda number: f"key.{number * 7 % 200}"):
+                while (await js.stream("ORDERS")).state.deleted < 50:
+                    await asyncio.sleep(0.01)
+                return await prove_stream(js, "ORDERS", expected, now_ns=time.time_ns, advance=ignored)
+
+    with NatsServer(version) as server:
+        proof = asyncio.run(main(server.url))
+    assert proof.gone == proof.discarded.messages > 0
+    assert proof.messages + proof.gone == MESSAGES + 4_000
+
+
+# ------------------------------------------------------------------------------------------------------------- queues
+
+
+async def _proved_queue(url: str, retention: str, *, taken: int, purged: str = "") -> Proof:
+    """The proof of a queue with a consumer for each of two subjects: one takes some, and one subject is purged."""
+    async with connected(url) as nc:
+        config = {"name": "ORDERS", "subjects": ["orders.*"], "storage": "file", "retention": retention}
+        await call(nc, "STREAM.CREATE.ORDERS", {**config, "num_replicas": 1})
+        for one in "ab":
+            consumer = {"durable_name": one, "ack_policy": "explicit", "filter_subject": f"orders.{one}"}
+            await call(nc, f"CONSUMER.DURABLE.CREATE.ORDERS.{one}", {"stream_name": "ORDERS", "config": consumer})
+        for number in range(MESSAGES):
+            await nc.request(f"orders.{'ab'[number % 2]}", b"%d" % number)
+    async with connect_jetstream(connection_to(url)) as js, connected(url) as nc:
+        info = await js.stream("ORDERS")
+        stored = [await js.message("ORDERS", number) for number in range(1, MESSAGES + 1)]
+        batches = [batch_of([Message(m.sequence, m.timestamp_ns, m.subject, m.headers, m.data) for m in stored if m])]
+        digester = StreamDigester()
+        digester.update(batches[0])
+        consumers = [
+            ArchivedConsumer(name, one.config, ConsumerState())
+            for name, one in (await js.consumers("ORDERS")).entries.items()
+        ]
+        expected = Expected(
+            digester.stream_digest, digester.messages, info.state.last_seq, info.config, consumers, lambda: batches
+        )
+        if taken:
+            inbox = await nc.subscribe("taken")
+            await nc.publish("$JS.API.CONSUMER.MSG.NEXT.ORDERS.a", b'{"batch":%d}' % taken, reply="taken")
+            for _ in range(taken):
+                message = await inbox.next_msg(timeout=10)
+                await nc.request(message.reply, b"+ACK", timeout=10)
+        if purged:
+            await call(nc, "STREAM.PURGE.ORDERS", {"filter": purged})
+        return await prove_stream(js, "ORDERS", expected, now_ns=time.time_ns, advance=ignored)
+
+
+@pytest.mark.parametrize("version", [V1, NEWEST])
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_what_consumers_of_a_queue_have_taken_is_not_missing(version: str, retention: str) -> None:
+    with NatsServer(version) as server:
+        proof = asyncio.run(_proved_queue(server.url, retention, taken=4))
+    assert (proof.messages, proof.gone) == (MESSAGES - 4, 4)
+
+
+@pytest.mark.parametrize("version", [V1, NEWEST])
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@pytest.mark.parametrize(
+    ("taken", "purged", "missing"), [(0, "orders.*", 20), (0, "orders.b", 10), (4, "orders.b", 10)]
+)
+def test_a_queue_lacks_what_no_consumer_can_have_taken(
+    version: str, retention: str, taken: int, purged: str, missing: int
+) -> None:
+    with NatsServer(version) as server, pytest.raises(DigestMismatch) as caught:
+        asyncio.run(_proved_queue(server.url, retention, taken=taken, purged=purged))
+    assert f"in {missing} messages: {missing} missing" in caught.value.message

@@ -1,18 +1,21 @@
-"""What a limit is said to have discarded is what a stream that had lost nothing would not hold either."""
+"""What a limit is said to have discarded is what a stream that had lost nothing would not hold either, and no consumer
+is said to have taken more than was delivered to it.
+"""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.read.compare import Comparison
-from jsbackup.engine.read.discards import Discards, discards_oldest
-from jsbackup.model import JsonObject
-from jsbackup.protocol.info import StreamInfo, stream_info
+from jsbackup.engine.read.removals import Discards, Missing, Taken, discards_oldest
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stream_info
 from tests.engine.scripted_streams import CREATED
 from tests.harness.batches import Message, batch_of, cut_anywhere
 
@@ -79,7 +82,7 @@ def compared(config: JsonObject, restored: list[Message], stream: Stream, seed: 
         comparison.add(piece)
     comparison.finish()
     if comparison.undecided:
-        comparison.decide(stream.info)
+        comparison.decide(stream.info, {})
     return comparison
 
 
@@ -200,7 +203,7 @@ def test_a_stream_that_has_discarded_more_since_it_was_read_explains_what_was_mi
     for message in messages(27, 20):
         stream.publish(message)
     assert min(stream.held) == 7 and stream.size + 42 <= 2_000
-    comparison.decide(stream.info)
+    comparison.decide(stream.info, {})
     assert (comparison.count, comparison.discarded.limits) == (0, ("max_bytes 2000",))
 
 
@@ -225,3 +228,103 @@ def test_only_the_first_of_many_missing_messages_are_kept() -> None:
 )
 def test_streams_that_remove_their_oldest_messages(config: JsonObject, discards: bool) -> None:
     assert discards_oldest(config) is discards
+
+
+# ------------------------------------------------------------------------------------------------------ taken by queues
+
+
+def consumer(name: str, subject: str = "", state: ConsumerState | None = None, **config: Any) -> ArchivedConsumer:
+    return ArchivedConsumer(name, {"durable_name": name, "filter_subject": subject, **config}, state or ConsumerState())
+
+
+def listed(one: ArchivedConsumer, delivered: int, pending: int = 0) -> ConsumerInfo:
+    """The consumer once the server has delivered so many messages, of which so many are not acknowledged."""
+    there = SequencePair(delivered, 100)
+    return ConsumerInfo("Q", one.name, one.config, "", 0, there, SequencePair(), pending, 0, 0, None, False, 0)
+
+
+def decided(
+    retention: str, before: list[ArchivedConsumer], after: list[ConsumerInfo], missing: list[tuple[int, str]]
+) -> tuple[int, int, list[int], list[int]]:
+    """What `decide` says, and the sequences of which nothing has to be decided, because no consumer can have them."""
+    there = {info.name: info for info in after}
+    taken = Taken({"retention": retention}, before, there)
+    rows = [Missing(sequence, 0, subject.encode(), b"") for sequence, subject in missing]
+    none = [row.sequence for row in rows if not taken.may_have(row)]
+    return (*taken.decide(there), none)
+
+
+A, B = consumer("A", "a.>"), consumer("B", "b.>")
+
+
+def test_a_consumer_has_taken_at_most_what_was_delivered_to_it() -> None:
+    missing = [(1, "a.1"), (2, "b.1"), (3, "a.2"), (4, "a.3")]
+    for retention in ("workqueue", "interest"):
+        assert decided(retention, [A, B], [listed(A, 3), listed(B, 1)], missing) == (4, 0, [], [])
+        assert decided(retention, [A, B], [listed(A, 5, pending=2), listed(B, 1)], missing) == (4, 0, [], [])
+        assert decided(retention, [A, B], [listed(A, 3), listed(B, 0)], missing) == (3, 1, [2], [])
+        assert decided(retention, [A, B], [listed(A, 5, pending=4), listed(B, 1)], missing) == (2, 2, [1, 3, 4], [])
+
+
+def test_what_was_pending_may_have_been_acknowledged_since() -> None:
+    state = ConsumerState(SequencePair(2, 2), pending={1: PendingAck(1, 0), 2: PendingAck(2, 0)})
+    one = consumer("A", "a.>", state)
+    missing = [(1, "a.1"), (2, "a.1"), (3, "a.1")]
+    assert decided("workqueue", [one], [listed(one, 3)], missing) == (3, 0, [], [])
+    assert decided("workqueue", [one], [listed(one, 2)], missing) == (2, 1, [1, 2, 3], [])
+    # What it had acknowledged before is not its to take.
+    done = consumer("A", "a.>", ConsumerState(SequencePair(3, 3), SequencePair(3, 3)))
+    assert decided("workqueue", [done], [listed(done, 9)], missing) == (0, 0, [], [1, 2, 3])
+
+
+def test_a_message_that_is_for_all_is_kept_by_one_that_lacks_it() -> None:
+    first, second = consumer("F"), consumer("S")
+    after = [listed(first, 2), listed(second, 1)]
+    assert decided("interest", [first, second], after, [(1, "x"), (2, "x")]) == (1, 1, [1, 2], [])
+    # One that was created since has not been waited for; a consumer that is gone is not waited for any more.
+    assert decided("interest", [first], after, [(1, "x"), (2, "x")]) == (2, 0, [], [])
+    assert decided("interest", [first, second], after[:1], [(1, "x"), (2, "x")]) == (2, 0, [], [])
+
+
+def test_of_consumers_that_are_gone_only_those_that_come_and_go_explain_anything() -> None:
+    missing = [(1, "a.1"), (2, "a.2")]
+    assert decided("workqueue", [A], [], missing) == (0, 2, [1, 2], [])
+    assert decided("workqueue", [consumer("A", "a.>", inactive_threshold=5)], [], missing) == (2, 0, [], [])
+    assert decided("workqueue", [consumer("A", "a.>", durable_name="")], [], missing) == (2, 0, [], [])
+    # One that was created again has taken what it was sent since.
+    old = consumer("A", "a.>", ConsumerState(SequencePair(50, 0)))
+    assert decided("workqueue", [old], [listed(old, 2)], missing) == (2, 0, [], [])
+    assert decided("workqueue", [], [listed(A, 2)], missing) == (2, 0, [], [])
+
+
+def test_where_consumers_may_not_be_listed_nothing_is_taken() -> None:
+    taken = Taken({"retention": "workqueue"}, [A], None)
+    assert not taken.may_have(Missing(1, 0, b"a.1", b""))
+    acknowledged = consumer("A", "a.>", ConsumerState(SequencePair(3, 3), SequencePair(3, 3)))
+    assert Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Missing(3, 0, b"a.1", b""))
+    assert not Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Missing(4, 0, b"a.1", b""))
+
+
+def test_only_a_stream_of_interest_removes_what_is_for_nobody() -> None:
+    orphan = Missing(1, 0, b"c", b"")
+    assert Taken({"retention": "interest"}, [A, B], {}).is_unwanted(orphan)
+    assert not Taken({"retention": "workqueue"}, [A, B], {}).is_unwanted(orphan)
+
+
+def test_what_a_limit_and_consumers_explain_together_is_gone() -> None:
+    config = {"max_msgs": 20, "retention": "workqueue"}
+    restored = messages(1, 15)
+    stream = used(config, restored, messages(16, 9))  # four are discarded
+    for sequence in (6, 7):
+        del stream.held[sequence]
+    one = consumer("A")
+    for delivered, wrong in ((2, 0), (1, 1), (0, 2)):
+        there = {"A": listed(one, delivered)}
+        comparison = Comparison(
+            [batch_of(restored)], 15, discards=Discards(config, 15), taken=Taken(config, [one], there)
+        )
+        comparison.add(batch_of(stream.held.values()))
+        comparison.finish()
+        info = replace(stream.info, state=replace(stream.info.state, messages=20))
+        comparison.decide(info, there)
+        assert (comparison.gone, comparison.missing_count) == (6 - wrong, wrong), delivered

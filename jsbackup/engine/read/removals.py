@@ -1,0 +1,324 @@
+"""Which missing messages a stream has removed by its own rules: discarded at a limit, or taken by a queue's consumers.
+
+**Discarded**, because others were published to it and it is at a limit. Three limits remove messages to make room for a
+new one: `max_msgs` and `max_bytes` the oldest of the stream, unless it discards new ones; `max_msgs_per_subject` the
+oldest of a subject, unless new ones of it are refused. A missing message was discarded if the stream would not hold it
+either if nothing else had happened to it:
+
+- by a limit of the stream: everything older is missing too, something was published since, and the stream is full. It
+  has `max_msgs` messages, or more than `max_bytes` with the newest one that is missing.
+- by the limit of a subject: the stream holds as many newer messages of the subject, at least one of them published
+  since. Those are counted while the stream is read: memory grows with the messages that are missing.
+
+A limit that was changed since, or that is lower than what was restored, explains nothing.
+
+**Taken**: a queue removes a message when its consumers have acknowledged it, one of them (`workqueue`) or all that it
+is for (`interest`). A server does not say which messages those were. So no more of a consumer's messages may be missing
+than it can have acknowledged: those that it had not when it was restored, and those that were delivered to it since,
+less those that it has yet to acknowledge. That is an upper bound, since what is delivered again counts again. A purge
+moves the positions of consumers, but delivers nothing.
+
+Server source: bytes are counted per message, see `_stored_bytes`; `consumer.purge` leaves the number of deliveries as
+it is. Not known here: a stream at `max_bytes` may have room again if it also has `max_msgs_per_subject` and large
+messages were replaced by small ones; and which messages a consumer took that no longer exists.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.transforms.subjects import overlaps
+
+__all__ = ["KEPT", "Discarded", "Discards", "Missing", "Row", "Taken", "discards_oldest"]
+
+KEPT = 100
+"""How many sequences are kept of each kind of difference; more are only counted."""
+
+Row = tuple[int, int, bytes, bytes, bytes]
+"""Sequence, time, subject, headers and data of a message."""
+
+_PER_SUBJECT = "max_msgs_per_subject"
+# Subjects whose consumers are remembered.
+_SUBJECTS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A message of the backup that the server lacks."""
+
+    sequence: int
+    timestamp_ns: int
+    subject: bytes
+    headers: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """How many messages limits have removed, which limits (`max_msgs 100`), and how many were published since."""
+
+    messages: int = 0
+    limits: tuple[str, ...] = ()
+    published: int = 0
+
+
+@dataclass(slots=True)
+class _Subject:
+    """A subject with missing messages: their sequences, whether everything older is missing too, and how many newer
+    messages were seen before. `seen` were seen so far.
+    """
+
+    seen: int = 0
+    missing: deque[tuple[int, bool, int]] = field(default_factory=deque)
+
+
+class Discards:
+    """Decides which missing messages were discarded by a stream with this planned configuration.
+
+    `has` and `lacks` are called in order of sequences, then `decide`. Messages after `last_seq` were published since.
+    """
+
+    def __init__(self, config: JsonObject, last_seq: int) -> None:
+        old = _discards_old(config)
+        limits = ((name, config.get(name) or 0) for name in ("max_msgs", "max_bytes"))
+        self._limits = {name: limit for name, limit in limits if old and limit > 0}
+        refuses = not old and config.get("discard_new_per_subject")
+        self._per_subject = 0 if refuses else max(0, config.get(_PER_SUBJECT) or 0)
+        self._in_memory = config.get("storage") == "memory"
+        self._last_seq = last_seq
+        self._first = 0  # the first message that the stream has
+        self._restored = self._restored_bytes = 0  # what was restored, missing or not
+        self._newest_bytes = 0  # of the newest missing message before the first
+        self._most_bytes = 0  # of any message
+        self._oldest = 0  # missing before the first, which a limit of the stream may explain:
+        self._oldest_kept: list[int] = []
+        self._subjects: dict[bytes, _Subject] = {}
+        self._of_subjects = 0  # missing messages that the limit of a subject explains
+
+    def has(self, row: Row) -> None:
+        """Take a message that the stream has."""
+        sequence, size = row[0], self._stored_bytes(row)
+        self._first = self._first or sequence
+        self._most_bytes = max(self._most_bytes, size)
+        if sequence <= self._last_seq:
+            self._restored += 1
+            self._restored_bytes += size
+        if (subject := self._subjects.get(row[2])) is None:
+            return
+        subject.seen += 1
+        if sequence <= self._last_seq:
+            return
+        while subject.missing and subject.seen - subject.missing[0][2] >= self._per_subject:
+            subject.missing.popleft()
+            self._of_subjects += 1
+        if not subject.missing:
+            del self._subjects[row[2]]
+
+    def lacks(self, row: Row, *, excused: bool) -> bool:
+        """Take a restored message that the stream lacks, `excused` if that is explained. Returns whether `decide` will
+        say if a limit explains it.
+        """
+        size, oldest = self._stored_bytes(row), not self._first
+        self._restored += 1
+        self._restored_bytes += size
+        self._most_bytes = max(self._most_bytes, size)
+        if oldest:
+            self._newest_bytes = size
+        if excused:
+            return False
+        if self._per_subject:
+            subject = self._subjects.setdefault(row[2], _Subject())
+            subject.missing.append((row[0], oldest, subject.seen))
+            return True
+        if oldest and self._limits:
+            self._oldest += 1
+            if len(self._oldest_kept) < KEPT:
+                self._oldest_kept.append(row[0])
+            return True
+        return False
+
+    @property
+    def subjects(self) -> list[tuple[bytes, int]]:
+        """Subjects with missing messages that nothing explains yet, and the newest such message of each."""
+        return [(subject, one.missing[-1][0]) for subject, one in self._subjects.items()]
+
+    def explain(self, subject: bytes) -> None:
+        """Take it that the limit of the subject has removed all of its missing messages."""
+        self._of_subjects += len(self._subjects.pop(subject).missing)
+
+    @property
+    def per_subject(self) -> int:
+        """How many messages of a subject the stream keeps, 0 if it keeps all."""
+        return self._per_subject
+
+    @property
+    def limited(self) -> bool:
+        """Whether the stream has any of these limits."""
+        return bool(self._limits or self._per_subject)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there is anything to decide."""
+        return bool(self._oldest or self._subjects or self._of_subjects)
+
+    def decide(self, info: StreamInfo) -> tuple[Discarded, int, list[int]]:
+        """Return what was discarded, and of the others of which that was not known the number and first sequences.
+
+        `info` describes the stream after it was read.
+        """
+        full = list(self._reached(info))
+        waiting = sorted((sequence, oldest) for one in self._subjects.values() for sequence, oldest, _ in one.missing)
+        left = [sequence for sequence, oldest in waiting if not (full and oldest)]
+        of_stream = len(waiting) - len(left) + (self._oldest if full else 0)
+        others, kept = (len(left), left[:KEPT]) if full or waiting else (self._oldest, self._oldest_kept)
+        limits = [f"{name} {self._limits[name]}" for name in full if of_stream]
+        if self._of_subjects:
+            limits.append(f"{_PER_SUBJECT} {self._per_subject}")
+        published = max(0, info.state.last_seq - self._last_seq)
+        return Discarded(of_stream + self._of_subjects, tuple(limits), published), others, kept
+
+    def _reached(self, info: StreamInfo) -> Iterable[str]:
+        """Yield the limits of the stream that keep it from holding the newest missing message, too."""
+        state = info.state
+        if state.last_seq <= self._last_seq:
+            return
+        # If more was removed after the stream was read, or of what was published since, the size of the last one that
+        # was removed is not known.
+        known = 0 < self._first <= self._last_seq + 1 and state.first_seq <= self._first
+        held = {
+            "max_msgs": (self._restored, state.messages + 1),
+            "max_bytes": (self._restored_bytes, state.bytes + (self._newest_bytes if known else self._most_bytes)),
+        }
+        for name, limit in self._limits.items():
+            restored, with_one_more = held[name]
+            if info.config.get(name) == limit and restored <= limit < with_one_more:
+                yield name
+
+    def _stored_bytes(self, row: Row) -> int:
+        """Return what a server counts for a message."""
+        _, _, subject, headers, data = row
+        size = len(subject) + len(headers) + len(data)
+        if self._in_memory:
+            return size + 16
+        return size + 30 + (4 if headers else 0)
+
+
+class Taken:
+    """Decides how many missing messages the consumers of a queue can have taken.
+
+    `consumers` are those that were restored, with their states; `listed` are those that the stream has now, None if
+    that is not known. `may_have` is called for each missing message, then `decide`.
+    """
+
+    def __init__(
+        self, config: JsonObject, consumers: Sequence[ArchivedConsumer], listed: Mapping[str, ConsumerInfo] | None
+    ) -> None:
+        self._is_known = listed is not None
+        self._shared = config.get("retention") == "interest"  # a message is for all consumers instead of one
+        self._restored = {consumer.name: consumer for consumer in consumers}
+        configs = {consumer.name: consumer.config for consumer in consumers}
+        self._configs = {**configs, **{name: info.config for name, info in (listed or {}).items()}}
+        self._missing: dict[frozenset[str], int] = {}  # by the consumers that may have taken them
+        self._kept: dict[frozenset[str], list[int]] = {}
+        self._consumers_of = lru_cache(_SUBJECTS)(self._find_consumers)
+
+    def is_unwanted(self, missing: Missing) -> bool:
+        """Return whether a queue removes the message as soon as it has been restored: each consumer of it had
+        acknowledged it.
+
+        Replicas of older servers, and snapshots of them, hold such messages a little longer (measured: 2.11).
+        """
+        wanting = self._consumers_of(missing.subject) & self._restored.keys()
+        return (self._shared or bool(wanting)) and not self._waiting(wanting, missing.sequence)
+
+    def may_have(self, missing: Missing) -> bool:
+        """Count a missing message. Returns whether there is a consumer that may have taken it."""
+        waiting = self._waiting(self._consumers_of(missing.subject), missing.sequence)
+        if not waiting or not self._is_known:
+            return False
+        self._missing[waiting] = self._missing.get(waiting, 0) + 1
+        kept = self._kept.setdefault(waiting, [])
+        if len(kept) < KEPT:
+            kept.append(missing.sequence)
+        return True
+
+    def decide(self, listed: Mapping[str, ConsumerInfo]) -> tuple[int, int, list[int]]:
+        """Return how many of the counted messages were taken, and of the others the number and first sequences.
+
+        `listed` are the consumers after the stream was read.
+        """
+        room = {name: self._acknowledged(name, listed) for name in self._configs}
+        taken = left = 0
+        kept: list[int] = []
+        for consumers, count in sorted(self._missing.items(), key=lambda group: len(group[0])):
+            rooms = [room[name] for name in consumers]
+            explained = min(count, min(rooms) if self._shared else sum(rooms))
+            due = explained
+            for name in consumers:
+                step = explained if self._shared else min(due, room[name])
+                room[name] -= step
+                due -= step
+            taken += explained
+            left += count - explained
+            if explained < count:
+                kept += self._kept[consumers]
+        return taken, left, sorted(kept)[:KEPT]
+
+    def _find_consumers(self, subject: bytes) -> frozenset[str]:
+        text = subject.decode("utf-8", "replace")
+        return frozenset(name for name, config in self._configs.items() if _is_for(config, text))
+
+    def _waiting(self, consumers: Set[str], sequence: int) -> frozenset[str]:
+        """Return those that had not acknowledged a message when they were restored. Others, which were created since,
+        can have taken one that is for any of them, and do not keep one that is for all.
+        """
+        restored = self._restored
+        waiting = (name for name in consumers & restored.keys() if not _has(restored[name].state, sequence))
+        return frozenset(waiting) if self._shared else frozenset(waiting) | (consumers - restored.keys())
+
+    def _acknowledged(self, name: str, listed: Mapping[str, ConsumerInfo]) -> int:
+        """Return how many messages a consumer has acknowledged since it was restored, at most."""
+        info = listed.get(name)
+        if info is None:
+            # With it the stream has lost its interest in messages; or it took what nobody knows.
+            return _ALL if self._shared or _comes_and_goes(self._configs[name]) else 0
+        state = self._restored[name].state if name in self._restored else None
+        if state is None or info.delivered.consumer < state.delivered.consumer:  # it was created again since
+            state = ConsumerState()
+        delivered = info.delivered.consumer - state.delivered.consumer
+        return max(0, len(state.pending) + delivered - info.num_ack_pending)
+
+
+_ALL = 1 << 64
+
+
+def _comes_and_goes(config: JsonObject) -> bool:
+    """Return whether a server removes the consumer when nobody uses it."""
+    return not config.get("durable_name") or bool(config.get("inactive_threshold"))
+
+
+def _has(state: ConsumerState | None, sequence: int) -> bool:
+    """Return whether a consumer in this state has acknowledged a message."""
+    return state is not None and (
+        sequence <= state.ack_floor.stream or (sequence <= state.delivered.stream and sequence not in state.pending)
+    )
+
+
+def _is_for(consumer: JsonObject, subject: str) -> bool:
+    filters = [consumer.get("filter_subject"), *(consumer.get("filter_subjects") or [])]
+    wanted = [one for one in filters if isinstance(one, str) and one]
+    return not wanted or any(overlaps(one, subject) for one in wanted)
+
+
+def discards_oldest(config: JsonObject) -> bool:
+    """Return whether a stream removes its oldest messages, for new ones or after a while."""
+    limits = any((config.get(name) or 0) > 0 for name in ("max_msgs", "max_bytes"))
+    return (config.get("max_age") or 0) > 0 or (limits and _discards_old(config))
+
+
+def _discards_old(config: JsonObject) -> bool:
+    return bool(config.get("discard", "old") != "new")
