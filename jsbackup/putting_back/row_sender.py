@@ -18,6 +18,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import (
     ApiError,
     IncompleteError,
@@ -42,6 +43,9 @@ __all__ = ["RowRecognition", "connected", "same_stream", "send_rows"]
 
 _IN_FLIGHT = 512
 _IN_FLIGHT_BYTES = 8 << 20
+# Rows over which it is put off to find out what was removed, and answers with a whole message that are waited for.
+_PUT_OFF_ROWS = 1024
+_ASKED_AT_ONCE = 16
 # A message takes a moment to the server, whose clock this one follows by a moment.
 _MARGIN_NS = 2 * 10**9
 _SECOND = 10**9
@@ -63,10 +67,14 @@ class RowRecognition(Protocol):
     def stored_as(self, message: NewMessage) -> int:
         """Return the sequence of a message that is known to be stored, 0 of others."""
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
-        """Return what to send for a message that is known to be stored, if `sequence` is not there any more, because of
-        messages that were sent here before it; None if these remove none.
-        """
+    def may_be_removed(self, message: NewMessage) -> bool:
+        """Return whether messages that were sent here may have removed a message that is known to be stored."""
+
+    def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
+        """Return whether they have, when all of them were answered; None if the stream has to be asked."""
+
+    def once_more(self, message: NewMessage, sequence: int) -> NewMessage:
+        """Return what to send for a message that was removed."""
 
     async def when_late(self, number: int) -> None:
         """Called once, before the row with this number, if earlier tries may have stored rows and the server may have
@@ -150,6 +158,7 @@ class _RowSender:
         self._recognition = recognition
         self._written = written
         self._partition = part
+        self._inbox = ""
         self._rules = RowRules.of(info, js.link.max_payload_bytes)
         # The server's clock, by this machine's monotonic one.
         self._ahead_ns = info.now_ns - time.monotonic_ns()
@@ -161,17 +170,23 @@ class _RowSender:
         self._failure: JsBackupError | None = None
         self._room = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Messages that may have been removed, and their sequences; the subjects and the bytes of these.
+        self._unsure: list[tuple[NewMessage, int]] = []
+        self._unsure_subjects: set[str] = set()
+        self._unsure_bytes = 0
         self._left_out: set[str] = set()
 
     async def send(self, inbox: str, rows: Iterator[Sequence[NewRow]]) -> None:
         """Send all, or raise the first error, when no message will be sent any more."""
+        self._inbox = inbox
         reader = asyncio.get_running_loop().create_task(self._read())
         number = 0
         try:
             while batch := await in_thread(next, rows, ()):
                 for row in batch:
-                    await self._send(inbox, row, number)
+                    await self._send(row, number)
                     number += 1
+            await self._find_out()
             await self._all_answered()
         finally:
             for task in (reader, *self._tasks):
@@ -181,32 +196,65 @@ class _RowSender:
         if self._written.rows != number:
             raise IntegrityError(f"of {number:,} rows {self._written.rows:,} were acknowledged")
 
-    async def _send(self, inbox: str, row: NewRow, number: int) -> None:
+    async def _send(self, row: NewRow, number: int) -> None:
         message, left_out = self._recognition.message(row, number, self._rules)
         self._left_out |= left_out
-        if not self._has_room():
-            async with self._room:
-                await self._room.wait_for(lambda: self._has_room() or self._failure is not None)
         self._check()
+        if message.subject in self._unsure_subjects or self._is_put_off(number):
+            await self._find_out()
         if self._until_ns is not None and time.monotonic_ns() + self._ahead_ns > self._until_ns:
             self._until_ns = None
             await self._recognition.when_late(number)
         if sequence := self._recognition.stored_as(message):
-            other = self._recognition.once_more(message, sequence)
-            if other is None or await self._is_there(sequence):
-                self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
+            if not self._recognition.may_be_removed(message):
+                self._count_known(message, sequence)
                 return
-            message = other
+            self._unsure.append((message, sequence))
+            self._unsure_subjects.add(message.subject)
+            self._unsure_bytes += message.size
+            return
+        await self._publish(message)
+
+    async def _publish(self, message: NewMessage) -> None:
+        if not self._has_room():
+            async with self._room:
+                await self._room.wait_for(lambda: self._has_room() or self._failure is not None)
+        self._check()
         if not self._pending:
             self._moved = asyncio.get_running_loop().time()
-        self._pending[number] = message
+        self._pending[message.row] = message
         self._bytes += message.size
-        await self._subscription.publish(message.subject, message.data, f"{inbox}.{number}", message.block)
+        await self._subscription.publish(message.subject, message.data, f"{self._inbox}.{message.row}", message.block)
+
+    def _is_put_off(self, number: int) -> bool:
+        """Return whether finding out has been put off for long enough: what follows is remembered until then."""
+        if not self._unsure:
+            return False
+        return number - self._unsure[0][0].row >= _PUT_OFF_ROWS or self._unsure_bytes >= _IN_FLIGHT_BYTES
+
+    async def _find_out(self) -> None:
+        """Find out which messages were removed, and send these once more. Those of one subject come one at a time: one
+        that is sent may remove the next.
+        """
+        unsure = self._unsure
+        if not unsure:
+            return
+        self._unsure, self._unsure_subjects, self._unsure_bytes = [], set(), 0
+        await self._all_answered()
+        removed = [self._recognition.is_removed(message, sequence) for message, sequence in unsure]
+        asked = [sequence for (_, sequence), known in zip(unsure, removed, strict=True) if known is None]
+        there = dict(zip(asked, await gather_some(_ASKED_AT_ONCE, self._is_there, asked), strict=True))
+        for (message, sequence), known in zip(unsure, removed, strict=True):
+            if not there[sequence] if known is None else known:
+                await self._publish(self._recognition.once_more(message, sequence))
+            else:
+                self._count_known(message, sequence)
 
     async def _is_there(self, sequence: int) -> bool:
-        """Return whether the stream has a message after all that was sent so far."""
-        await self._all_answered()
         return await self._js.message(self._target.stream, sequence) is not None
+
+    def _count_known(self, message: NewMessage, sequence: int) -> None:
+        self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
 
     async def _all_answered(self) -> None:
         async with self._room:
