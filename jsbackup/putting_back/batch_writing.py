@@ -192,6 +192,7 @@ class _RowsOfBatch:
         self._sent: set[str] = set()
         self._fresh: dict[str, int] = {}
         self._once_more: set[str] = set()  # ids of rows that were sent again
+        self._moved: set[int] = set()  # numbers of rows that come behind later ones of other subjects
         self._ids = RowIds(task.batch)
         remedy = f"Remove messages with ids that begin with {task.batch}-, {_REPAIRED}"
         self._order = RowOrder(target.stream, task.partition, remedy=remedy, fresh_only=True)
@@ -226,7 +227,10 @@ class _RowsOfBatch:
             return False
         return True if self._kept == 1 else None
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage:
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
+        self._moved.add(message.row)
+        if not sequence:
+            return message
         # The server may know the id still, and say of this message too that it has it.
         row_id = id_once_more(message.row_id, sequence)
         self._once_more.add(row_id)
@@ -252,8 +256,7 @@ class _RowsOfBatch:
                 f"which came again, and stream {self._target.stream} does not store it again while it knows its id",
                 hint="Wait for the duplicate_window of the stream.",
             )
-        # One that was sent again comes behind rows of other subjects that were not.
-        self._order.add(message, ack, anywhere=message.row_id in self._once_more)
+        self._order.add(message, ack, anywhere=message.row in self._moved)
         if self._kept and not ack.duplicate:
             self._fresh[message.subject] = max(self._fresh.get(message.subject, 0), ack.sequence)
         if not message.own_id:

@@ -73,8 +73,10 @@ class RowRecognition(Protocol):
     def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
         """Return whether they have, when all of them were answered; None if the stream has to be asked."""
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage:
-        """Return what to send for a message that was removed."""
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
+        """Return what to send for a message that is sent behind later rows of other subjects: one that was removed, or
+        a later one of its subject, whose `sequence` is 0.
+        """
 
     async def when_late(self, number: int) -> None:
         """Called once, before the row with this number, if earlier tries may have stored rows and the server may have
@@ -170,7 +172,7 @@ class _RowSender:
         self._failure: JsBackupError | None = None
         self._room = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Messages that may have been removed, and their sequences; the subjects and the bytes of these.
+        # Messages that may have been removed, with their sequences, and later ones of their subjects, with 0.
         self._unsure: list[tuple[NewMessage, int]] = []
         self._unsure_subjects: set[str] = set()
         self._unsure_bytes = 0
@@ -200,20 +202,20 @@ class _RowSender:
         message, left_out = self._recognition.message(row, number, self._rules)
         self._left_out |= left_out
         self._check()
-        if message.subject in self._unsure_subjects or self._is_put_off(number):
+        if self._unsure and self._is_put_off(number):
             await self._find_out()
         if self._until_ns is not None and time.monotonic_ns() + self._ahead_ns > self._until_ns:
             self._until_ns = None
             await self._recognition.when_late(number)
-        if sequence := self._recognition.stored_as(message):
-            if not self._recognition.may_be_removed(message):
-                self._count_known(message, sequence)
-                return
+        sequence = self._recognition.stored_as(message)
+        if message.subject in self._unsure_subjects or (sequence and self._recognition.may_be_removed(message)):
             self._unsure.append((message, sequence))
             self._unsure_subjects.add(message.subject)
             self._unsure_bytes += message.size
-            return
-        await self._publish(message)
+        elif sequence:
+            self._count_known(message, sequence)
+        else:
+            await self._publish(message)
 
     async def _publish(self, message: NewMessage) -> None:
         if not self._has_room():
@@ -228,27 +230,44 @@ class _RowSender:
 
     def _is_put_off(self, number: int) -> bool:
         """Return whether finding out has been put off for long enough: what follows is remembered until then."""
-        if not self._unsure:
-            return False
         return number - self._unsure[0][0].row >= _PUT_OFF_ROWS or self._unsure_bytes >= _IN_FLIGHT_BYTES
 
     async def _find_out(self) -> None:
-        """Find out which messages were removed, and send these once more. Those of one subject come one at a time: one
-        that is sent may remove the next.
+        """Find out which messages were removed, and send these once more, behind all that was sent so far. Those of one
+        subject stay in order, and each is looked at when what was sent before it is answered: it may have removed it.
         """
-        unsure = self._unsure
-        if not unsure:
-            return
+        waiting = self._unsure
         self._unsure, self._unsure_subjects, self._unsure_bytes = [], set(), 0
-        await self._all_answered()
-        removed = [self._recognition.is_removed(message, sequence) for message, sequence in unsure]
-        asked = [sequence for (_, sequence), known in zip(unsure, removed, strict=True) if known is None]
-        there = dict(zip(asked, await gather_some(_ASKED_AT_ONCE, self._is_there, asked), strict=True))
-        for (message, sequence), known in zip(unsure, removed, strict=True):
-            if not there[sequence] if known is None else known:
-                await self._publish(self._recognition.once_more(message, sequence))
-            else:
-                self._count_known(message, sequence)
+        while waiting:
+            await self._all_answered()
+            removed = await self._removed(waiting)
+            sent, blocked, rest = set[str](), set[str](), list[tuple[NewMessage, int]]()
+            for message, sequence in waiting:
+                subject = message.subject
+                if subject in blocked or (sequence and (subject in sent or message.row not in removed)):
+                    blocked.add(subject)
+                    rest.append((message, sequence))
+                elif sequence and not removed[message.row]:
+                    self._count_known(message, sequence)
+                else:
+                    sent.add(subject)
+                    await self._publish(self._recognition.put_off(message, sequence))
+            waiting = rest
+
+    async def _removed(self, waiting: Sequence[tuple[NewMessage, int]]) -> dict[int, bool]:
+        """Return whether rows that are known to be stored were removed: of each subject the first one at least."""
+        asked: dict[str, tuple[NewMessage, int]] = {}
+        found: dict[int, bool] = {}
+        for message, sequence in waiting:
+            if sequence and message.subject not in asked:
+                removed = self._recognition.is_removed(message, sequence)
+                if removed is None:
+                    asked[message.subject] = message, sequence
+                else:
+                    found[message.row] = removed
+        there = await gather_some(_ASKED_AT_ONCE, self._is_there, (sequence for _, sequence in asked.values()))
+        found |= {message.row: not one for (message, _), one in zip(asked.values(), there, strict=True)}
+        return found
 
     async def _is_there(self, sequence: int) -> bool:
         return await self._js.message(self._target.stream, sequence) is not None

@@ -123,7 +123,7 @@ class _NumberedRows:
     def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
         return False
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage:
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
         return message
 
     async def when_late(self, number: int) -> None:
