@@ -90,7 +90,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         written = [message for message in messages if isinstance(message, _Written)]
         if messages and not written:
-            # Spark calls no writer in continuous processing, drops what is raised here, and fails at the first row.
+            # In continuous processing Spark calls no writer, and drops what is raised here; so it is printed, too.
             say(f"{_MICRO_BATCHES}. Leave trigger(continuous=…) out.")
             raise UnsupportedError(_MICRO_BATCHES, hint="Leave trigger(continuous=…) out.")
         partitions = {one.part.partition for one in written}

@@ -109,17 +109,22 @@ class Killing:
         return len(read_all(self.copying.server.url))
 
     def when(self, reached: Callable[[], None]) -> int:
-        """When a function returns. Return how many messages there are."""
+        """When a function returns. Nothing that its processes send from then on arrives: the one that ends a batch goes
+        on without the driver. Return how many messages there are.
+        """
         program = Program(self.folder, "local[2]", FEW_AT_ONCE)
+        with Proxy(self.copying.server.port) as proxy:
 
-        def waiting() -> None:
-            reached()
-            program.kill()
+            def waiting() -> None:
+                reached()
+                proxy.hold()
+                program.kill()
+                proxy.cut()
 
-        thread = threading.Thread(target=waiting, daemon=True)
-        thread.start()
-        self._run(program, self.copying.server.url)
-        thread.join(10)
+            thread = threading.Thread(target=waiting, daemon=True)
+            thread.start()
+            self._run(program, proxy.url)
+            thread.join(10)
         return len(read_all(self.copying.server.url))
 
     def when_stored(self, count: int) -> int:
