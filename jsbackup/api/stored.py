@@ -34,8 +34,6 @@ from jsbackup.tool import TOOL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jsbackup.pipeline.payloads.parsing import PayloadParser
-
 __all__ = ["Backup", "BackupRepository"]
 
 _log = logging.getLogger(__name__)
@@ -281,34 +279,17 @@ class Backup:
             )
         frames = open_backup(session, self.repository._place, self.id)
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
-        given = _payloads(json, avro, protobuf)
-        if given is None:
+        if json is None and avro is None and protobuf is None:
             return frames.messages(patterns, names)
         from jsbackup.pipeline.payloads.payload_frames import parsed_messages
+        from jsbackup.pipeline.payloads.schema_files import given_payloads
 
+        given = given_payloads(json=json, avro=avro, protobuf=protobuf)
+        assert given is not None
         return parsed_messages(frames, given, patterns, names)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"
-
-
-def _payloads(
-    json: str | None, avro: str | os.PathLike[str] | None, protobuf: str | None
-) -> str | PayloadParser | None:
-    """Return what parses payloads, or the schema of JSON; None if they are not parsed."""
-    given = {"json": json, "avro": avro, "protobuf": protobuf}
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise UsageError(f"{names[0]} and {names[1]} exclude each other", hint="Leave one of them out.")
-    if avro is not None:
-        from jsbackup.pipeline.payloads.schema_files import avro_parser
-
-        return avro_parser(os.fspath(avro))
-    if protobuf is not None:
-        from jsbackup.pipeline.payloads.schema_files import protobuf_parser
-
-        return protobuf_parser(protobuf)
-    return json
 
 
 def _origins(origin: str | None) -> tuple[Glob, ...]:

@@ -8,6 +8,10 @@ row, and of a number if the partition has had equal rows before:
 
 Equal rows in two partitions get the same id, of which the stream stores one, while it recognizes it. That is found at
 the end, as each row says by which sequence the stream has it (`BatchPart`).
+
+A row that was stored, and removed by others that came again, is stored once more, with the old sequence in its id:
+
+    s0f8fad5bd9cb469f-17-kZ3yqPW0cC1mZ7bq8Q1nVg.4711      s0f8fad5bd9cb469f-17-kZ3yqPW0cC1mZ7bq8Q1nVg-1.4711
 """
 
 from __future__ import annotations
@@ -25,7 +29,18 @@ from uuid import UUID
 
 from jsbackup.putting_back.new_rows import NewRow, WrittenRows
 
-__all__ = ["BatchId", "BatchPart", "RowIds", "StoredRows", "count_rows", "numbered", "packed", "rows_too_many"]
+__all__ = [
+    "BatchId",
+    "BatchPart",
+    "RowIds",
+    "StoredRows",
+    "count_rows",
+    "id_once_more",
+    "numbered",
+    "packed",
+    "row_in",
+    "rows_too_many",
+]
 
 _DIGEST_BYTES = 16
 _DIGEST_CHARACTERS = 22
@@ -54,11 +69,6 @@ class BatchId:
     def content_in(self, row_id: bytes) -> bytes:
         """Return what is the same in the ids of equal rows of this batch."""
         return row_id[: len(str(self)) + 1 + _DIGEST_CHARACTERS]
-
-    def place_of(self, row_id: str) -> tuple[bytes, int]:
-        """Return that, and how many equal rows its partition has before, of a row of this batch."""
-        content = self.content_in(row_id.encode())
-        return content, int(row_id[len(content) + 1 :] or 0)
 
 
 class RowIds:
@@ -94,26 +104,50 @@ def numbered(content: str, number: int) -> str:
     return f"{content}-{number}" if number else content
 
 
+def id_once_more(row_id: str, sequence: int) -> str:
+    """Return another id for a row that was stored by `sequence` before."""
+    return f"{row_id}.{sequence}"
+
+
+def row_in(stored_id: bytes) -> bytes:
+    """Return the id of the row in that of a message, which may be one of once more."""
+    return stored_id.partition(b".")[0]
+
+
 class StoredRows:
-    """The sequences by which a stream has rows of a batch. Which one of equal rows is which does not matter."""
+    """The sequences by which a stream has rows of a batch.
+
+    Of equal rows, each is the message with its number: where a stream keeps few messages of a subject, it has the last
+    ones. Messages with one number, of rows in several partitions, stand for those that no number is left for.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[bytes, int] = {}
-        self._more: dict[bytes, list[int]] = {}
+        self._rows: dict[bytes, int] = {}
+        self._more: dict[bytes, list[int]] = {}  # by content
 
     def __bool__(self) -> bool:
-        return bool(self._first)
+        return bool(self._rows)
 
-    def add(self, content: bytes, sequence: int) -> None:
-        if content in self._first:
-            self._more.setdefault(content, []).append(sequence)
-        else:
-            self._first[content] = sequence
+    def copy(self) -> StoredRows:
+        found = StoredRows()
+        found._rows = self._rows.copy()
+        found._more = {content: more.copy() for content, more in self._more.items()}
+        return found
 
-    def all(self, content: bytes) -> Sequence[int]:
-        if content not in self._first:
-            return ()
-        return (self._first[content], *self._more.get(content, ()))
+    def add(self, row_id: bytes, content: bytes, sequence: int) -> None:
+        """Add a message: of the row with this id, whose content is in it, too."""
+        known = self._rows.get(row_id)
+        if known is not None:
+            self._more.setdefault(content, []).append(min(known, sequence))
+        self._rows[row_id] = max(known or 0, sequence)
+
+    def of(self, row_id: bytes) -> int:
+        """Return the sequence of the message with the number of a row, 0 if there is none."""
+        return self._rows.get(row_id, 0)
+
+    def more(self, content: bytes) -> Sequence[int]:
+        """Return the sequences of other messages with this content, in the order in which they were added."""
+        return self._more.get(content, ())
 
 
 @dataclass(frozen=True, slots=True)

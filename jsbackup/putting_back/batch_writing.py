@@ -10,11 +10,13 @@ their order. Equal rows in two partitions have one id, so that the stream may ha
 the others.
 
 Where a stream keeps few messages of a subject, such as a bucket, earlier rows of a subject that come again remove later
-ones. So these follow once more, with other ids: the last row of a partition is the last one of its subject.
+ones. So these follow once more, with other ids: the last row of a partition is the last one of its subject. Which ones
+were removed, the acknowledgements say if a subject has one message; else the stream is asked, about many at once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -34,8 +36,10 @@ from jsbackup.putting_back.batch_ids import (
     RowIds,
     StoredRows,
     count_rows,
+    id_once_more,
     numbered,
     packed,
+    row_in,
     rows_too_many,
 )
 from jsbackup.putting_back.headers import block_of_new
@@ -54,9 +58,10 @@ from jsbackup.putting_back.publishing import publish_one
 from jsbackup.putting_back.row_reading import rows_of_batch
 from jsbackup.putting_back.row_sender import connected, same_stream, send_rows
 from jsbackup.putting_back.row_writing import stored_before
+from jsbackup.putting_back.target import subject_limit
 from jsbackup.readable import format_count
 
-__all__ = ["START_AGAIN", "BatchTask", "EndedBatch", "end_batch", "write_batch"]
+__all__ = ["START_AGAIN", "BatchTask", "EndedBatch", "end_batch", "may_have_run_before", "write_batch"]
 
 START_AGAIN = "Start the query again with its checkpoint: what is stored is not stored twice."
 _REPAIRED = "and start the query again."
@@ -77,10 +82,13 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class EndedBatch:
-    """What came of a batch. `copies` of its rows were stored at the end, as they are equal to others."""
+    """What came of a batch. `copies` of its rows were stored at the end, as they are equal to others. `removed` is how
+    many, at least, the stream does not have any more; that is looked for if the batch was run again.
+    """
 
     rows: WrittenRows
     copies: int = 0
+    removed: int = 0
 
     @property
     def repeated(self) -> int:
@@ -113,7 +121,7 @@ async def write_batch(
         async with connected(connection, again=task.again) as js:
             info = await same_stream(js, target)
             known = await _stored_by_earlier_runs(js, info, target, task)
-            recognition = _RowsOfBatch(js, target, task, known, replaces=_replaces(info))
+            recognition = _RowsOfBatch(js, target, task, known, kept=_kept(info))
             await send_rows(js, info, target, rows, partition=task.partition, recognition=recognition, written=written)
     except JsBackupError as error:
         told = stored_before(error, written)
@@ -124,6 +132,17 @@ async def write_batch(
 
 # Of one query: a worker process of Spark has tasks of one after the other.
 _looked: _Looked | None = None
+_begun = BatchTask(BatchId("", 0), 0)
+
+
+def may_have_run_before(task: BatchTask) -> bool:
+    """Return whether the batch of a task may have run before its query was started. At most the first one of a run has;
+    which one that is, this process knows if it has had a task of it.
+    """
+    global _begun
+    if not task.run or _begun.run != task.run:
+        _begun = task
+    return task.batch.number <= _begun.batch.number
 
 
 async def _stored_by_earlier_runs(js: JetStream, info: StreamInfo, target: RowTarget, task: BatchTask) -> StoredRows:
@@ -140,36 +159,40 @@ async def _stored_by_earlier_runs(js: JetStream, info: StreamInfo, target: RowTa
     if target.write.last_seq:
         async with aclosing(rows_of_batch(js, info, task.batch, last=target.write.last_seq)) as found:
             async for row_id, sequence in found:
-                rows.add(task.batch.content_in(row_id), sequence)
+                rows.add(row_in(row_id), task.batch.content_in(row_id), sequence)
     _looked = _Looked(task, rows)
     return rows
 
 
-def _replaces(info: StreamInfo) -> bool:
-    """Return whether new messages of the stream remove older ones of their subjects. (Consumers remove what they are
-    done with: that has not to come again.)
+def _kept(info: StreamInfo) -> int:
+    """Return how many messages of a subject the stream keeps, 0 if all. (Consumers remove what they are done with: that
+    has not to come again.)
     """
-    return (info.config.get("max_msgs_per_subject") or 0) > 0 and info.config.get("retention", "limits") == "limits"
+    return max(subject_limit(info), 0) if info.config.get("retention", "limits") == "limits" else 0
 
 
 class _RowsOfBatch:
-    """Recognizes rows by what is in them. `fresh` and `known` are sequences, as in `BatchPart`."""
+    """Recognizes rows by what is in them. `fresh` and `known` are sequences, as in `BatchPart`.
+
+    `kept` is how many messages of a subject the stream keeps, 0 for all.
+    """
 
     keeps_order = False
 
-    def __init__(
-        self, js: JetStream, target: RowTarget, task: BatchTask, stored: StoredRows, *, replaces: bool
-    ) -> None:
+    def __init__(self, js: JetStream, target: RowTarget, task: BatchTask, stored: StoredRows, *, kept: int) -> None:
         self.fresh: list[int] = []
         self.known: list[int] = []
         self._js = js
         self._target = target
         self._task = task
         self._stored = stored
-        self._stored_now = StoredRows()  # in this run of the batch
-        self._replaces = replaces
-        self._sent: set[str] = set()  # subjects, if new messages replace others
-        self._once_more: set[str] = set()  # ids of rows that may be sent again
+        self._taken: Counter[bytes] = Counter()  # how many of `more` stand for rows, by content
+        self._kept = kept
+        # By subjects, where new messages remove others: which were sent, and the last sequence of one that was new.
+        self._sent: set[str] = set()
+        self._fresh: dict[str, int] = {}
+        self._once_more: set[str] = set()  # ids of rows that were sent again
+        self._moved: set[int] = set()  # numbers of rows that come behind later ones of other subjects
         self._ids = RowIds(task.batch)
         remedy = f"Remove messages with ids that begin with {task.batch}-, {_REPAIRED}"
         self._order = RowOrder(target.stream, task.partition, remedy=remedy, fresh_only=True)
@@ -181,31 +204,47 @@ class _RowsOfBatch:
         )
 
     def stored_as(self, message: NewMessage) -> int:
-        sequence = self._stored_as(message) if self._stored or self._stored_now else 0
-        if not sequence and self._replaces:
+        sequence = self._stored_as(message.row_id.encode()) if self._stored else 0
+        if not sequence and self._kept:
             self._sent.add(message.subject)
         return sequence
 
-    def _stored_as(self, message: NewMessage) -> int:
-        content, number = self._task.batch.place_of(message.row_id)
-        sequences = (*self._stored.all(content), *self._stored_now.all(content))
-        return sequences[number] if number < len(sequences) else 0
+    def _stored_as(self, row_id: bytes) -> int:
+        if sequence := self._stored.of(row_id):
+            return sequence
+        content = self._task.batch.content_in(row_id)
+        more, taken = self._stored.more(content), self._taken[content]
+        if taken >= len(more):
+            return 0
+        self._taken[content] += 1
+        return more[taken]
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
-        if message.subject not in self._sent:
-            return None
+    def may_be_removed(self, message: NewMessage) -> bool:
+        return message.subject in self._sent
+
+    def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
+        if self._fresh.get(message.subject, 0) < sequence:
+            return False
+        return True if self._kept == 1 else None
+
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
+        self._moved.add(message.row)
+        if not sequence:
+            return message
         # The server may know the id still, and say of this message too that it has it.
-        row_id = f"{message.row_id}-{sequence}"
+        row_id = id_once_more(message.row_id, sequence)
         self._once_more.add(row_id)
         block = message.block.replace(f": {message.row_id}\r\n".encode(), f": {row_id}\r\n".encode())
         return replace(message, row_id=row_id, block=block)
 
     async def when_late(self, number: int) -> None:
         info = await same_stream(self._js, self._target)
-        begin = self._target.write.last_seq + 1
-        async with aclosing(rows_of_batch(self._js, info, self._task.batch, first=begin)) as found:
+        begin, batch = self._target.write.last_seq + 1, self._task.batch
+        rows = self._stored.copy()
+        async with aclosing(rows_of_batch(self._js, info, batch, first=begin)) as found:
             async for row_id, sequence in found:
-                self._stored_now.add(self._task.batch.content_in(row_id), sequence)
+                rows.add(row_in(row_id), batch.content_in(row_id), sequence)
+        self._stored = rows
 
     def compares(self, message: NewMessage) -> bool:
         return message.own_id
@@ -217,7 +256,9 @@ class _RowsOfBatch:
                 f"which came again, and stream {self._target.stream} does not store it again while it knows its id",
                 hint="Wait for the duplicate_window of the stream.",
             )
-        self._order.add(message, ack)
+        self._order.add(message, ack, anywhere=message.row in self._moved)
+        if self._kept and not ack.duplicate:
+            self._fresh[message.subject] = max(self._fresh.get(message.subject, 0), ack.sequence)
         if not message.own_id:
             (self.known if ack.duplicate else self.fresh).append(ack.sequence)
 
@@ -227,7 +268,7 @@ async def end_batch(
     connection: Connection, target: RowTarget, batch: BatchId, parts: Collection[BatchPart]
 ) -> EndedBatch:
     """Store what is missing of equal rows, and find out that the stream has no more messages of the batch than there
-    are rows.
+    are rows. `parts` are the partitions that have rows: none, if the batch has none, and may have had some before.
 
     Raises:
         IntegrityError: it has more: some were stored twice, or the batch had other rows before.
@@ -247,7 +288,7 @@ async def end_batch(
             info = await same_stream(js, target)
         late = target.write.age_ns(info.now_ns) >= target.window_ns
         late = late and info.state.last_seq - target.write.last_seq > rows.stored + copies
-        if not (late or rows.again or repeats):
+        if parts and not (late or rows.again or repeats):
             return EndedBatch(rows)
         messages = 0
         async with aclosing(rows_of_batch(js, info, batch)) as found:
@@ -261,7 +302,9 @@ async def end_batch(
                 hint="A batch must have the same rows each time that it is computed. Remove messages with ids that "
                 f"begin with {batch}-, {_REPAIRED}",
             )
-        return EndedBatch(rows, copies)
+        # Rows with ids of their own may be messages that the batch has not stored. A first run has stored none twice.
+        removed = max(rows.rows - rows.own_repeated - messages, 0) if rows.again or repeats else 0
+        return EndedBatch(rows, copies, removed)
 
 
 async def _store_copies(
@@ -294,7 +337,7 @@ async def _store_copies(
         model = await js.message(info.name, min(messages))
         if model is None:
             raise IncompleteError(f"message {min(messages)} of stream {info.name} was removed while it was copied")
-        ids = islice(_other_ids(content.decode(), set(messages.values())), missing)
+        ids = islice(_other_ids(content.decode(), set(map(row_in, messages.values()))), missing)
         acks = await gather_some(_COPIES_AT_ONCE, partial(_store_copy, js, info, model), ids)
         copies += sum(not ack.duplicate for ack in acks)
     return copies

@@ -212,9 +212,9 @@ class RowOrder:
         self._last = 0
         self._early: dict[int, int | None] = {}
 
-    def add(self, message: NewMessage, ack: PubAck) -> None:
-        """Raises IntegrityError."""
-        anywhere = ack.duplicate and (message.own_id or self._fresh_only)
+    def add(self, message: NewMessage, ack: PubAck, *, anywhere: bool = False) -> None:
+        """`anywhere`: that of this message may be, too. Raises IntegrityError."""
+        anywhere |= ack.duplicate and (message.own_id or self._fresh_only)
         self._early[message.row] = None if anywhere else ack.sequence
         while self._next in self._early:
             sequence = self._early.pop(self._next)

@@ -18,6 +18,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import (
     ApiError,
     IncompleteError,
@@ -42,6 +43,9 @@ __all__ = ["RowRecognition", "connected", "same_stream", "send_rows"]
 
 _IN_FLIGHT = 512
 _IN_FLIGHT_BYTES = 8 << 20
+# Rows over which it is put off to find out what was removed, and answers with a whole message that are waited for.
+_PUT_OFF_ROWS = 1024
+_ASKED_AT_ONCE = 16
 # A message takes a moment to the server, whose clock this one follows by a moment.
 _MARGIN_NS = 2 * 10**9
 _SECOND = 10**9
@@ -63,9 +67,15 @@ class RowRecognition(Protocol):
     def stored_as(self, message: NewMessage) -> int:
         """Return the sequence of a message that is known to be stored, 0 of others."""
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
-        """Return what to send for a message that is known to be stored, if `sequence` is not there any more, because of
-        messages that were sent here before it; None if these remove none.
+    def may_be_removed(self, message: NewMessage) -> bool:
+        """Return whether messages that were sent here may have removed a message that is known to be stored."""
+
+    def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
+        """Return whether they have, when all of them were answered; None if the stream has to be asked."""
+
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
+        """Return what to send for a message that is sent behind later rows of other subjects: one that was removed, or
+        a later one of its subject, whose `sequence` is 0.
         """
 
     async def when_late(self, number: int) -> None:
@@ -150,6 +160,7 @@ class _RowSender:
         self._recognition = recognition
         self._written = written
         self._partition = part
+        self._inbox = ""
         self._rules = RowRules.of(info, js.link.max_payload_bytes)
         # The server's clock, by this machine's monotonic one.
         self._ahead_ns = info.now_ns - time.monotonic_ns()
@@ -161,17 +172,23 @@ class _RowSender:
         self._failure: JsBackupError | None = None
         self._room = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Messages that may have been removed, with their sequences, and later ones of their subjects, with 0.
+        self._unsure: list[tuple[NewMessage, int]] = []
+        self._unsure_subjects: set[str] = set()
+        self._unsure_bytes = 0
         self._left_out: set[str] = set()
 
     async def send(self, inbox: str, rows: Iterator[Sequence[NewRow]]) -> None:
         """Send all, or raise the first error, when no message will be sent any more."""
+        self._inbox = inbox
         reader = asyncio.get_running_loop().create_task(self._read())
         number = 0
         try:
             while batch := await in_thread(next, rows, ()):
                 for row in batch:
-                    await self._send(inbox, row, number)
+                    await self._send(row, number)
                     number += 1
+            await self._find_out()
             await self._all_answered()
         finally:
             for task in (reader, *self._tasks):
@@ -181,32 +198,82 @@ class _RowSender:
         if self._written.rows != number:
             raise IntegrityError(f"of {number:,} rows {self._written.rows:,} were acknowledged")
 
-    async def _send(self, inbox: str, row: NewRow, number: int) -> None:
+    async def _send(self, row: NewRow, number: int) -> None:
         message, left_out = self._recognition.message(row, number, self._rules)
         self._left_out |= left_out
+        self._check()
+        if self._unsure and self._is_put_off(number):
+            await self._find_out()
+        if self._until_ns is not None and time.monotonic_ns() + self._ahead_ns > self._until_ns:
+            self._until_ns = None
+            await self._recognition.when_late(number)
+        sequence = self._recognition.stored_as(message)
+        if message.subject in self._unsure_subjects or (sequence and self._recognition.may_be_removed(message)):
+            self._unsure.append((message, sequence))
+            self._unsure_subjects.add(message.subject)
+            self._unsure_bytes += message.size
+        elif sequence:
+            self._count_known(message, sequence)
+        else:
+            await self._publish(message)
+
+    async def _publish(self, message: NewMessage) -> None:
         if not self._has_room():
             async with self._room:
                 await self._room.wait_for(lambda: self._has_room() or self._failure is not None)
         self._check()
-        if self._until_ns is not None and time.monotonic_ns() + self._ahead_ns > self._until_ns:
-            self._until_ns = None
-            await self._recognition.when_late(number)
-        if sequence := self._recognition.stored_as(message):
-            other = self._recognition.once_more(message, sequence)
-            if other is None or await self._is_there(sequence):
-                self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
-                return
-            message = other
         if not self._pending:
             self._moved = asyncio.get_running_loop().time()
-        self._pending[number] = message
+        self._pending[message.row] = message
         self._bytes += message.size
-        await self._subscription.publish(message.subject, message.data, f"{inbox}.{number}", message.block)
+        await self._subscription.publish(message.subject, message.data, f"{self._inbox}.{message.row}", message.block)
+
+    def _is_put_off(self, number: int) -> bool:
+        """Return whether finding out has been put off for long enough: what follows is remembered until then."""
+        return number - self._unsure[0][0].row >= _PUT_OFF_ROWS or self._unsure_bytes >= _IN_FLIGHT_BYTES
+
+    async def _find_out(self) -> None:
+        """Find out which messages were removed, and send these once more, behind all that was sent so far. Those of one
+        subject stay in order, and each is looked at when what was sent before it is answered: it may have removed it.
+        """
+        waiting = self._unsure
+        self._unsure, self._unsure_subjects, self._unsure_bytes = [], set(), 0
+        while waiting:
+            await self._all_answered()
+            removed = await self._removed(waiting)
+            sent, blocked, rest = set[str](), set[str](), list[tuple[NewMessage, int]]()
+            for message, sequence in waiting:
+                subject = message.subject
+                if subject in blocked or (sequence and (subject in sent or message.row not in removed)):
+                    blocked.add(subject)
+                    rest.append((message, sequence))
+                elif sequence and not removed[message.row]:
+                    self._count_known(message, sequence)
+                else:
+                    sent.add(subject)
+                    await self._publish(self._recognition.put_off(message, sequence))
+            waiting = rest
+
+    async def _removed(self, waiting: Sequence[tuple[NewMessage, int]]) -> dict[int, bool]:
+        """Return whether rows that are known to be stored were removed: of each subject the first one at least."""
+        asked: dict[str, tuple[NewMessage, int]] = {}
+        found: dict[int, bool] = {}
+        for message, sequence in waiting:
+            if sequence and message.subject not in asked:
+                removed = self._recognition.is_removed(message, sequence)
+                if removed is None:
+                    asked[message.subject] = message, sequence
+                else:
+                    found[message.row] = removed
+        there = await gather_some(_ASKED_AT_ONCE, self._is_there, (sequence for _, sequence in asked.values()))
+        found |= {message.row: not one for (message, _), one in zip(asked.values(), there, strict=True)}
+        return found
 
     async def _is_there(self, sequence: int) -> bool:
-        """Return whether the stream has a message after all that was sent so far."""
-        await self._all_answered()
         return await self._js.message(self._target.stream, sequence) is not None
+
+    def _count_known(self, message: NewMessage, sequence: int) -> None:
+        self._count(message, PubAck(self._target.stream, sequence, duplicate=True))
 
     async def _all_answered(self) -> None:
         async with self._room:

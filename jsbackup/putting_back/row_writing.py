@@ -117,8 +117,14 @@ class _NumberedRows:
     def stored_as(self, message: NewMessage) -> int:
         return 0
 
-    def once_more(self, message: NewMessage, sequence: int) -> NewMessage | None:
-        return None
+    def may_be_removed(self, message: NewMessage) -> bool:
+        return False
+
+    def is_removed(self, message: NewMessage, sequence: int) -> bool | None:
+        return False
+
+    def put_off(self, message: NewMessage, sequence: int) -> NewMessage:
+        return message
 
     async def when_late(self, number: int) -> None:
         write, window = self._target.write, _spoken(self._target.window_ns)

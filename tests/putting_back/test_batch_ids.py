@@ -7,7 +7,17 @@ from uuid import uuid4
 
 import pytest
 
-from jsbackup.putting_back.batch_ids import BatchId, BatchPart, RowIds, StoredRows, count_rows, packed, rows_too_many
+from jsbackup.putting_back.batch_ids import (
+    BatchId,
+    BatchPart,
+    RowIds,
+    StoredRows,
+    count_rows,
+    id_once_more,
+    packed,
+    row_in,
+    rows_too_many,
+)
 from jsbackup.putting_back.new_rows import NewRow
 
 QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -31,7 +41,8 @@ def test_rows_have_the_same_ids_in_any_order_and_any_partitions() -> None:
     assert ids(ROWS[:10]) + ids(ROWS[10:]) == found[:30]
     assert all(one.startswith("s0f8fad5bd9cb469f-17-") for one in found)
     assert {BATCH.content_in(one.encode()) for one in found} == {one.encode() for one in found[:30]}
-    assert [BATCH.place_of(one)[1] for one in found[-8:]] == [0, 1, 1, 1, 1, 1, 2, 2]
+    assert row_in(id_once_more(found[-1], 4711).encode()) == found[-1].encode() == row_in(found[-1].encode())
+    assert BATCH.content_in(id_once_more(found[-1], 4711).encode()) == BATCH.content_in(found[-1].encode())
     assert {BATCH.number_in(one.encode()) for one in found} == {17}
 
 
@@ -80,7 +91,11 @@ def test_sequences_that_stand_for_several_rows_are_found() -> None:
 
 def test_equal_rows_have_several_sequences() -> None:
     rows = StoredRows()
-    assert not rows and rows.all(b"a") == ()
-    for content, sequence in ((b"a", 1), (b"b", 2), (b"a", 3), (b"a", 4)):
-        rows.add(content, sequence)
-    assert rows and rows.all(b"a") == (1, 3, 4) and rows.all(b"b") == (2,) and rows.all(b"c") == ()
+    assert not rows and rows.of(b"a") == 0 and rows.more(b"a") == ()
+    for row_id, sequence in ((b"a", 1), (b"b", 2), (b"a-1", 3), (b"a-1", 4), (b"a", 9), (b"a-3", 10)):
+        rows.add(row_id, row_id[:1], sequence)
+    other = rows.copy()
+    other.add(b"a", b"a", 11)
+    assert rows and [rows.of(one) for one in (b"a", b"a-1", b"a-2", b"a-3", b"b")] == [9, 4, 0, 10, 2]
+    assert rows.more(b"a") == [3, 1] and rows.more(b"b") == ()
+    assert other.of(b"a") == 11 and other.more(b"a") == [3, 1, 9]

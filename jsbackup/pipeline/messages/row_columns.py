@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
 from jsbackup.pipeline.messages.columns import check_types
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.payloads.json_payload import JsonParser
-from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark
+from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark, parsed_type
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
@@ -32,28 +32,33 @@ class RowColumns:
     parser: PayloadParser | None = None
 
     @classmethod
-    def of(cls, schema: StructType, *, json: bool) -> Self:
-        """Return those of a schema that Spark has, of us or of a user. `json`: payloads may be parsed.
+    def of(cls, schema: StructType, given: str | PayloadParser | None) -> Self:
+        """Return those of a schema that Spark has, of us or of a user. `given` is what parses payloads: JSON by the
+        type of the column, whatever the text is; or a parser; None if they are not parsed.
 
         Raises:
             UsageError: it has other columns or types than there are.
         """
         kinds = {field.name: field.dataType for field in schema.fields}
-        if not json and (wrong := [name for name in _PARSED if name in kinds]):
-            raise UsageError(f"there is no column {wrong[0]!r}", hint="The option 'json' adds it.")
-        payload, corrupt = (kinds.pop(name, None) if json else None for name in _PARSED)
+        if given is None and (wrong := [name for name in _PARSED if name in kinds]):
+            hint = "The options 'json', 'avro' and 'protobuf' add it."
+            raise UsageError(f"there is no column {wrong[0]!r}", hint=hint)
+        parsed = {name: kinds.pop(name) for name in _PARSED if name in kinds}
         types = {name: kind.simpleString() for name, kind in kinds.items()}
-        if payload is None and corrupt is None:
+        if not parsed:
             return cls(check_types(types))
         if types:
             check_types(types)
-        if not isinstance(payload, StructType):
-            raise UsageError(f"the column {PAYLOAD} is not a struct, or is missing beside {CORRUPT}")
-        if has_not_null(payload):
+        if isinstance(payload := parsed.get(PAYLOAD), StructType) and has_not_null(payload):
             raise UsageError(f"the column {PAYLOAD} has fields that are NOT NULL, and any of them may be missing")
-        parser = JsonParser(of_spark(payload))
-        if corrupt is not None and corrupt != StringType():
-            raise UsageError(f"the column {CORRUPT} is a string, not a {corrupt.simpleString()[:80]}")
+        if isinstance(given, PayloadParser):
+            parser = given
+        elif isinstance(payload, StructType):
+            parser = JsonParser(of_spark(payload))
+        else:
+            raise UsageError(f"the column {PAYLOAD} is not a struct, or is missing beside {CORRUPT}")
+        for field in parsed_type(parser):
+            _check(field.name, parsed.get(field.name, field.dataType), field.dataType)
         return cls(tuple(schema.names), parser)
 
     def rows(
@@ -72,3 +77,9 @@ class RowColumns:
         parsed = parser.parse(batch.column("data"))
         arrays = [(parsed.field(name) if name in _PARSED else batch.column(name)) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, list(self.names))
+
+
+def _check(name: str, given: DataType, wanted: DataType) -> None:
+    # The texts, which do not say what may be null: nothing that is given is NOT NULL.
+    if (told := given.simpleString()) != (right := wanted.simpleString()):
+        raise UsageError(f"the column {name} is a {right[:200]}, not a {told[:200]}")

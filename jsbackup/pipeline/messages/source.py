@@ -42,9 +42,10 @@ from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
+from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
-from jsbackup.pipeline.payloads.json_types import as_ddl, is_infer, parse_schema
-from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema, type_text
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
@@ -62,8 +63,10 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 class BackupSource(DataSource):
     """The data source: reads backups, and writes rows to streams of servers. Backups are written by `write.py`."""
 
-    # The chosen backup. Spark calls `schema` first, unless it is given one, and keeps the object that it was called of.
+    # The chosen backup, and what parses payloads by a file. Spark calls `schema` first, unless it is given one, and
+    # keeps the object that it was called of.
     _backup = ""
+    _parser: PayloadParser | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -72,6 +75,7 @@ class BackupSource(DataSource):
     def schema(self) -> str:
         with one_sentence():
             options = read_options(self.options)
+            given = self._payloads(options)
             repository = _open(options)
             # A streaming query may wait for the first one, and its streams may be those of older backups; whether this
             # is one is not known here, unless a backup is named.
@@ -81,20 +85,22 @@ class BackupSource(DataSource):
                 if options.names_backup:
                     choose_streams(manifest, options.patterns)
             columns = ddl(options.columns)
-            if options.json is None:
+            if given is None:
                 return columns
-            if is_infer(options.json):
+            if isinstance(given, PayloadParser):
+                parser = given
+            elif is_infer(given):
                 manifest = options.choose(repository).manifest
                 streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-                kind = infer_schema(repository.objects, streams)
+                parser = JsonParser(infer_schema(repository.objects, streams))
             else:
-                kind = parse_schema(options.json)
-            return f"struct<{columns}, {PAYLOAD} STRUCT<{as_ddl(kind)}>, {CORRUPT} string>"
+                parser = JsonParser(parse_schema(given))
+            return f"struct<{columns}, {', '.join(f'{one.name} {type_text(one.type)}' for one in parser.fields)}>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with one_sentence():
             options = read_options(self.options)
-            columns = RowColumns.of(schema, json=options.json is not None)
+            columns = RowColumns.of(schema, self._payloads(options))
             filters = _PUSHING in sys.modules if options.pushdown is None else options.pushdown
             kind = _FilteringReader if filters else _Reader
             return kind(options, self._backup, columns)
@@ -107,12 +113,25 @@ class BackupSource(DataSource):
                     "a streaming query follows all backups: the options 'backup' and 'at' are those of spark.read",
                     hint="'start' says where it begins.",
                 )
-            if options.json is not None and is_infer(options.json):
+            given = self._payloads(options)
+            if isinstance(given, str) and is_infer(given):
                 raise UsageError(
                     "a streaming query infers no schema: it would be another one when the query is started again",
                     hint="Give the one that spark.read infers: frame.schema['payload'].dataType.json().",
                 )
-            return BackupStreamReader(options, RowColumns.of(schema, json=options.json is not None))
+            return BackupStreamReader(options, RowColumns.of(schema, given))
+
+    def _payloads(self, options: SourceOptions) -> str | PayloadParser | None:
+        """Return what parses payloads: by a file as it was when the DataFrame was made."""
+        given: str | PayloadParser | None = self._parser
+        if given is None and (options.json, options.avro, options.protobuf) != (None, None, None):
+            # Here, since most readers parse nothing, and Spark starts processes for each of them.
+            from jsbackup.pipeline.payloads.schema_files import given_payloads
+
+            both = "the options '{}' and '{}'"
+            given = given_payloads(json=options.json, avro=options.avro, protobuf=options.protobuf, both=both)
+            self._parser = given if isinstance(given, PayloadParser) else None
+        return given
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with one_sentence(WRITER_NAMES):

@@ -10,6 +10,8 @@
     streams               several: separated by commas, or as a JSON list
     columns               names of columns, separated by commas (`columns.py` has them); fewer are faster
     json                  payloads as columns: a schema in Spark's syntax or its JSON, or `infer` (`json_schema.py`)
+    avro, protobuf        in place of `json`: a file with a schema of Avro, or `FILE:MESSAGE` with a descriptor set
+                          (`schema_files.py`). It is read beside the driver; executors get what was read
     cores                 how many cores Spark has, if more than this machine: small backups are then split into more
                           partitions
     pushdown              without it, filters spare reading if `spark.sql.python.filterPushdown.enabled` is `true`;
@@ -66,7 +68,9 @@ _KEYS = (
     "expect_signer",
 )
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
-_OWN = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns", "json", "cores", "pushdown", "start")
+_PAYLOADS = ("json", "avro", "protobuf")
+_READING = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns")
+_OWN = (*_READING, *_PAYLOADS, "cores", "pushdown", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 # As the table above writes them.
@@ -89,6 +93,8 @@ class SourceOptions:
     patterns: tuple[str, ...] = ()
     columns: tuple[str, ...] = COLUMNS
     json: str | None = None
+    avro: str | None = None
+    protobuf: str | None = None
     cores: int = 0
     pushdown: bool | None = None
     from_latest: bool = False
@@ -135,6 +141,8 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         patterns=_patterns(found),
         columns=_columns(found.get("columns", "")),
         json=found.get("json"),
+        avro=found.get("avro"),
+        protobuf=found.get("protobuf"),
         cores=_number("cores", found.get("cores", "0"), 999_999),
         pushdown=_bool("pushdown", found["pushdown"]) if "pushdown" in found else None,
         from_latest=_start(found.get("start", "earliest")),

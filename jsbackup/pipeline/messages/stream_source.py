@@ -145,7 +145,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = self._decoded(repository, start), self._decoded(repository, end)
             ranges = self._ranges(repository, first, last)
             slices = pack_tasks([one.ref.bytes for one in ranges], self._options.cores or os.cpu_count() or 0)
-            return [InputPartition(tuple(ranges[piece])) for piece in slices]
+            # One at least: a sink whose batch has no partition is not told whose batch it is.
+            return [InputPartition(tuple(ranges[piece])) for piece in slices] or [InputPartition(())]
 
     # --- on an executor ---
 

@@ -1,4 +1,4 @@
-"""Parsers of payloads whose schema is in a file: of Avro, and of Protobuf."""
+"""What users give to have payloads parsed: a schema of JSON, or a file with one of Avro or of Protobuf."""
 
 from __future__ import annotations
 
@@ -9,12 +9,41 @@ from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.pipeline.payloads.avro_payload import AvroParser
 from jsbackup.pipeline.payloads.avro_schema import read_avro_schema
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
+from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.payloads.protobuf_payload import ProtobufParser
 from jsbackup.pipeline.payloads.protobuf_schema import read_descriptor_set
 
-__all__ = ["avro_parser", "protobuf_parser"]
+__all__ = ["avro_parser", "given_payloads", "protobuf_parser"]
 
 _MOST_BYTES = 64 << 20
+
+
+def given_payloads(
+    *,
+    json: str | None = None,
+    avro: str | os.PathLike[str] | None = None,
+    protobuf: str | None = None,
+    both: str = "{} and {}",
+) -> str | PayloadParser | None:
+    """Return what parses payloads: a parser, by a file that is read here; or a schema of JSON that was checked, or
+    `infer`. None if nothing is given. `both` is how users name two of the arguments.
+
+    Raises:
+        UsageError: two of them are given, or a schema is wrong.
+        UnsupportedError: the package for an encoding is not installed.
+    """
+    given = {"json": json, "avro": avro, "protobuf": protobuf}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise UsageError(f"{both.format(*names)} exclude each other", hint="Leave one of them out.")
+    if avro is not None:
+        return avro_parser(os.fspath(avro))
+    if protobuf is not None:
+        return protobuf_parser(protobuf)
+    if json is not None and not is_infer(json):
+        parse_schema(json)
+    return json
 
 
 def avro_parser(file: str) -> AvroParser:

@@ -126,8 +126,9 @@ def test_a_wrong_schema_is_one_clear_error(spark: SparkSession, load: Callable[.
         _fails(lambda schema=schema: load(stream="ALL", json=schema), sentence)  # type: ignore[misc]
     _fails(lambda: load(stream="EMPTY", json="infer"), "no schema can be inferred: of 0 sampled messages none is")
     reader = attach(spark).read.format("jsbackup")
+    adds = "The options 'json', 'avro' and 'protobuf' add it"
     for given, sentence in (
-        ("payload STRUCT<id: BIGINT>", "no column 'payload'. The option 'json' adds it"),
-        ("sequence BIGINT, _corrupt_record STRING", "no column '_corrupt_record'. The option 'json' adds it"),
+        ("payload STRUCT<id: BIGINT>", rf"no column 'payload'. {adds}"),
+        ("sequence BIGINT, _corrupt_record STRING", rf"no column '_corrupt_record'. {adds}"),
     ):
         _fails(lambda given=given: reader.schema(given).load("/nowhere").count(), sentence)  # type: ignore[misc]

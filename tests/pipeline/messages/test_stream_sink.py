@@ -32,6 +32,7 @@ from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.messages.test_stream_source import Account
 from tests.pipeline.messages.test_stream_writer import PASSWORD, make, stored
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,15 +153,23 @@ def half(batches):
         yield batch
 for line in sys.stdin:
     given = json.loads(line)
-    frame = attach(spark).readStream.format("jsbackup").options(**given["reader"]).load(given["repo"])
-    frame = frame.selectExpr(*given["columns"])
-    frame = frame.repartition(given["partitions"]) if given["partitions"] > 1 else frame.coalesce(1)
+    if given["continuous"] == "rate":
+        reader = spark.readStream.format("rate").options(rowsPerSecond=100, numPartitions=1)
+        frame = reader.load().selectExpr("'orders.1' AS subject", "string(value) AS data")
+    else:
+        frame = attach(spark).readStream.format("jsbackup").options(**given["reader"]).load(given["repo"])
+        frame = frame.selectExpr(*given["columns"]).where(given["where"])
+        if not given["continuous"]:
+            frame = frame.repartition(given["partitions"]) if given["partitions"] > 1 else frame.coalesce(1)
     if given["fails"]:
         frame = frame.mapInArrow(half, frame.schema)
     writing = frame.writeStream.format("jsbackup").option("checkpointLocation", given["checkpoint"])
     error = None
     try:
-        writing.options(**given["writer"]).trigger(availableNow=True).start().awaitTermination()
+        trigger = {"continuous": "1 second"} if given["continuous"] else {"availableNow": True}
+        query = writing.options(**given["writer"]).trigger(**trigger).start()
+        if not query.awaitTermination(30 if given["continuous"] else None):
+            query.stop()
     except Exception as failed:
         error = str(failed)
     print(json.dumps(error), flush=True)
@@ -175,7 +184,7 @@ class Program:
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, json.dumps([master, config or {}])],
-                env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD),
+                env=environment(PYSPARK_PYTHON=sys.executable, ITS_PASSWORD=PASSWORD, **quick_java()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -197,12 +206,17 @@ class Program:
         partitions: int,
         columns: Sequence[str] = ("*",),
         fails: bool = False,
+        where: str = "true",
+        continuous: str = "",
         **writer: str,
     ) -> str | None:
-        """Return the error of the query, "killed" if it was."""
+        """Return the error of the query, "killed" if it was. `continuous` is a source to be processed continuously, for
+        half a minute.
+        """
         given: dict[str, Any] = {"repo": copying.repository, "checkpoint": str(copying.checkpoint)}
         given |= {"reader": {"stream": "A", **copying.reader}, "writer": {"server": url, "stream": "COPY", **writer}}
-        given |= {"partitions": partitions, "columns": columns, "fails": fails}
+        given |= {"partitions": partitions, "columns": columns, "fails": fails, "where": where}
+        given["continuous"] = continuous
         self._input.write(json.dumps(given) + "\n")
         self._input.flush()
         answer = self._output.readline()
@@ -232,7 +246,7 @@ def program(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """From stream A of a repository to the stream COPY of a server, which knows ids for a second only."""
+    """From stream A of a repository to the stream COPY of a server, which knows ids for a second, or `window_ns`."""
 
     messages: Sequence[Message]
     repository: str
@@ -241,8 +255,10 @@ class Copying:
     reader: Mapping[str, str]
 
     @classmethod
-    def of(cls, messages: Sequence[Message], server: NatsServer, folder: Path, **reader: str) -> Copying:
-        make(server.url, "COPY", "orders.>", duplicate_window=SECOND)
+    def of(
+        cls, messages: Sequence[Message], server: NatsServer, folder: Path, *, window_ns: int = SECOND, **reader: str
+    ) -> Copying:
+        make(server.url, "COPY", "orders.>", duplicate_window=window_ns)
         place = keep(folder / "kept", {"A": messages}).place
         return cls(messages, place.location, folder / "checkpoint", server, reader)
 
@@ -310,6 +326,37 @@ def test_other_rows_when_a_batch_is_run_again_are_noticed(
     assert error is not None and re.search(rf"^jsbackup\.errors\.IntegrityError: .*{sentence}", error, re.MULTILINE), (
         error
     )
+
+
+def test_a_batch_that_has_no_rows_when_it_is_run_again_is_noticed(
+    program: Program, nats_server: Server, tmp_path: Path
+) -> None:
+    copying = Copying.of(some_messages(3000, 200), nats_server(NEWEST), tmp_path)
+    there = copying.cut(program, 400_000, partitions=2)
+    error = program.run(copying, copying.server.url, partitions=2, where="rand() > 2")
+    sentence = (
+        rf"COPY has {len(there):,} messages of the batch s[0-9a-f]{{16}}-0 more than it has rows: .*the same rows"
+    )
+    assert error is not None and re.search(rf"^jsbackup\.errors\.IntegrityError: .*{sentence}", error, re.MULTILINE), (
+        error
+    )
+    assert program.run(copying, copying.server.url, partitions=3) is None
+    copying.has_all()
+
+
+def test_continuous_processing_is_refused(program: Program, nats_server: Server, tmp_path: Path) -> None:
+    """By Spark if a repository is followed. Of other sources, it asks nobody, and drops errors of ours: the driver
+    prints ours, and nothing is stored.
+    """
+    copying = Copying.of(some_messages(30, 20), nats_server(NEWEST), tmp_path)
+    url = copying.server.url
+    assert program.run(copying, url, partitions=1, continuous="jsbackup") == (
+        "Data source jsbackup does not support continuous processing."
+    )
+    before = len(program.said)
+    program.run(copying, url, partitions=1, continuous="rate")
+    assert program.said[before:].count("jsbackup: a stream is written by micro-batches only. Leave trigger(") == 1
+    assert stored(url, "COPY") == []
 
 
 @pytest.mark.timeout(600)

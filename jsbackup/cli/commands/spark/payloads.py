@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from jsbackup.errors import UsageError
-
 if TYPE_CHECKING:
     from jsbackup.pipeline.payloads.parsing import PayloadParser
 
@@ -85,20 +83,9 @@ class PayloadOptions:
             UsageError: several options are given, or a schema is wrong.
             UnsupportedError: the package for an encoding is not installed.
         """
-        if len(self.typed) > 1:
-            raise UsageError(f"{self.typed[0]} and {self.typed[1]} exclude each other", hint="Leave one of them out.")
-        if self.json is not None:
-            from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
+        if not self.typed:
+            return None
+        from jsbackup.pipeline.payloads.schema_files import given_payloads
 
-            if not is_infer(self.json):
-                parse_schema(self.json)
-            return self.json
-        if self.avro is not None:
-            from jsbackup.pipeline.payloads.schema_files import avro_parser
-
-            return avro_parser(self.avro)
-        if self.protobuf is not None:
-            from jsbackup.pipeline.payloads.schema_files import protobuf_parser
-
-            return protobuf_parser(self.protobuf)
-        return None
+        both = "--payload-{} and --payload-{}"
+        return given_payloads(json=self.json, avro=self.avro, protobuf=self.protobuf, both=both)
