@@ -150,7 +150,7 @@ class Killing:
 def test_a_driver_that_is_killed_at_each_moment_of_a_batch(
     survivor: Program, nats_server: Server, tmp_path: Path
 ) -> None:
-    """One query, four times, with one partition: each key is in order."""
+    """One query, three times, with one partition: each key is in order."""
     messages = numbered(2 * BATCH)
     copying = Copying.of(messages, nats_server(NEWEST), tmp_path, maxMessagesPerTrigger=str(BATCH))
     killing = Killing(copying, tmp_path, partitions=1)
@@ -161,8 +161,6 @@ def test_a_driver_that_is_killed_at_each_moment_of_a_batch(
     # The batch is run for the third time; nothing of it is sent.
     there = killing.when_committed(0)
     assert BATCH <= there < 2 * BATCH and not killing.is_committed(1)
-    again = killing.when_stored(min(there + 200, 2 * BATCH))
-    assert there < again <= 2 * BATCH and not killing.is_committed(1)
     assert survivor.run(copying, copying.server.url, partitions=1) is None
     assert killing.is_committed(1)
     found = read_all(copying.server.url)
@@ -170,13 +168,12 @@ def test_a_driver_that_is_killed_at_each_moment_of_a_batch(
 
 
 def test_a_driver_that_is_killed_with_many_partitions(survivor: Program, nats_server: Server, tmp_path: Path) -> None:
-    """Others each time, and other cores than the survivor has."""
+    """The survivor has others."""
     messages = numbered(2 * BATCH)
     copying = Copying.of(messages, nats_server(NEWEST), tmp_path, maxMessagesPerTrigger=str(BATCH))
-    sent = Killing(copying, tmp_path, partitions=4).while_sending(500_000)
-    assert 0 < sent < BATCH
-    killing = Killing(copying, tmp_path, partitions=3)
-    assert killing.when_stored(BATCH) == BATCH and not killing.is_committed(0)
+    killing = Killing(copying, tmp_path, partitions=4)
+    sent = killing.while_sending(500_000)
+    assert 0 < sent < BATCH and not killing.is_committed(0)
     assert survivor.run(copying, copying.server.url, partitions=5) is None
     found = read_all(copying.server.url)
     assert Counter(found) == Counter(rows_of(messages)) and len(by_key(found)) == 11
