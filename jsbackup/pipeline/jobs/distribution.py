@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.formats.digest import MessageBatch, encode_rows
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.progress import Progress
-from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = [
@@ -161,21 +161,21 @@ class MessageTally:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """A task: returns a tally for each run of segments, with the number of their stream."""
+    """A task: returns a tally for each stream of which it reads runs, with the number of the stream."""
 
     place: RepositoryRef
-    runs: tuple[tuple[int, TimeScale, tuple[SegmentRef, ...]], ...]
+    scales: tuple[tuple[int, TimeScale], ...]
+    runs: tuple[tuple[int, PagedRun], ...]
 
     def __call__(self) -> list[tuple[int, MessageTally]]:
-        reader = SegmentReader(opened(self.place).objects)
-        found = []
-        for number, scale, refs in self.runs:
-            tally = MessageTally(scale)
-            for ref in refs:
+        repository = opened(self.place)
+        reader = SegmentReader(repository.objects)
+        tallies = {number: MessageTally(scale) for number, scale in self.scales}
+        for number, run in self.runs:
+            for ref in run.segments(repository):
                 for batch in reader.read(ref):
-                    tally.add(batch)
-            found.append((number, tally))
-        return found
+                    tallies[number].add(batch)
+        return list(tallies.items())
 
 
 def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
@@ -183,8 +183,8 @@ def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
     most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
     return [
         scale_of(
-            min((ref.min_ns for ref in stream.segments), default=0),
-            max((ref.max_ns for ref in stream.segments), default=0),
+            min((part.min_ns for part in parts_of(stream.segments)), default=0),
+            max((part.max_ns for part in parts_of(stream.segments)), default=0),
             most,
         )
         for stream in streams
@@ -196,15 +196,12 @@ def measure_distributions(
 ) -> list[Distribution]:
     """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
     scales = scales_of(streams)
-    refs = [(number, ref) for number, stream in enumerate(streams) for ref in stream.segments]
+    named = ((number, stream.segments) for number, stream in enumerate(streams))
     tasks, weights = [], []
-    for piece in pack_tasks([ref.bytes for _, ref in refs], runner.cores):
-        runs = [
-            (number, scales[number], tuple(ref for _, ref in run))
-            for number, run in groupby(refs[piece], key=lambda one: one[0])
-        ]
-        tasks.append(_Count(place, tuple(runs)))
-        weights.append(sum(ref.bytes for _, ref in refs[piece]))
+    for runs in packed_runs(named, runner.cores):
+        numbers = dict.fromkeys(number for number, _ in runs)
+        tasks.append(_Count(place, tuple((number, scales[number]) for number in numbers), runs))
+        weights.append(sum(run.weight for _, run in runs))
     tallies = [MessageTally(scale) for scale in scales]
     for counted in runner.run("the statistics", tasks, weights=weights, progress=progress):
         for number, tally in counted:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
-from jsbackup.pipeline.messages.columns import check_types
+from jsbackup.pipeline.messages.columns import CONSTANT, check_types
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark
@@ -55,6 +55,11 @@ class RowColumns:
         if corrupt is not None and corrupt != StringType():
             raise UsageError(f"the column {CORRUPT} is a string, not a {corrupt.simpleString()[:80]}")
         return cls(tuple(schema.names), parser)
+
+    @property
+    def are_constant(self) -> bool:
+        """Whether each is the same for all messages of a stream."""
+        return self.parser is None and CONSTANT.issuperset(self.names)
 
     def rows(
         self, repository: Repository, ref: SegmentRef, bounds: Bounds, *, stream: str, backup: str
