@@ -43,6 +43,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores import posix
@@ -107,7 +108,7 @@ def _store(piece: tuple[Path, int, int]) -> list[SegmentRef]:
     return [ref for number in range(first, end) for ref in _segment(objects, stream, number, text)]
 
 
-def _segment(objects: object, stream: str, number: int, text: Text) -> list[SegmentRef]:
+def _segment(objects: Objects, stream: str, number: int, text: Text) -> list[SegmentRef]:
     sequences = range(number * MESSAGES_PER_SEGMENT + 1, (number + 1) * MESSAGES_PER_SEGMENT + 1)
     columns = (
         list(sequences),
@@ -117,7 +118,7 @@ def _segment(objects: object, stream: str, number: int, text: Text) -> list[Segm
         [text.record(sequence, _MESSAGE_BYTES) for sequence in sequences],
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, BATCH_SCHEMA, strict=True)]
-    with closing(SegmentWriter(objects, stream)) as writer:  # type: ignore[arg-type]
+    with closing(SegmentWriter(objects, stream)) as writer:
         writer.add(pa.RecordBatch.from_arrays(arrays, schema=BATCH_SCHEMA))
         return writer.finish()
 

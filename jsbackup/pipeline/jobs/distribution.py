@@ -1,9 +1,9 @@
 """The distribution of messages over time and sizes, and the largest messages.
 
-Tasks read and verify segments, and return some hundred numbers for each stream. Time is divided into buckets of one of
-`WIDTHS_NS`, the same for a whole stream, which begin at multiples of it since 1970; sizes into classes from one power
-of two to the next. The width depends on the bounds in the manifest. A message outside of them is counted at the nearer
-end, so that the number of buckets is limited.
+They are some hundred numbers for each stream, which add up. Time is divided into buckets of one of `WIDTHS_NS`, the
+same for a whole stream, which begin at multiples of it since 1970; sizes into classes from one power of two to the
+next. The width depends on the bounds in the manifest. A message outside of them is counted at the nearer end, so that
+the number of buckets is limited.
 
 Sizes are raw bytes (`formats/digest.py`).
 """
@@ -17,13 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.formats.digest import MessageBatch, encode_rows
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
-from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.progress import Progress
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.pages.segment_list import parts_of
-from jsbackup.repository.segments import SegmentReader
 
 __all__ = [
     "WIDTHS_NS",
@@ -33,7 +28,6 @@ __all__ = [
     "SizeClass",
     "TimeBin",
     "TimeScale",
-    "measure_distributions",
     "raw_sizes",
     "scale_of",
     "scales_of",
@@ -159,25 +153,6 @@ class MessageTally:
         return pc.max_element_wise(pc.min_element_wise(number, self._scale.last), self._scale.first)
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A task: returns a tally for each stream of which it reads runs, with the number of the stream."""
-
-    place: RepositoryRef
-    scales: tuple[tuple[int, TimeScale], ...]
-    runs: tuple[tuple[int, PagedRun], ...]
-
-    def __call__(self) -> list[tuple[int, MessageTally]]:
-        repository = opened(self.place)
-        reader = SegmentReader(repository.objects)
-        tallies = {number: MessageTally(scale) for number, scale in self.scales}
-        for number, run in self.runs:
-            for ref in run.segments(repository):
-                for batch in reader.read(ref):
-                    tallies[number].add(batch)
-        return list(tallies.items())
-
-
 def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
     """Return the buckets for each stream, by the bounds in the manifest."""
     most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
@@ -189,24 +164,6 @@ def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
         )
         for stream in streams
     ]
-
-
-def measure_distributions(
-    runner: TaskRunner, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
-) -> list[Distribution]:
-    """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
-    scales = scales_of(streams)
-    named = ((number, stream.segments) for number, stream in enumerate(streams))
-    tasks, weights = [], []
-    for runs in packed_runs(named, runner.cores):
-        numbers = dict.fromkeys(number for number, _ in runs)
-        tasks.append(_Count(place, tuple((number, scales[number]) for number in numbers), runs))
-        weights.append(sum(run.weight for _, run in runs))
-    tallies = [MessageTally(scale) for scale in scales]
-    for counted in runner.run("the statistics", tasks, weights=weights, progress=progress):
-        for number, tally in counted:
-            tallies[number].merge(tally)
-    return [tally.distribution() for tally in tallies]
 
 
 def raw_sizes(batch: MessageBatch) -> pa.Array:

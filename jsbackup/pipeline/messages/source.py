@@ -48,6 +48,7 @@ from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import as_ddl, is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
+from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.packing import pack, task_bytes
 from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.task_source import freeze_worker
@@ -179,7 +180,9 @@ class _Reader(DataSourceReader):
         freeze_worker()
         if partition.value is None:  # Spark's partition if there are none
             return
-        backup, runs = partition.value
+        yield from gathered(self._rows(*partition.value))
+
+    def _rows(self, backup: str, runs: Sequence[tuple[str, PagedRun | int]]) -> Iterator[pa.RecordBatch]:
         for stream, run in runs:
             if isinstance(run, int):
                 yield from rows_alone(run, self._columns.names, stream, backup)
