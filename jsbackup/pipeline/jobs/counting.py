@@ -45,6 +45,9 @@ _DDL: Final = (
     "tally binary"
 )
 
+# They pass through the driver as one text.
+_MOST_TASKS: Final = 4096
+
 # Counts of a stream that a task holds.
 _MOST_BYTES: Final = 16 << 20
 
@@ -63,7 +66,7 @@ def count_messages(
     scales = scales_of(streams)
     named = ((number, stream.segments) for number, stream in enumerate(streams))
     tasks = []
-    for runs in packed_runs(named, OnSpark(session).cores):
+    for runs in packed_runs(named, OnSpark(session).cores, most_tasks=_MOST_TASKS):
         numbers = dict.fromkeys(number for number, _ in runs)
         tasks.append(_CountMessages(place, tuple((number, scales[number]) for number in numbers), runs, ids))
     return session.read.format("jsbackup_rows").schema(_DDL).option("tasks", encode_tasks(tasks)).load()

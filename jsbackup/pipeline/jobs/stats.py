@@ -54,10 +54,10 @@ def collect_stats(
         try:
             rows = stats_by_subject(_sizes_of(counted), most_subjects).collect()
             repeated = {row.stream: row.duplicates for row in _duplicates(counted).collect()} if duplicates else {}
-            tallies = counted.where("tally is not null").select("stream", "tally").toLocalIterator()
-            distributions = _distributions(tallies, streams)
+            tallies = counted.where("tally is not null").select("stream", "tally").collect()
         finally:
             unpersist(counted)
+    distributions = _distributions(tallies, streams)
     growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
     whole = {row.stream: row for row in rows if row.whole}
     subjects: dict[int, list[Row]] = {}

@@ -84,14 +84,20 @@ class PagedRun:
 
 
 def packed_runs(
-    streams: Iterable[tuple[S, Sequence[SegmentRef]]], cores: int, wanted: WantedParts = _EVERYTHING
+    streams: Iterable[tuple[S, Sequence[SegmentRef]]],
+    cores: int,
+    wanted: WantedParts = _EVERYTHING,
+    *,
+    most_tasks: int = 0,
 ) -> list[tuple[tuple[S, PagedRun], ...]]:
     """Return for each task the runs that it reads, each with what its stream is called here; all in order.
 
-    `cores` are those that do it, 0 if unknown. Raises as `PageStore.read`.
+    `cores` are those that do it, 0 if unknown. With `most_tasks` tasks become larger rather than much more than these.
+    Raises as `PageStore.read`.
     """
     found = [(name, segments, list(_wanted_runs(segments, wanted))) for name, segments in streams]
-    limit = task_bytes(sum(run.weight for _, _, runs in found for run in runs), cores)
+    total = sum(run.weight for _, _, runs in found for run in runs)
+    limit = max(task_bytes(total, cores), -(-total // most_tasks) if most_tasks else 0)
     runs = [
         (name, part)
         for name, segments, those in found

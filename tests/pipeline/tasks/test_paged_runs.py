@@ -102,6 +102,8 @@ def test_few_pages_are_read_before_the_tasks(monkeypatch: pytest.MonkeyPatch) ->
     assert [run.start for runs in tasks for _, run in runs if run.stop is not None]
     assert all(page.level for page in read)
     assert _read(repository, tasks, ALL) == list(refs) and len(tasks) == len(refs)
+    few = packed_runs([("A", segments)], 1, most_tasks=4)
+    assert _read(repository, few, ALL) == list(refs) and 4 <= len(few) < 10
 
 
 def test_a_page_that_is_lost_is_named_by_the_task_that_reads_it() -> None:
