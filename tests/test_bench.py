@@ -194,6 +194,16 @@ def test_masks_are_measured_with_both_kernels() -> None:
     assert all(row["compiled"] > 0 and row["python"] > 0 and row["of_a_pass"] > 0 for row in rows)
 
 
+def test_queries_of_many_segments_are_measured() -> None:
+    command = [sys.executable, "-m", "scripts.bench_segments", "--segments", "300", "--only", "duckdb", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 5
+    for row in rows:
+        assert not row["failed"] and row["processor_seconds"] > 0 and row["driver_bytes"] > 10 << 20
+        assert row["java_bytes"] == 0
+
+
 @pytest.mark.nats
 @pytest.mark.s3
 def test_a_bill_is_read_off_what_s3_was_asked() -> None:

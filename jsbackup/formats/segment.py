@@ -235,7 +235,7 @@ def scan_segment(
     with _explained():
         parquet = pq.ParquetFile(
             file,
-            pre_buffer=True,
+            pre_buffer=not isinstance(file, pa.BufferReader),  # of memory it takes longer than to read
             page_checksum_verification=True,
             thrift_string_size_limit=_MAX_FOOTER_TEXT,
             thrift_container_size_limit=_MAX_FOOTER_ITEMS,

@@ -165,7 +165,7 @@ def open_job(
     from jsbackup.cli.options.latest import find_backup
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
+    from jsbackup.repository.read.broken_lists import refuse_unreadable
 
     place, streams = place_given(shared), names_of(wanted)
     repository = place.open()
@@ -174,7 +174,7 @@ def open_job(
         check_readable(repository)
         opened, frames = ChosenBackup(place, manifest), None
         chosen = opened.streams(streams)
-        refuse_broken(broken_lists(chosen), of=len(chosen))
+        refuse_unreadable(chosen)
         size = sum(stream.captured.bytes for stream in chosen) if raw_bytes is None else raw_bytes(opened)
         choice = choose_spark(where, size, least_bytes)
         if where.use is not SparkUse.REQUIRED:

@@ -7,9 +7,10 @@ counts that do not fit are in temporary files (`grouped_counts.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ from jsbackup.pipeline.jobs.distribution import MessageTally, raw_sizes, scales_
 from jsbackup.pipeline.jobs.grouped_counts import GroupedCounts
 from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats
 from jsbackup.pipeline.jobs.subject_totals import COUNTED, key_prefix, rows_by_stream, totals_of
+from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
@@ -27,10 +29,12 @@ from jsbackup.repository.read.growth import growth_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["collect_stats_here"]
+__all__ = ["MESSAGE_ID", "collect_stats_here"]
 
-# As Spark finds it (`headers.py`).
-_MESSAGE_ID = "\\r\\n(?i:nats-msg-id):[ \\t]*(?P<id>[^\\r\\n]+)"
+_MOST_SEGMENTS, _PIECE_BYTES = 64, 2 << 20
+
+MESSAGE_ID: Final = "\\r\\n(?i:nats-msg-id):[ \\t]*(?P<id>[^\\r\\n]+)"
+"""Finds the first `Nats-Msg-Id` in a header block."""
 
 
 def collect_stats_here(
@@ -52,7 +56,11 @@ def collect_stats_here(
     doing = "the statistics"
     progress.start(doing, sum(stream.captured.bytes for stream in streams), 0)
     with closing(_Counts(repository.objects, streams, duplicates=duplicates)) as counts:
-        tasks = (partial(counts.count, number, ref) for number, stream in enumerate(streams) for ref in stream.segments)
+        tasks = (
+            partial(counts.count, number, refs)
+            for number, stream in enumerate(streams)
+            for refs in _pieces(stream.segments)
+        )
         try:
             with closing(in_order(tasks, threads)) as done:
                 for raw_bytes in done:
@@ -86,10 +94,10 @@ class _Counts:
         self.sizes = GroupedCounts(("key", "size"), COUNTED)
         self._ids = GroupedCounts(("key",), {"messages": "sum"}) if duplicates else None
 
-    def count(self, stream: int, ref: SegmentRef) -> int:
-        """Count the messages of a segment; return its raw bytes. Raises as `SegmentReader.read`, and StoreError."""
+    def count(self, stream: int, refs: Sequence[SegmentRef]) -> int:
+        """Count the messages of segments; return their raw bytes. Raises as `SegmentReader.read`, and StoreError."""
         tally = MessageTally(self._scales[stream])
-        for batch in self._reader.read(ref):
+        for batch in gathered(batch for ref in refs for batch in self._reader.read(ref)):
             sizes = raw_sizes(batch)
             tally.add(batch, sizes)
             self.sizes.add(
@@ -104,12 +112,13 @@ class _Counts:
                 )
             )
             if self._ids is not None:
-                ids = pc.struct_field(pc.extract_regex(batch.column("headers"), _MESSAGE_ID), "id").drop_null()
+                ids = pc.struct_field(pc.extract_regex(batch.column("headers"), MESSAGE_ID), "id").drop_null()
                 self._ids.add(pa.table({"key": _keys(stream, ids), "messages": pa.repeat(1, len(ids))}))
         with self._lock:
             self.tallies[stream].merge(tally)
-        give_back(ref.bytes)
-        return ref.bytes
+        size = sum(ref.bytes for ref in refs)
+        give_back(size)
+        return size
 
     def repeated(self) -> dict[int, int]:
         """Return how many messages of each stream have an id that an earlier one has."""
@@ -123,6 +132,20 @@ class _Counts:
         self.sizes.close()
         if self._ids is not None:
             self._ids.close()
+
+
+def _pieces(segments: Iterable[SegmentRef]) -> Iterator[list[SegmentRef]]:
+    """Yield what is counted at a time: one segment, or several short ones."""
+    piece: list[SegmentRef] = []
+    size = 0
+    for ref in segments:
+        if piece and (len(piece) == _MOST_SEGMENTS or size + ref.bytes > _PIECE_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(ref)
+        size += ref.bytes
+    if piece:
+        yield piece
 
 
 def _keys(stream: int, texts: pa.Array) -> pa.Array:

@@ -1,9 +1,9 @@
 """The distribution of messages over time and sizes, and the largest messages.
 
-Tasks read and verify segments, and return some hundred numbers for each stream. Time is divided into buckets of one of
-`WIDTHS_NS`, the same for a whole stream, which begin at multiples of it since 1970; sizes into classes from one power
-of two to the next. The width depends on the bounds in the manifest. A message outside of them is counted at the nearer
-end, so that the number of buckets is limited.
+They are some hundred numbers for each stream, which add up. Time is divided into buckets of one of `WIDTHS_NS`, the
+same for a whole stream, which begin at multiples of it since 1970; sizes into classes from one power of two to the
+next. The width depends on the bounds in the manifest. A message outside of them is counted at the nearer end, so that
+the number of buckets is limited.
 
 Sizes are raw bytes (`formats/digest.py`).
 """
@@ -12,18 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.formats.digest import MessageBatch, encode_rows
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.packing import pack_tasks
-from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.progress import Progress
-from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.pages.segment_list import parts_of
 
 __all__ = [
     "WIDTHS_NS",
@@ -33,7 +28,6 @@ __all__ = [
     "SizeClass",
     "TimeBin",
     "TimeScale",
-    "measure_distributions",
     "raw_sizes",
     "scale_of",
     "scales_of",
@@ -159,57 +153,17 @@ class MessageTally:
         return pc.max_element_wise(pc.min_element_wise(number, self._scale.last), self._scale.first)
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A task: returns a tally for each run of segments, with the number of their stream."""
-
-    place: RepositoryRef
-    runs: tuple[tuple[int, TimeScale, tuple[SegmentRef, ...]], ...]
-
-    def __call__(self) -> list[tuple[int, MessageTally]]:
-        reader = SegmentReader(opened(self.place).objects)
-        found = []
-        for number, scale, refs in self.runs:
-            tally = MessageTally(scale)
-            for ref in refs:
-                for batch in reader.read(ref):
-                    tally.add(batch)
-            found.append((number, tally))
-        return found
-
-
 def scales_of(streams: Sequence[StreamBackup]) -> list[TimeScale]:
     """Return the buckets for each stream, by the bounds in the manifest."""
     most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
     return [
         scale_of(
-            min((ref.min_ns for ref in stream.segments), default=0),
-            max((ref.max_ns for ref in stream.segments), default=0),
+            min((part.min_ns for part in parts_of(stream.segments)), default=0),
+            max((part.max_ns for part in parts_of(stream.segments)), default=0),
             most,
         )
         for stream in streams
     ]
-
-
-def measure_distributions(
-    runner: TaskRunner, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
-) -> list[Distribution]:
-    """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
-    scales = scales_of(streams)
-    refs = [(number, ref) for number, stream in enumerate(streams) for ref in stream.segments]
-    tasks, weights = [], []
-    for piece in pack_tasks([ref.bytes for _, ref in refs], runner.cores):
-        runs = [
-            (number, scales[number], tuple(ref for _, ref in run))
-            for number, run in groupby(refs[piece], key=lambda one: one[0])
-        ]
-        tasks.append(_Count(place, tuple(runs)))
-        weights.append(sum(ref.bytes for _, ref in refs[piece]))
-    tallies = [MessageTally(scale) for scale in scales]
-    for counted in runner.run("the statistics", tasks, weights=weights, progress=progress):
-        for number, tally in counted:
-            tallies[number].merge(tally)
-    return [tally.distribution() for tally in tallies]
 
 
 def raw_sizes(batch: MessageBatch) -> pa.Array:

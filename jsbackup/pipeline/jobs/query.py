@@ -102,7 +102,8 @@ def make_views(
     named = {name: one for name, one in view_names(backup.manifest.streams).items() if name.casefold() in words}
     with spark_errors("the query"):
         columns = COLUMNS
-        if narrow and named and backup.reader(reader) is FrameReader.STORE:
+        streams = [] if None in named.values() else [stream for stream in named.values() if stream is not None]
+        if narrow and named and backup.reader(streams, reader) is FrameReader.STORE:
             empty = placeholder(backup.session)
             try:
                 for name in named:

@@ -1,34 +1,35 @@
 """Statistics of a backup by stream and subject, on Spark: number, sizes and times of messages.
 
 `bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that their sum is the number
-in the manifest. Messages are counted by subject and size once, which gives exact percentiles, and those only of the
-subjects that are shown. `distribution.py` has the distribution over time and sizes, `repository/read/growth.py` the
-growth of streams, `direct_stats.py` the same without Spark.
+in the manifest. All segments are read once (`counting.py`): messages are counted by subject and size, which gives exact
+percentiles, and those only of the subjects that are shown. `distribution.py` has the distribution over time and sizes,
+`repository/read/growth.py` the growth of streams, `direct_stats.py` the same without Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterable, Sequence
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from jsbackup.pipeline.jobs.distribution import measure_distributions
+from jsbackup.pipeline.jobs.counting import count_messages
+from jsbackup.pipeline.jobs.distribution import Distribution, MessageTally, scales_of
 from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
-from jsbackup.pipeline.messages.headers import message_id
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
-from jsbackup.pipeline.tasks.tasks import OnSpark, watched
+from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
+from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.read.growth import growth_of
 
-__all__ = ["collect_stats", "count_sizes", "raw_size", "stats_by_subject"]
+__all__ = ["collect_stats", "stats_by_subject"]
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Parts in which the subjects of a stream are ranked.
 _PARTS = 64
-_COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 
 
 def collect_stats(
@@ -47,49 +48,59 @@ def collect_stats(
         IntegrityError, StoreError: the backup cannot be read.
     """
     streams = backup.streams(patterns)
-    frame = backup.messages(patterns, _COLUMNS)
     total = sum(stream.captured.bytes for stream in streams)
     with watched(backup.session, backup.manifest.id, total, progress), spark_errors("the statistics"):
-        counts = count_sizes(frame).persist(StorageLevel.DISK_ONLY)
+        counted = count_messages(backup.session, backup.place, streams, ids=duplicates).persist(StorageLevel.DISK_ONLY)
         try:
-            rows = stats_by_subject(counts, most_subjects).collect()
+            rows = stats_by_subject(_sizes_of(counted), most_subjects).collect()
+            repeated = {row.stream: row.duplicates for row in _duplicates(counted).collect()} if duplicates else {}
+            tallies = counted.where("tally is not null").select("stream", "tally").collect()
         finally:
-            unpersist(counts)
-        repeated = {row.stream: row.duplicates for row in _duplicates(frame).collect()} if duplicates else {}
-    distributions = measure_distributions(OnSpark(backup.session), backup.place, streams, progress)
+            unpersist(counted)
+    distributions = _distributions(tallies, streams)
     growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
     whole = {row.stream: row for row in rows if row.whole}
-    subjects: dict[str, list[Row]] = {}
+    subjects: dict[int, list[Row]] = {}
     for row in rows:
         if not row.whole:
             subjects.setdefault(row.stream, []).append(row)
     found = []
-    for stream, distribution in zip(streams, distributions, strict=True):
-        mine = sorted(subjects.get(stream.name, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
+    for number, (stream, distribution) in enumerate(zip(streams, distributions, strict=True)):
+        mine = sorted(subjects.get(number, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
         largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
-        counted = repeated.get(stream.name, 0) if duplicates else None
+        repeats = repeated.get(number, 0) if duplicates else None
         grown = tuple(growth[stream.name])
-        if stream.name not in whole:
-            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), counted, distribution, grown))
+        if number not in whole:
+            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), repeats, distribution, grown))
             continue
-        row = whole[stream.name]
+        row = whole[number]
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found.append(StreamStats(stream.name, *span, row.subject_count, largest, counted, distribution, grown))
+        found.append(StreamStats(stream.name, *span, row.subject_count, largest, repeats, distribution, grown))
     return found
 
 
-def count_sizes(frame: DataFrame) -> DataFrame:
+def _sizes_of(counted: DataFrame) -> DataFrame:
     """Return the messages by stream, subject and size: messages, oldest_ns and newest_ns."""
-    sized = frame.select("stream", "subject", "timestamp_ns", raw_size(frame).alias("size"))
-    return sized.groupBy("stream", "subject", "size").agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.min("timestamp_ns").alias("oldest_ns"),
-        F.max("timestamp_ns").alias("newest_ns"),
+    return (
+        counted.where("size is not null")
+        .groupBy("stream", "subject", "size")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.min("oldest_ns").alias("oldest_ns"),
+            F.max("newest_ns").alias("newest_ns"),
+        )
     )
 
 
+def _distributions(rows: Iterable[Row], streams: Sequence[StreamBackup]) -> list[Distribution]:
+    tallies = [MessageTally(scale) for scale in scales_of(streams)]
+    for row in rows:
+        tallies[row.stream].merge(pickle.loads(row.tally))
+    return [tally.distribution() for tally in tallies]
+
+
 def stats_by_subject(counts: DataFrame, most_subjects: int) -> DataFrame:
-    """Return from counts (`count_sizes`) one row for each stream (`whole`), and one for each of its largest subjects.
+    """Return from counts (`_sizes_of`) one row for each stream (`whole`), and one for each of its largest subjects.
 
     Columns: stream, subject, whole, subject_count, messages, bytes, oldest_ns, newest_ns, largest, p50, p90, p99.
     """
@@ -139,28 +150,8 @@ def _largest(by_subject: DataFrame, most: int) -> DataFrame:
     return by_subject
 
 
-def raw_size(frame: DataFrame) -> Column:
-    """Return the size of each message in canonical encoding."""
-    lengths = [F.octet_length(frame["subject"]), F.coalesce(F.octet_length(frame["headers"]), F.lit(0))]
-    lengths.append(F.octet_length(frame["data"]))
-    stamp = frame["timestamp_ns"]
-    # A zigzag varint has one bit more than the number, or than its complement.
-    size = _varint(F.when(stamp < 0, F.bitwise_not(stamp)).otherwise(stamp), 1) + _varint(frame["sequence"])
-    for length in lengths:
-        size = size + _varint(length.cast("bigint")) + length
-    return size
-
-
-def _varint(value: Column, spent_bits: int = 0) -> Column:
-    size = F.lit(1)
-    for bits in range(7 - spent_bits, 63, 7):
-        size = size + F.when(value >= F.lit(1 << bits), 1).otherwise(0)
-    return size
-
-
-def _duplicates(frame: DataFrame) -> DataFrame:
-    named = frame.select("stream", message_id(frame["headers"]).alias("id")).where("id is not null")
-    repeats = named.groupBy("stream", "id").count()
+def _duplicates(counted: DataFrame) -> DataFrame:
+    repeats = counted.where("id is not null").groupBy("stream", "id").agg(F.sum("messages").alias("count"))
     return repeats.groupBy("stream").agg(F.sum(F.col("count") - 1).alias("duplicates"))
 
 

@@ -4,6 +4,9 @@ Columns and rows are the same. Spark's reader is several times as fast, so it is
 a folder that the executors can access. It cannot read encrypted segments, nor S3 without Hadoop's jars for it, nor
 filter by the column `time`, which is not in the files. It only checks the checksums of the pages; `verify` verifies the
 files.
+
+It takes the path of each file from the driver, lists it and opens it, so ours reads where there are many segments, or
+many short ones.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.chosen import ChosenBackup, why_no_paths
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns, ddl
 from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.pipeline.session.failures import spark_errors
@@ -68,18 +71,19 @@ class BackupFrames(ChosenBackup):
         names = check_columns(columns)
         streams = self.streams(patterns)
         if reader is FrameReader.AUTO:
-            reader = self.reader()
-            _log.info("messages are read by %s", f"jsbackup ({self._why_store})" if self._why_store else "Spark")
+            why = self._why_store or why_no_paths(streams)
+            reader = FrameReader.STORE if why else FrameReader.SPARK
+            _log.info("messages are read by %s", f"jsbackup ({why})" if why else "Spark")
         with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
             return self._by_store(streams, names)
 
-    def reader(self, wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
-        """Return the reader that `messages` takes."""
+    def reader(self, patterns: Sequence[str] = (), wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
+        """Return the reader that `messages` takes. Raises the same errors as `streams`."""
         if wanted is not FrameReader.AUTO:
             return wanted
-        return FrameReader.STORE if self._why_store else FrameReader.SPARK
+        return FrameReader.STORE if self._why_store or why_no_paths(self.streams(patterns)) else FrameReader.SPARK
 
     def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
         if not streams:

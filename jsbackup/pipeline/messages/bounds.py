@@ -73,6 +73,12 @@ class Bounds:
         )
         return None if wanted and isinstance(part, PageRef) else wanted
 
+    def wants_all_of(self, part: Part) -> bool:
+        """Return whether sequences and times rule out none of the messages of a part."""
+        return _holds(self.sequence, (part.first_seq, part.last_seq)) and _holds(
+            self.timestamp_ns, (part.min_ns, part.max_ns)
+        )
+
     def wants_group(self, group: GroupBounds) -> bool:
         if group.sequence is not None and not _meet(self.sequence, group.sequence):
             return False
@@ -169,6 +175,10 @@ def _cut(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return max(one[0], other[0]) <= min(one[1], other[1])
+
+
+def _holds(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[0] and other[1] <= one[1]
 
 
 def _microseconds(value: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-__all__ = ["header_map", "message_id"]
+__all__ = ["header_map"]
 
 
 def header_map(block: Column) -> Column:
@@ -26,9 +26,3 @@ def header_map(block: Column) -> Column:
         names, lambda name: F.element_at(F.filter(pairs, lambda pair: pair["name"] == name), F.lit(1))["value"]
     )
     return F.map_from_arrays(names, firsts)
-
-
-def message_id(block: Column) -> Column:
-    """Return the value of `Nats-Msg-Id`, each byte as a character; null without one."""
-    found = F.regexp_extract(F.decode(block, "ISO-8859-1"), "\r\n(?i:nats-msg-id):[ \t]*([^\r\n]+)", 1)
-    return F.nullif(found, F.lit(""))

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StructType
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import Bounds
-from jsbackup.pipeline.messages.columns import check_types
+from jsbackup.pipeline.messages.columns import CONSTANT, check_types
 from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark, parsed_type
@@ -60,6 +60,11 @@ class RowColumns:
         for field in parsed_type(parser):
             _check(field.name, parsed.get(field.name, field.dataType), field.dataType)
         return cls(tuple(schema.names), parser)
+
+    @property
+    def are_constant(self) -> bool:
+        """Whether each is the same for all messages of a stream."""
+        return self.parser is None and CONSTANT.issuperset(self.names)
 
     def rows(
         self, repository: Repository, ref: SegmentRef, bounds: Bounds, *, stream: str, backup: str

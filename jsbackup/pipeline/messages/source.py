@@ -7,8 +7,10 @@ For the options see `source_options.py`. The backup is chosen when the DataFrame
 that all of its actions read the same one; its streams are chosen by the first action. Those that a named backup does
 not have are refused at once.
 
-A partition is a run of segments, of one stream or of several short ones. Segments that filters rule out by the manifest
-are not read. Of the others see `segment_rows.py`, of payloads as columns `row_columns.py`.
+A partition is some runs of segments, of one stream or of several short ones; pages name them where a stream has many
+(`paged_runs.py`). Segments that filters rule out by their sequences and times are not read. Of the others see
+`segment_rows.py`, of payloads as columns `row_columns.py`. Where only constants are asked for, as to count messages,
+partitions are just numbers of messages, and no page is read either.
 
 Spark finds it by its name where jsbackup is installed (`lookup/`); elsewhere it is registered (`session.py`). Its
 methods run in Python processes that Spark starts: `schema`, `reader` and `partitions` beside the driver, where there is
@@ -37,7 +39,7 @@ from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
-from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.messages.columns import ddl, rows_alone
 from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
@@ -47,10 +49,12 @@ from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema, type_text
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
-from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.gathering import gathered
+from jsbackup.pipeline.tasks.packing import pack, task_bytes
+from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.manifest import Manifest, SegmentRef
-from jsbackup.repository.pages.segment_list import parts_where
+from jsbackup.repository.pages.segment_list import total_of
 from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
@@ -58,6 +62,9 @@ __all__ = ["BackupSource"]
 
 # The module of Spark that pushes filters down, loaded only in processes that do so.
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+# A row of constants takes as long as so many bytes of messages.
+_ROW_BYTES = 64
 
 
 class BackupSource(DataSource):
@@ -172,16 +179,14 @@ class _Reader(DataSourceReader):
             options, bounds = self._options, self._bounds
             manifest = self._manifest(_open(options))
             streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-            found: list[tuple[str, SegmentRef]] = [
-                (stream.name, ref)
-                for stream in streams
-                if bounds.wants_stream(stream.name)
-                for ref in parts_where(stream.segments, bounds.wants_part)
-                if isinstance(ref, SegmentRef)
-            ]
+            named = [(stream.name, stream.segments) for stream in streams if bounds.wants_stream(stream.name)]
             # Spark does not say here how many cores it has; this is right where it is embedded.
-            slices = pack_tasks([ref.bytes for _, ref in found], options.cores or os.cpu_count() or 0)
-            return [InputPartition((manifest.id, tuple(found[piece]))) for piece in slices]
+            cores = options.cores or os.cpu_count() or 0
+            if self._columns.are_constant and not bounds.columns:
+                packed: Sequence[tuple[tuple[str, PagedRun | int], ...]] = _packed_counts(named, cores)
+            else:
+                packed = packed_runs(named, cores, bounds)
+            return [InputPartition((manifest.id, runs)) for runs in packed]
 
     def _manifest(self, repository: Repository) -> Manifest:
         if not self._backup:
@@ -194,10 +199,16 @@ class _Reader(DataSourceReader):
         freeze_worker()
         if partition.value is None:  # Spark's partition if there are none
             return
-        backup, refs = partition.value
-        repository = opened(self._options.place)
-        for stream, ref in refs:
-            yield from self._columns.rows(repository, ref, self._bounds, stream=stream, backup=backup)
+        yield from gathered(self._rows(*partition.value))
+
+    def _rows(self, backup: str, runs: Sequence[tuple[str, PagedRun | int]]) -> Iterator[pa.RecordBatch]:
+        for stream, run in runs:
+            if isinstance(run, int):
+                yield from rows_alone(run, self._columns.names, stream, backup)
+                continue
+            repository = opened(self._options.place)
+            for ref in run.segments(repository, self._bounds):
+                yield from self._columns.rows(repository, ref, self._bounds, stream=stream, backup=backup)
 
 
 class _FilteringReader(_Reader):
@@ -206,6 +217,16 @@ class _FilteringReader(_Reader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
         return filters
+
+
+def _packed_counts(
+    streams: Sequence[tuple[str, Sequence[SegmentRef]]], cores: int
+) -> list[tuple[tuple[str, int], ...]]:
+    """Return for each task how many messages of which stream it has to yield. Reads no page."""
+    counts = [(name, total_of(segments).messages) for name, segments in streams]
+    most = task_bytes(sum(count for _, count in counts) * _ROW_BYTES, cores) // _ROW_BYTES
+    pieces = [(name, min(most, count - start)) for name, count in counts for start in range(0, count, most)]
+    return [tuple(pieces[piece]) for piece in pack([count for _, count in pieces], most)]
 
 
 def _open(options: SourceOptions) -> Repository:

@@ -1,8 +1,9 @@
 """SQL over a backup by DuckDB, in this process: the views and columns of `query.py`, in a second instead of ten.
 
 DuckDB reads plain segments in a folder through pyarrow. Those of the streams that a query names are compared with the
-manifest first, because the checksums of pages do not tell everything. It cannot open files itself, nor load extensions,
-and its settings cannot be changed by a statement: so a query only reads the views.
+manifest first, because the checksums of pages do not tell everything. Where a stream has many, they are read, and
+compared, one after the other (`segment_source.py`). DuckDB cannot open files itself, nor load extensions, and its
+settings cannot be changed by a statement: so a query only reads the views.
 
 What is not UTF-8 differs from Spark: `text` and `headers` are null then, and a subject has escapes (`\\xFF`).
 """
@@ -27,12 +28,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
-from jsbackup.pipeline.messages.chosen import ChosenBackup
+from jsbackup.pipeline.messages.chosen import ChosenBackup, why_no_paths
 from jsbackup.pipeline.payloads.json_types import alike_fields
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.queries.duckdb_payloads import add_parsers, with_payloads
+from jsbackup.pipeline.queries.duckdb_plan import TIME, needs_of
 from jsbackup.pipeline.queries.payload_views import view_payloads
 from jsbackup.pipeline.queries.query_model import QUERY_HINT, Answer, no_view, note_of_hidden, view_names
+from jsbackup.pipeline.queries.segment_source import SCHEMA, SegmentSource, unreadable
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -48,16 +51,6 @@ _BATCH_ROWS: Final = 1000
 _THREADS: Final = 2
 _INTERRUPT_SECONDS: Final = 0.1
 _NO_TABLE: Final = re.compile(r"Table with name (.+) does not exist!", re.DOTALL)
-
-_SCHEMA: Final = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("timestamp_ns", pa.int64()),
-        ("subject", pa.binary()),  # not UTF-8 in some segments
-        ("headers", pa.binary()),
-        ("data", pa.binary()),
-    ]
-)
 
 _CONFIG: Final = {
     "python_enable_replacements": "false",  # names of Python's variables are not tables
@@ -124,9 +117,14 @@ def run_duckdb_query(
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-query-"))
     try:
         with found.explained(), _errors(backup), _connected(folder, found.parsers) as connection:
-            _make_views(connection, backup, sql, found.parsers)
+            stored = _make_views(connection, backup, sql, found.parsers)
             _check(connection, sql)
-            answer = _interruptible(connection, partial(_answer, connection, sql, most_rows))
+            if stored:
+                needs = needs_of(connection, sql)
+                for one in stored:
+                    one.needs = needs
+            with _explained(stored):
+                answer = _interruptible(connection, partial(_answer, connection, sql, most_rows))
             note = note_of_hidden(backup.manifest.streams, sql)
             return replace(answer, note=note, payloads=found.schemas, without=found.without)
     finally:
@@ -207,6 +205,20 @@ def _errors(backup: ChosenBackup) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _explained(sources: Sequence[SegmentSource]) -> Iterator[None]:
+    """Raise our error in place of the one that DuckDB makes of it."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        for one in sources:
+            if one.error is not None:
+                raise one.error from error
+        raise
+
+
 def _is_view(name: str, backup: ChosenBackup) -> bool:
     """Whether Spark knows the name: it ignores the case of all letters, DuckDB of ASCII ones only."""
     return name.casefold() in {view.casefold() for view in view_names(backup.manifest.streams)}
@@ -230,23 +242,33 @@ def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 def _make_views(
     connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, sql: str, parsers: Mapping[str, PayloadParser]
-) -> None:
-    """Create the views that `sql` may name."""
+) -> list[SegmentSource]:
+    """Create the views that `sql` may name. Return the sources that wait to be told what it needs."""
     words = sql.casefold()
     names = view_names(backup.manifest.streams)
     readable = {stream.name: stream for stream in backup.streams()}
     of_all = any(stream is None and name in words for name, stream in names.items())
     made: dict[str, str] = {}  # the queries, by stream
+    stored: list[SegmentSource] = []
     objects = backup.place.open().objects
     for name, of in names.items():
         if of in readable and (of_all or _quoted(name)[1:-1].casefold() in words):
-            _compare(objects, readable[of])
-            made[of] = _select(connection, backup, readable[of], len(made))
+            stream = readable[of]
+            source: ds.Dataset | SegmentSource
+            if why_no_paths([stream]):
+                source = SegmentSource(objects, stream.segments)
+                stored.append(source)
+            else:
+                _compare(objects, stream)
+                source = _dataset(backup, stream)
+            made[of] = _select(connection, backup, of, source, number=len(made))
             connection.execute(f"CREATE VIEW {_quoted(name)} AS {with_payloads(made[of], parsers.get(name))}")
     for name, of in names.items():
         if of is None and of_all:
-            every = " UNION ALL ".join([*made.values(), _select(connection, backup, None, len(made))])
+            nothing = _select(connection, backup, "", SCHEMA.empty_table(), number=len(made))
+            every = " UNION ALL ".join([*made.values(), nothing])
             connection.execute(f"CREATE VIEW {_quoted(name)} AS {with_payloads(every, parsers.get(name))}")
+    return stored
 
 
 def _compare(objects: Objects, stream: StreamBackup) -> None:
@@ -259,26 +281,32 @@ def _compare(objects: Objects, stream: StreamBackup) -> None:
         for _ in in_order((partial(read, ref) for ref in stream.segments), _THREADS):
             pass
     except IntegrityError as error:
-        raise FormatError(
-            f"the query failed: a segment cannot be read ({error.message})", hint="See 'jsbackup verify'."
-        ) from error
+        raise unreadable(error) from error
+
+
+def _dataset(backup: ChosenBackup, stream: StreamBackup) -> ds.Dataset | pa.Table:
+    """Return the messages of a stream, which pyarrow reads."""
+    paths = [f"{backup.place.folder}/{ref.key}" for ref in stream.segments]
+    if not paths:
+        return SCHEMA.empty_table()
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    return ds.dataset(paths, schema=SCHEMA, format=ds.ParquetFileFormat(default_fragment_scan_options=options))
 
 
 def _select(
-    connection: duckdb.DuckDBPyConnection, backup: ChosenBackup, stream: StreamBackup | None, number: int
+    connection: duckdb.DuckDBPyConnection,
+    backup: ChosenBackup,
+    name: str,
+    source: ds.Dataset | pa.Table | SegmentSource,
+    *,
+    number: int,
 ) -> str:
-    """Return a query of all messages of a stream, or of none."""
-    paths = [f"{backup.place.folder}/{ref.key}" for ref in stream.segments] if stream is not None else []
-    source: ds.Dataset | pa.Table = _SCHEMA.empty_table()
-    if paths:
-        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
-        source = ds.dataset(paths, schema=_SCHEMA, format=parquet)
+    """Return a query of all messages of a stream, which `source` has."""
     table = f"jsbackup_segments_{number}"
     connection.register(table, source)
     # `//` rounds towards zero, but times before 1970 must be rounded down like all others.
-    return f"""SELECT {_text(stream.name if stream is not None else "")} AS stream, sequence,
-        make_timestamptz(timestamp_ns // 1000 - (timestamp_ns % 1000 < 0)::BIGINT) AS time,
+    return f"""SELECT {_text(name)} AS stream, sequence,
+        {TIME} AS time,
         coalesce(try(decode(subject)), subject::VARCHAR) AS subject,
         CASE WHEN headers IS NOT NULL THEN jsbackup_headers(headers) END AS headers,
         data, try(decode(data)) AS text, timestamp_ns, headers AS header_block,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.pages.segment_list import parts_of
 
 __all__ = ["answer_by_manifest"]
 
@@ -32,9 +33,7 @@ _COLUMN: Final = re.compile(
 
 def answer_by_manifest(manifest: Manifest, sql: str) -> Answer | None:
     """Return the answer; None if the manifest does not know it.
-
-    Raises:
-        IntegrityError, StoreError: a list of segments, which times need, cannot be read.
+    Reads no page of segments.
     """
     statement = _STATEMENT.fullmatch(sql)
     if statement is None:
@@ -68,6 +67,6 @@ def _extreme(all_streams: Sequence[StreamBackup], is_least: bool, of: str) -> An
         if is_least:
             return min(stream.captured.first_seq for stream in streams)
         return max(stream.captured.last_seq for stream in streams)
-    refs = (ref for stream in streams for ref in stream.segments)
-    nanoseconds = min(ref.min_ns for ref in refs) if is_least else max(ref.max_ns for ref in refs)
+    parts = [part for stream in streams for part in parts_of(stream.segments)]
+    nanoseconds = min(part.min_ns for part in parts) if is_least else max(part.max_ns for part in parts)
     return nanoseconds if of == "timestamp_ns" else _EPOCH + timedelta(microseconds=nanoseconds // 1000)

@@ -81,6 +81,8 @@ class RowSource(DataSource):
 class _RowReader(_TaskReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_worker()
+        if partition.value is None:  # Spark's partition if there are no tasks
+            return
         _, task = partition.value
         yield from pickle.loads(task)()
 

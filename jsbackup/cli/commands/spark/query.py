@@ -161,15 +161,14 @@ def _opened(shared: Shared, wanted: WantedBackup, lock_timeout: str) -> Iterator
     """Open a backup for an engine in this process, under a lease."""
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
+    from jsbackup.repository.read.broken_lists import refuse_unreadable
 
     place = place_given(shared)
     repository = place.open()
     with reading(shared, repository, "query", lock_timeout):
         opened = ChosenBackup(place, find_backup(shared, repository, wanted))
         check_readable(repository)
-        chosen = opened.streams()
-        refuse_broken(broken_lists(chosen), of=len(chosen))
+        refuse_unreadable(opened.streams())
         yield repository, opened
 
 
