@@ -170,17 +170,19 @@ def _batches(numbers: range, size: int) -> Iterator[range]:
         yield numbers[at : at + size]
 
 
-def receive(url: str, stream: str) -> int:
-    """Takes a snapshot, acknowledges and forgets it. Its size in bytes."""
+def receive(url: str, stream: str, kept: list[bytes] | None = None) -> int:
+    """Takes a snapshot, acknowledges and forgets it, or keeps its chunks. Its size in bytes."""
     wire = Wire(url)
     wire.send(b"SUB deliver.bench 1\r\n")
     wire.ask(f"$JS.API.STREAM.SNAPSHOT.{stream}", {"deliver_subject": "deliver.bench", "chunk_size": CHUNK_BYTES})
     total = 0
     while True:
-        reply, _, size = wire.message()
+        reply, chunk, size = wire.message()
         if not size:
             return total
         total += size
+        if kept is not None:
+            kept.append(bytes(chunk))
         if reply:
             wire.send(b"PUB %s 0\r\n\r\n" % reply)
 
