@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jsbackup.errors import IntegrityError
-from jsbackup.model import Fidelity, JsonObject
+from jsbackup.model import Fidelity
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
@@ -48,8 +48,9 @@ def estimate_seconds(action: Action, target: Target) -> float:
     return once * (2 if action.replaces else 1)
 
 
-def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> Iterator[Finding]:
+def about_messages(action: Action, target: Target) -> Iterator[Finding]:
     """Yield warnings: messages that were deleted before the backup, and what the target does to restored ones."""
+    entry, config = action.entry, action.config
     if entry.emptied:
         hint = "Restore it from that backup if you need these messages."
         yield Finding(entry.name, Rule.EMPTIED, f"in this backup {entry.emptied}", hint)
@@ -59,10 +60,12 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
     if lost := about_losses(entry.lost):
         hint = "Another backup may have them: see 'jsbackup show' and 'jsbackup history'."
         yield Finding(entry.name, Rule.SALVAGED, f"was read from a damaged store, and lacks {lost}", hint)
-    if max_age_ns := config.get("max_age"):
-        rule, reason = _expiring(entry, max_age_ns, target.now_ns)
-        hint = "Restore a newer backup if you need these messages." if rule is Rule.EXPIRES else ""
-        yield Finding(entry.name, rule, reason, hint)
+    if action.expiring.most:
+        of = format_count(action.expiring.of, "message")
+        reason = f"older than its max_age, and expire at once: {action.expiring.count} of {of}"
+        yield Finding(entry.name, Rule.EXPIRES, reason, "Restore a newer backup if you need these messages.")
+    elif config.get("max_age"):
+        yield Finding(entry.name, Rule.MAX_AGE, "has max_age: messages older than that are removed by the target")
     if config.get("allow_msg_ttl") and entry.captured.messages:
         reason = "the target removes messages whose TTL has expired"
         yield Finding(entry.name, Rule.MESSAGE_TTL, reason)
@@ -75,25 +78,6 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
             f"has messages of {largest} bytes and more, and the max_payload of the target is {most}",
             "They are restored; raise max_payload before clients publish messages of that size.",
         )
-
-
-def _expiring(entry: StreamBackup, max_age_ns: int, now_ns: int) -> tuple[Rule, str]:
-    """Return the effect of `max_age` on messages stored until now."""
-    general = Rule.MAX_AGE, "has max_age: messages older than that are removed by the target"
-    if not now_ns or entry.opaque:
-        return general
-    oldest = now_ns - max_age_ns
-    # A page that has both is read.
-    older = list(parts_where(entry.segments, lambda part: either(part.max_ns < oldest, part.min_ns < oldest, part)))
-    least = sum(part.messages for part in older if part.max_ns < oldest)
-    most = sum(part.messages for part in older)
-    if not most:
-        return general
-    count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return (
-        Rule.EXPIRES,
-        f"older than its max_age, and expire at once: {count} of {format_count(entry.captured.messages, 'message')}",
-    )
 
 
 def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:

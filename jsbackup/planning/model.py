@@ -28,6 +28,7 @@ __all__ = [
     "Action",
     "ConfigChange",
     "Consumers",
+    "Expiring",
     "IfExists",
     "LeftOut",
     "PlannedConsumer",
@@ -163,6 +164,21 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiring:
+    """How many of the `of` messages of a stream expire as soon as they are restored: at least `least`, at most
+    `most`.
+    """
+
+    least: int = 0
+    most: int = 0
+    of: int = 0
+
+    @property
+    def count(self) -> str:
+        return f"{self.most:,}" if self.least == self.most else f"{self.least:,} to {self.most:,}"
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One stream to restore. `entry` is its backup, or the kept part of it (`subset.py`)."""
 
@@ -188,6 +204,7 @@ class Action:
     had: int = 0  # messages of the backup, before any is left out
     may_be_empty: bool = True  # whether a selection may keep none of its messages
     left_out: LeftOut | None = None  # of the stream that it replaces, because of the selection
+    expiring: Expiring = field(default_factory=Expiring)  # because they are older than its `max_age`
     copies: tuple[StagedCopy, ...] = ()  # copies left by interrupted replacements
 
     @property

@@ -30,6 +30,7 @@ from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.copies.creation_order import origins_first
 from jsbackup.planning.copies.mirror_ends import cut_of_copy, ends_of_mirrors
 from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
+from jsbackup.planning.expiry import against_expiry, find_expiring
 from jsbackup.planning.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
 from jsbackup.planning.interrupted.leftovers import grown_leftovers
 from jsbackup.planning.interrupted.marker import is_marked
@@ -61,6 +62,10 @@ from jsbackup.transforms.subjects import contains
 
 __all__ = ["plan_restore"]
 
+_OCCUPIED = (
+    "Choose --if-exists skip (also after an interrupted restore) or replace, or restore beside it with --rename."
+)
+
 
 def plan_restore(
     manifest: Manifest,
@@ -69,11 +74,13 @@ def plan_restore(
     kept: Mapping[str, KeptStream] = NOTHING_COUNTED,
     *,
     copies: CopyFacts = NOTHING_KNOWN,
+    live: bool = False,
 ) -> RestorePlan:
     """Plan a restore of `manifest` into `target`. Raises UsageError if the options match no stream of the backup.
 
     `kept` is what is known about the kept messages, by stream; otherwise the bounds of segments are used. `copies` is
-    what is known about streams that copy from others.
+    what is known about streams that copy from others. `live`: the messages are those that a server has now, and whose
+    own `max_age` has left them.
     """
     staged = list(staged_copies(manifest, options))
     chosen = choose_streams(manifest, options, staged)
@@ -103,6 +110,7 @@ def plan_restore(
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=options, exists=exists)
         if action.reshape.renumber:
             action = replace(action, warnings=(*action.warnings, *about_renumbered(entry, action.entry)))
+        reasons += against_expiry(action, target, options, live=live)
         # A cut that cannot be met always keeps nothing.
         refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)
@@ -225,11 +233,12 @@ def _plan_stream(
         had=kept.had,
         may_be_empty=options.allow_empty or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
+        expiring=find_expiring(kept, config.get("max_age") or 0, target.now_ns),
     )
     found = list(about_kept(kept, action, target))
     warnings = (
         *about_config(action, target),
-        *about_messages(entry, config, target),
+        *about_messages(action, target),
         *_about_consumers(action),
         *(about_destroyed(action, target.streams[name]) if action.replaces else ()),
         *_staged_before(action),
@@ -253,8 +262,7 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
     if options.if_exists is not IfExists.FAIL:
         return
     if exists:
-        hint = "Choose --if-exists skip or replace, or restore beside it with --rename."
-        yield Finding(name, Rule.EXISTS, _there(action.name, target, name), hint)
+        yield Finding(name, Rule.EXISTS, _there(action.name, target, name), _OCCUPIED)
     if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."
         yield Finding(name, Rule.NAME_TAKEN, "has a name that another restore uses", hint)

@@ -11,6 +11,7 @@ from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.count_subset import estimate, reshaped_messages, survey
+from jsbackup.planning.selection.limited import LimitedStreams
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
 from jsbackup.planning.selection.subset import KeptStream
@@ -42,6 +43,8 @@ class Planning:
         if any(action.reshape.cut for action in plan.actions):
             plan = self._knowing(manifest, plan, self._estimate)
             plan = replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
+        else:
+            plan = self._knowing(manifest, plan, None)
         return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
 
     def counted(self, manifest: Manifest, plan: RestorePlan) -> RestorePlan:
@@ -83,15 +86,19 @@ class Planning:
                 pass  # as in `_estimate`
 
     def _knowing(
-        self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], KeptStream | None]
+        self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], KeptStream | None] | None
     ) -> RestorePlan:
-        """Plan again with what `look` finds out about each stream's backup."""
+        """Plan again with what `look` finds out about each stream's backup, and with what decides about limits."""
         entries = {entry.name: entry for entry in manifest.streams}
-        found = {
-            action.entry.name: look(entries[action.entry.name], action) for action in plan.actions if action.reshape
-        }
-        kept = {name: one for name, one in found.items() if one is not None}
-        return plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
+        kept: dict[str, KeptStream] = {}
+        if look is not None:
+            found = {one.entry.name: look(entries[one.entry.name], one) for one in plan.actions if one.reshape}
+            kept = {name: one for name, one in found.items() if one is not None}
+            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
+        limits = LimitedStreams(self.repository.objects, self.target, self.options)
+        if expired := limits.expired(plan, entries):
+            plan = plan_restore(manifest, self.target, self.options, {**kept, **expired}, copies=plan.copies)
+        return replace(plan, refusals=(*plan.refusals, *limits.against_subject_limits(plan, entries)))
 
     def _estimate(self, entry: StreamBackup, action: Action) -> KeptStream | None:
         try:

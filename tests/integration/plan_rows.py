@@ -129,7 +129,7 @@ ROWS = [
         "2.12.8",
         "FILE",
         "exists at the target",
-        "Choose --if-exists skip or replace, or restore beside it with --rename.",
+        "Choose --if-exists skip (also after an interrupted restore) or replace, or restore beside it with --rename.",
         there=(_FILE,),
         messages=2,
     ),
@@ -329,7 +329,7 @@ ROWS = [
         "2.12.8",
         f"FILE --set max_age={60 * SECOND_NS}",
         "would have a duplicate_window of 120 s, longer than its max_age of 60 s",
-        f"Set it as well: --set duplicate_window={60 * SECOND_NS}.",
+        "A max_age without a unit is in nanoseconds, and 60000000000 are 60 s; write for example --set max_age=7d.",
     ),
     Row(
         Rule.LIMIT_TRIMS,
@@ -456,11 +456,11 @@ ROWS = [
     ),
     Row(Rule.MAX_AGE, "2.12.8", f"FILE --set max_age={DAY_NS}", "has max_age: messages older than that are removed"),
     Row(
-        Rule.EXPIRES,
+        Rule.LIMIT_TRIMS,
         "2.15.1",
-        "FILE --set max_age=100000000 --set duplicate_window=100000000",
-        "older than its max_age, and expire at once: 5 of 5 messages",
-        "Restore a newer backup if you need these messages.",
+        "FILE --set max_age=100ms --set duplicate_window=100ms",
+        "would keep 0 of its 5 messages: the others are older than a max_age of 0.1 s, and expire at once",
+        "Restore it with a larger max_age, and lower that afterwards.",
     ),
     Row(Rule.MESSAGE_TTL, "2.12.8", "TTL", "the target removes messages whose TTL has expired"),
     Row(

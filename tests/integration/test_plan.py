@@ -178,6 +178,7 @@ ELSEWHERE = {
     **dict.fromkeys((Rule.OBFUSCATED, Rule.OBFUSCATED_GROWS, Rule.OBFUSCATE_MQTT), "test_obfuscate.py beside this"),
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
+    Rule.EXPIRES: "tests/trials/test_expired.py",
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
 }
 

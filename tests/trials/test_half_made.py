@@ -177,3 +177,30 @@ def test_a_clone_of_a_half_made_stream_is_incomplete(tmp_path: Path) -> None:
             done.document
         )
         assert state(target.url)["messages"] == 3
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_restore_of_several_streams_goes_on_as_the_hint_says(
+    tmp_path: Path, stop: signal.Signals
+) -> None:
+    with NatsServer(NEWEST) as server:
+        ask(server.url, "STREAM.CREATE.A", {"name": "A", "subjects": ["a.>"]})
+        ask(server.url, "STREAM.CREATE.S", STREAM)
+        publish(server.url, COUNT, bytes(20_000))
+        jsbackup("backup", "-s", server.url, "-r", tmp_path, *PATIENT).ok()
+    with NatsServer(NEWEST) as server:
+        with Proxy(server.port) as proxy:
+            line = command_line(
+                *("restore", "latest", "A", "S", "-r", tmp_path, "-s", proxy.url),
+                *("--jobs", "1", "--wire", "v2", "--window", "64KiB"),
+            )
+            process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            proxy.at(Direction.TO_SERVER, COUNT * 20_000 // 2, lambda: process.send_signal(stop))
+            _, err = process.communicate(timeout=60)
+        if stop is signal.SIGINT:
+            assert process.returncode == 130 and b"run the same command with --if-exists skip" in err, err
+        again = ("restore", "latest", "A", "S", "-r", tmp_path, "-s", server.url)
+        refused = jsbackup(*again)
+        assert refused.code == 16 and "--if-exists skip (also after an interrupted restore)" in refused.out
+        jsbackup(*again, "--if-exists", "skip", *PATIENT).ok()
+        assert state(server.url)["messages"] == COUNT

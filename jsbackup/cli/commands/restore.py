@@ -26,10 +26,12 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
 from jsbackup.config import parse_size
-from jsbackup.errors import UsageError
+from jsbackup.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from jsbackup.engine.restore.partial_proof import ProofLevel
+    from jsbackup.planning.model import RestoreOptions
+    from jsbackup.planning.saved_plan import SavedPlan
 
 __all__ = ["COMMANDS"]
 
@@ -180,8 +182,22 @@ def restore(
         if saved is not None:
             saved.refuse_other(finder.found)
         run = RestoreRun(connection, options, settings, progress)
-        report = run_async(run_restore(run, repository, backup, saved))
+        try:
+            report = run_async(run_restore(run, repository, backup, saved))
+        except Interrupted as error:
+            raise error.with_hint(_how_to_go_on(options, saved)) from None
     return tell_restored(shared, report, "restored", finder)
+
+
+def _how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> str:
+    """Return the hint after an interrupted restore: a stream that was complete by then exists, and a saved plan is not
+    that of the target any more.
+    """
+    if saved is not None:
+        return "To go on, make a new plan, with --if-exists skip if the old one had fail."
+    if options.if_exists == "fail":
+        return "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
+    return "To go on, run the same command again."
 
 
 def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:

@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--replace-with-part",
         is_flag=True,
-        help="Allow a cut, a filter or --partial to replace a stream that has more messages.",
+        help="Allow a cut, a filter, --partial or expired messages to replace a stream that has more messages.",
     ),
     click.option("--replicas", type=WholeNumber(1, 5), metavar="N", help="Number of replicas at the target."),
     click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
@@ -80,7 +80,8 @@ _OPTIONS = (
         "fields",
         multiple=True,
         metavar="FIELD=JSON",
-        help="Any other field of a stream's configuration, such as max_age=null; times in nanoseconds.",
+        help="Any other field of a stream's configuration, such as max_age=7d or max_age=null; "
+        "durations without a unit are nanoseconds.",
     ),
     click.option(
         "--consumers",

@@ -15,6 +15,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.backup.backup import choose_streams
 from jsbackup.engine.clone.copy_positions import note_ends
 from jsbackup.engine.clone.growing_copies import Ends, OrderedSupply
+from jsbackup.engine.clone.subject_limits import refuse_subject_limits
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source, jetstream_place
@@ -89,6 +90,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         plan = await count_left_out(js, survey.manifest, plan, target, options=options)
         plan = count_dropped(plan, target, options)
         plan = await refuse_absent(origin, survey.manifest, plan, options)
+        plan = await refuse_subject_limits(origin, plan, options)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_snapshot_allowed(js, plan)
@@ -105,7 +107,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
         asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
         manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
-        again = plan_restore(manifest, target, asked, {entry.name: KeptStream(entry)}, copies=survey.copies)
+        again = plan_restore(manifest, target, asked, {entry.name: KeptStream(entry)}, copies=survey.copies, live=True)
         stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
         refusals = tuple(found for found in again.refusals if found.stream == entry.name)
         return replace(again, stages=stages, refusals=refusals)
@@ -150,6 +152,7 @@ async def preview_clone(
         counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options)
         counted = count_dropped(counted, preview.target, options)
         counted = await refuse_absent(origin, survey.manifest, counted, options)
+        counted = await refuse_subject_limits(origin, counted, options)
         preview = replace(preview, plan=await sample_live(origin, counted))
     return preview, survey.manifest.source
 
@@ -225,7 +228,7 @@ def _entry(
 
 
 def _plan(survey: Survey, target: Target, options: RestoreOptions, *, same_place: bool) -> RestorePlan:
-    plan = plan_restore(survey.manifest, target, options, copies=survey.copies)
+    plan = plan_restore(survey.manifest, target, options, copies=survey.copies, live=True)
     if not same_place:
         return plan
     hint = "Name another target, or clone it under another name."

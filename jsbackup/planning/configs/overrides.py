@@ -1,16 +1,18 @@
 """Fields of a stream's configuration that the user changes for the target.
 
 `--set FIELD=JSON` accepts any field of `StreamConfig` (nats-server 2.10 to 2.15) except the name; null leaves a field
-out, so that the server's default applies. Each field has one type; a few have fixed values.
+out, so that the server's default applies. Each field has one type; a few have fixed values. Durations are nanoseconds,
+or numbers with a unit (`7d`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
-from jsbackup.config import MAY_MISS, nearest
+from jsbackup.config import MAY_MISS, nearest, parse_duration
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, RestoreOptions
@@ -18,7 +20,15 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.subjects import first_overlap
 from jsbackup.strict_json import read_json
 
-__all__ = ["against_overrides", "against_subjects", "check_override", "overriding", "parse_override"]
+__all__ = [
+    "about_unit",
+    "against_overrides",
+    "against_subjects",
+    "check_override",
+    "overriding",
+    "parse_override",
+    "trims",
+]
 
 _KINDS: Mapping[type, str] = {
     bool: "true or false",
@@ -44,12 +54,13 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "discard": ("old", "new"),
     "persist_mode": ("default", "async"),
 }
+_DURATIONS = frozenset({"max_age", "duplicate_window", "subject_delete_marker_ttl"})
 _INT64 = (1 << 63) - 1
 _SECOND_NS = 1_000_000_000
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Parse `max_age=3600000000000` into the field and its value. Raises UsageError."""
+    """Parse `max_age=3600000000000`, or `max_age=1h`, into the field and its value. Raises UsageError."""
     field, equals, written = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
@@ -59,10 +70,22 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         value = read_json(written, field)
     except FormatError:
+        if field in _DURATIONS:
+            return field, check_override(field, _duration_ns(field, written))
         raise UsageError(
             f"--set {field}: not JSON: {written[:80]!r}", hint=f"Write for example --set '{field}={_example(field)}'."
         ) from None
     return field, check_override(field, value)
+
+
+def _duration_ns(field: str, written: str) -> int:
+    try:
+        return round(Fraction(parse_duration(written)) * _SECOND_NS)
+    except UsageError:
+        raise UsageError(
+            f"--set {field}: neither a number of nanoseconds nor a duration: {written[:80]!r}",
+            hint=f"Write for example --set {field}=7d.",
+        ) from None
 
 
 def check_override(field: str, value: Any) -> Any:
@@ -85,6 +108,8 @@ def check_override(field: str, value: Any) -> Any:
 
 
 def _example(field: str) -> str:
+    if field in _DURATIONS:
+        return "7d"
     if field in _WORDS:
         return json.dumps(_WORDS[field][0])
     return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[_FIELDS[field]]
@@ -132,15 +157,39 @@ def against_overrides(action: Action) -> Iterator[Finding]:
             Rule.DUPLICATE_WINDOW,
             f"would have a duplicate_window of {window / _SECOND_NS:g} s, longer than its max_age of "
             f"{max_age / _SECOND_NS:g} s",
-            f"Set it as well: --set duplicate_window={max_age}.",
+            _about_window(action, max_age, window, changed),
         )
     for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
         most = config.get(field) or -1
         if field in changed and 0 < most < held and action.counted:
-            noun = "messages" if field == "max_msgs" else "bytes"
-            yield Finding(
-                name,
-                Rule.LIMIT_TRIMS,
-                f"would keep {most} of its {held} {noun}, and so cannot be proved",
-                f"Restore it with a larger {field}, and lower that afterwards.",
-            )
+            yield trims(name, field, most, held, noun="messages" if field == "max_msgs" else "bytes")
+
+
+def trims(name: str, field: str, left: int, held: int, *, noun: str = "messages") -> Finding:
+    """Return the refusal of a limit that leaves `left` of the `held` messages or bytes of a stream."""
+    return Finding(
+        name,
+        Rule.LIMIT_TRIMS,
+        f"would keep {left} of its {held} {noun}, and so cannot be proved",
+        f"Restore it with a larger {field}, and lower that afterwards.",
+    )
+
+
+def about_unit(field: str, value_ns: int) -> str:
+    """Return a sentence that asks whether the unit of a duration is the one that was meant."""
+    seconds = f"{value_ns / _SECOND_NS:g} s"
+    return (
+        f"A {field} without a unit is in nanoseconds, and {value_ns} are {seconds}; write for example --set {field}=7d."
+    )
+
+
+def _about_window(action: Action, max_age: int, window: int, changed: Container[str]) -> str:
+    """Return the hint on a `duplicate_window` that is longer than `max_age`. Nothing is to be set for a `max_age` that
+    is not meant, least of all for one that removes messages.
+    """
+    if "max_age" not in changed:
+        return f"{about_unit('duplicate_window', window)} At most it is --set duplicate_window={max_age}."
+    if action.expiring.most:
+        return about_unit("max_age", max_age)
+    meant = f"If {max_age / _SECOND_NS:g} s are meant, add --set duplicate_window={max_age}."
+    return f"{about_unit('max_age', max_age)} {meant}"

@@ -49,7 +49,8 @@ class KeptStream:
     if no messages were read.
 
     `chosen` is what `Reshape.newest` keeps, `matched` and `markers` are those of `ReshapeTally`, and `numbers` the old
-    sequences of messages with new ones; None if unknown, or not asked for.
+    sequences of messages with new ones; None if unknown, or not asked for. `expired` is the number of messages that are
+    older than the planned `max_age`, None where only the bounds of segments are known.
     """
 
     entry: StreamBackup
@@ -63,6 +64,7 @@ class KeptStream:
     matched: Counter[str] | None = None
     markers: int = 0
     numbers: NewNumbers | None = None
+    expired: int | None = None
 
 
 NOTHING_COUNTED: Mapping[str, KeptStream] = MappingProxyType({})

@@ -74,7 +74,8 @@ def test_a_refused_plan_is_told_whole_and_not_saved(typed: Type, shop: Shop, tmp
     done = typed("plan", "latest", "-r", shop.repo, "-s", shop.url, "--replicas", "3", "-o", saved)
     assert done.code == 15
     lines = done.out.splitlines()
-    assert lines.count("hint: Choose --if-exists skip or replace, or restore beside it with --rename.") == 3
+    hint = "Choose --if-exists skip (also after an interrupted restore) or replace, or restore beside it with --rename."
+    assert lines.count(f"hint: {hint}") == 3
     assert "refused: ORDERS: exists at the target" in lines
     assert "refused: ORDERS: has 3 replicas, the target is a single server" in lines
     assert lines[-1].startswith("refused: nothing can be restored into nats-server") and "for 6 reasons" in lines[-1]

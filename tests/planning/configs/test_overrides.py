@@ -16,6 +16,8 @@ from tests.planning.test_plan import codes, plan, stream
     [
         ("max_msgs=1000", "max_msgs", 1000),
         ("max_age=null", "max_age", None),
+        ("max_age=7d", "max_age", 7 * 86_400 * 10**9),
+        ("duplicate_window=100ms", "duplicate_window", 10**8),
         ('description="a = b"', "description", "a = b"),
         ('subjects=["a.>","b"]', "subjects", ["a.>", "b"]),
         ("allow_direct=true", "allow_direct", True),
@@ -39,6 +41,8 @@ def test_a_field_has_its_value(text: str, field: str, value: Any) -> None:
         ('name="B"', "no field 'name'"),
         ("max_msgs=many", "not JSON: 'many'"),
         ("max_msgs=NaN", "not JSON"),
+        ("max_msgs=7d", "not JSON"),
+        ("max_age=7 days and more", "neither a number of nanoseconds nor a duration"),
         ("max_msgs=1.5", "must be a whole number"),
         ("max_msgs=true", "must be a whole number"),
         ("max_msgs=-2", "must be a whole number"),

@@ -1,0 +1,81 @@
+"""What limits remove of stored streams: counted in their messages, where bounds in the manifest do not decide.
+
+Only those segments are read that have messages on both sides of a `max_age`; of subjects, all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import IntegrityError, KeyUnavailable
+from jsbackup.planning.configs.overrides import trims
+from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.count_subset import survey_cut
+from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.transforms.cut import AtTime, Cut
+from jsbackup.transforms.filters.newest import NewestRule
+
+__all__ = ["SUBJECT_LIMIT", "LimitedStreams", "lowered_subject_limit"]
+
+SUBJECT_LIMIT = "max_msgs_per_subject"
+
+
+def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
+    """Return the `max_msgs_per_subject` that the user asked for, if the stream had a larger one, or none; else 0."""
+    before, most = action.entry.config.get(SUBJECT_LIMIT) or 0, action.config.get(SUBJECT_LIMIT) or 0
+    return most if SUBJECT_LIMIT in options.fields and most > 0 and not 0 < before <= most else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedStreams:
+    """The streams of a plan. The methods read the store: call them in a worker thread. They raise StoreError; lost
+    objects and missing keys are reported when objects are checked.
+    """
+
+    objects: Objects
+    target: Target
+    options: RestoreOptions
+
+    def expired(self, plan: RestorePlan, entries: Mapping[str, StreamBackup]) -> dict[str, KeptStream]:
+        """Return the streams, by name, with the exact number of messages that expire, where that decides whether they
+        may replace others.
+        """
+        found: dict[str, KeptStream] = {}
+        for action in plan.actions:
+            if self._is_open(action):
+                entry = entries[action.entry.name]
+                oldest = Cut(since=AtTime(self.target.now_ns - action.config["max_age"]))
+                try:
+                    left = survey_cut(self.objects, replace(entry, consumers=()), oldest).entry.captured.messages
+                except (IntegrityError, KeyUnavailable):
+                    continue
+                count = entry.captured.messages
+                found[entry.name] = KeptStream(entry, had=count, expired=count - left)
+        return found
+
+    def _is_open(self, action: Action) -> bool:
+        there, gone = self.target.streams.get(action.name), action.expiring
+        if there is None or not action.replaces or action.reshape.drops or action.reshape.renumber:
+            return False
+        return gone.least < gone.most and gone.of - gone.most < there.state.messages and not action.entry.opaque
+
+    def against_subject_limits(self, plan: RestorePlan, entries: Mapping[str, StreamBackup]) -> Iterator[Finding]:
+        """Yield refusals of a lower `max_msgs_per_subject` than subjects have messages."""
+        for action in plan.actions:
+            most, asked, held = lowered_subject_limit(action, self.options), action.reshape, action.entry.captured
+            if not most or not held.messages or not action.counted or action.entry.opaque:
+                continue
+            if asked.newest is not None and (asked.newest.compact or asked.newest.count <= most):
+                continue
+            look = replace(asked.keeping, newest=NewestRule(most), chosen=None)
+            try:
+                chosen = with_newest(self.objects, entries[action.entry.name], look).chosen
+            except (IntegrityError, KeyUnavailable):
+                continue
+            if chosen is not None and len(chosen) < held.messages:
+                yield trims(action.entry.name, SUBJECT_LIMIT, len(chosen), held.messages)
