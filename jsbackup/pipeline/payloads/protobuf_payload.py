@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from jsbackup.pipeline.payloads.binary_payload import FIRST_US, LAST_US, BinaryParser, PayloadRoom
 from jsbackup.pipeline.payloads.parsing import DoesNotFit
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.protobuf_schema import ProtobufKind, ProtobufSchema, ProtobufType, message_class
 from jsbackup.pipeline.payloads.value_columns import ListColumn, MapColumn, StructColumn, ValueColumn
 
@@ -50,9 +51,10 @@ class ProtobufParser(BinaryParser):
     def takes_empty(self) -> bool:
         return True
 
-    def reading(self, column: StructColumn, room: PayloadRoom) -> Callable[[bytes], None]:
+    def reading(self, column: StructColumn, room: PayloadRoom, tally: PayloadTally) -> Callable[[bytes], None]:
         kind = message_class(self.files, self.name)
         from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
 
         write = _writer(self.message, column, room)
 
@@ -64,6 +66,9 @@ class ProtobufParser(BinaryParser):
             if not kind.IsInitialized(message):  # a field that is required is missing
                 raise DoesNotFit
             write(message)
+            # One that has fields, and none that the message knows, is perhaps of another message.
+            if data and not tally.known and (kind.ListFields(message) or not len(UnknownFieldSet(message))):
+                tally.known = True
 
         return read_payload
 

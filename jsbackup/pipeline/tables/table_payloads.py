@@ -61,11 +61,12 @@ def _schema_of_table(name: str, text: str) -> pa.StructType:
 @dataclass(frozen=True, slots=True)
 class TablePayloads:
     """The payloads of a backup in the repository at `place`. `given` parses them; None: they are JSON, and the schema
-    is to be inferred.
+    is to be inferred. `may_miss`: it may be the schema of no payload of a stream.
     """
 
     place: RepositoryRef
     given: PayloadParser | None
+    may_miss: bool = False
 
     def waits(self, one: PlannedStream, state: TableState | None) -> bool:
         """Return whether a stream has no messages yet from which the schema of its table could be inferred."""
