@@ -99,7 +99,7 @@ class BinaryParser(PayloadParser):
         """Yield at least one array."""
         column, room = StructColumn(self.schema), PayloadRoom()
         read, corrupt = self.reading(column, room, tally), list[bytes | None]()
-        values = 0
+        takes_empty, values = self.takes_empty, 0
         for payload in payloads:
             if values >= _MOST_AT_ONCE:
                 yield _both(column, corrupt)
@@ -109,7 +109,7 @@ class BinaryParser(PayloadParser):
             room.left = _MOST_VALUES
             if payload:
                 tally.payloads += 1
-            if payload or (payload is not None and self.takes_empty):
+            if payload or (payload is not None and takes_empty):
                 try:
                     read(payload)
                 except (DoesNotFit, ValueError, IndexError):

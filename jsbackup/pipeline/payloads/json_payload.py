@@ -60,6 +60,9 @@ class JsonParser(PayloadParser):
     def text(self) -> str:
         return as_ddl(self.schema)
 
+    def unseen(self, tally: PayloadTally) -> tuple[str, ...]:
+        return tally.unseen(self.schema)
+
     def parse(self, payloads: pa.Array, tally: PayloadTally | None = None) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and the text of those that do not parse.
 

@@ -50,10 +50,9 @@ class PayloadParser(ABC):
         Both are null for null. What is parsed is counted in `tally`.
         """
 
-    @property
-    def encoding(self) -> str:
-        """The encoding, as `encoding_of` returns it."""
-        return encoding_of(self.text)
+    def unseen(self, tally: PayloadTally) -> tuple[str, ...]:
+        """Return the fields of the schema that no payload has; none of encodings that do not have their names."""
+        return ()
 
     @property
     def fields(self) -> list[pa.Field]:

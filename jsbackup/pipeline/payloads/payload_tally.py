@@ -5,7 +5,7 @@ Parsers count while they parse; what tasks have counted is summed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -49,11 +49,11 @@ class PayloadTally:
         """Whether there are payloads, and the schema is not theirs: none fits, or none has any of its fields."""
         return self.payloads > 0 and (self.misfits == self.payloads or not self.known)
 
-    def unseen(self, schema: pa.StructType) -> list[str]:
+    def unseen(self, schema: pa.StructType) -> tuple[str, ...]:
         """Return the fields of a schema of JSON that no payload has, with dots between names; of a field that none has,
         not also its parts.
         """
-        return [".".join(path) for path in _unseen(schema, (), self.seen)]
+        return tuple(".".join(path) for path in _unseen(schema, (), self.seen))
 
 
 def _unseen(kind: pa.DataType, path: FieldPath, seen: set[FieldPath]) -> Iterator[FieldPath]:
@@ -70,11 +70,13 @@ def _unseen(kind: pa.DataType, path: FieldPath, seen: set[FieldPath]) -> Iterato
         yield from _unseen(kind.value_type, path, seen)
 
 
-def why_missed(tally: PayloadTally, of: str) -> str:
-    """Return in words why a schema that `missed` payloads is not theirs; `of` says whose they are: `of stream A`."""
+def why_missed(tally: PayloadTally, of: str, which: str = "") -> str:
+    """Return in words why a schema that `missed` payloads is not theirs. `of` says whose they are, as ` of stream A`,
+    and `which` they are, as `sampled `.
+    """
     if tally.payloads == 1:
-        return f"the one payload {of} {'does not fit' if tally.misfits else 'has no field of'} the schema"
-    count, fit = f"the {tally.payloads:,} payloads {of}", tally.payloads - tally.misfits
+        return f"the one {which}payload{of} {'does not fit' if tally.misfits else 'has no field of'} the schema"
+    count, fit = f"the {tally.payloads:,} {which}payloads{of}", tally.payloads - tally.misfits
     if not fit:
         return f"none of {count} fits the schema"
     if not tally.misfits:
@@ -84,10 +86,10 @@ def why_missed(tally: PayloadTally, of: str) -> str:
 
 def against_misfits(stream: str, tally: PayloadTally) -> PlanRefused:
     """Return the refusal of a stream of which a schema has `missed` the payloads."""
-    return PlanRefused(why_missed(tally, f"of stream {stream}"), hint=_HINT)
+    return PlanRefused(why_missed(tally, f" of stream {stream}"), hint=_HINT)
 
 
-def about_payloads(tally: PayloadTally, unseen: list[str]) -> Iterator[str]:
+def about_payloads(tally: PayloadTally, unseen: Sequence[str]) -> Iterator[str]:
     """Yield what users should know of the payloads of a stream that was written; `unseen` are fields that none has."""
     if tally.misfits:
         them = "it is" if tally.misfits == 1 else "they are"

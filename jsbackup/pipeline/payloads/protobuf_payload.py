@@ -4,7 +4,8 @@ Protobuf has no names and few types in its bytes, so it ignores what it does not
 it ignores although the message has a field of that number is taken for damage here: bytes of another type, and a number
 that its closed enum does not have. So is a number that an open enum has no name for.
 
-An empty payload is a message, all of whose fields have their defaults.
+An empty payload is a message, all of whose fields have their defaults, unless one is required. Of a key that a map has
+twice the last value counts, as Protobuf says.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class ProtobufParser(BinaryParser):
 
     @property
     def takes_empty(self) -> bool:
-        return True
+        """An empty message with a field that is required is none: the payload says that there is no message."""
+        kind = message_class(self.files, self.name)
+        return bool(kind.IsInitialized(kind()))
 
     def reading(self, column: StructColumn, room: PayloadRoom, tally: PayloadTally) -> Callable[[bytes], None]:
         kind = message_class(self.files, self.name)

@@ -29,10 +29,10 @@ from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
-from jsbackup.pipeline.tables.growth import Growth, exported_of, kept_of, misfits_of, refusals_of
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
+from jsbackup.pipeline.tables.table_growth import TableGrowth, exported_of, kept_of, misfits_of, refusals_of
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_payloads import TablePayloads
 from jsbackup.pipeline.tables.table_state import (
@@ -87,7 +87,7 @@ class PlannedExport:
     kind: TableFormat
     options: TransformOptions
     key: MaskKey
-    growths: tuple[Growth, ...]
+    growths: tuple[TableGrowth, ...]
     refused: Mapping[str, JsBackupError]
     logs: tuple[TableLog, ...]
     partitions: Partitions | None
@@ -216,13 +216,13 @@ def _growths(
     key: MaskKey,
     partition: str,
     payloads: TablePayloads | None,
-) -> tuple[list[Growth], list[TableLog], dict[str, JsBackupError]]:
+) -> tuple[list[TableGrowth], list[TableLog], dict[str, JsBackupError]]:
     """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
     be extended. Nothing is written before.
     """
     secret = key.secret() if options.reshape.masks.needs_secret else b""
     now_ms = time.time_ns() // 1_000_000
-    growths: list[Growth] = []
+    growths: list[TableGrowth] = []
     logs: list[TableLog] = []
     refused: dict[str, JsBackupError] = {}
     for one in streams:
@@ -234,7 +234,7 @@ def _growths(
             parser = None
             if payloads is not None and one.entry.archive_format.has_messages:
                 if payloads.waits(one, state):
-                    growths.append(Growth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
+                    growths.append(TableGrowth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
                     continue
                 parser = payloads.parser(one, state, secret)
                 source = replace(source, payloads=parser.text)
@@ -244,7 +244,7 @@ def _growths(
             refused[one.reshaped.name] = error
         else:
             inferred = payloads is not None and payloads.given is None and state is None
-            growths.append(Growth(one, source, log, new, parser, inferred))
+            growths.append(TableGrowth(one, source, log, new, parser, inferred))
     return growths, logs, refused
 
 
@@ -288,7 +288,7 @@ def _write(
 
 
 def _files_of(
-    one: PlannedStream, growth: Growth, kind: TableFormat, partitions: Partitions | None
+    one: PlannedStream, growth: TableGrowth, kind: TableFormat, partitions: Partitions | None
 ) -> Iterator[FileToWrite]:
     reshape, name = one.reshaped.messages, one.reshaped.name
     folder = encode_name(name) if growth.log is None else growth.log.staging
@@ -303,7 +303,9 @@ def _files_of(
         yield FileToWrite(name, number, folder, ending, run, after, known, partitions, joint, growth.payloads)
 
 
-def _commit(growth: Growth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]) -> None:
+def _commit(
+    growth: TableGrowth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]
+) -> None:
     """Make the written files of a stream a part of its table. Adds it to `settled` unless it has none of them."""
     if growth.log is None or growth.new.planned is None:
         return
@@ -323,7 +325,7 @@ def _commit(growth: Growth, manifest: Manifest, written: Mapping[str, list[Writt
         raise
 
 
-def _remove_staged(store: Store, growths: Sequence[Growth]) -> None:
+def _remove_staged(store: Store, growths: Sequence[TableGrowth]) -> None:
     """Remove what was written for tables and did not become a part of them."""
     for growth in growths:
         if growth.log is not None:

@@ -14,9 +14,10 @@ import pyarrow as pa
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.pipeline.payloads.json_payload import JsonParser
-from jsbackup.pipeline.payloads.json_schema import ReadSegment, infer_schema
+from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import alike_fields, is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import PayloadParser, encoding_of
+from jsbackup.pipeline.payloads.payload_sample import ReadSegment
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.table_state import TableState, other_payloads
 from jsbackup.pipeline.tasks.reshape_task import SegmentRun

@@ -118,7 +118,7 @@ def test_the_command_says_it(tmp_path: Path, kind: TableFormat) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": _messages(payloads)})
     wanted = _by_hand(payloads[:40])
     schema = "id BIGINT, total DOUBLE, amont DOUBLE, at STRUCT<day: INT, hour: INT>, lines ARRAY<STRUCT<price: INT>>"
-    line = ["export", "latest", *kept.line, "--format", kind, "--payload-json", schema]
+    line: list[str | Path] = ["export", "latest", *kept.line, "--format", kind, "--payload-json", schema]
     done = in_shell(*line, "--output", tmp_path / "out")
     assert done.code == 0, done
     said = f"note: ORDERS: {wanted.misfits} of {wanted.parsed + 1} payloads did not fit the schema; they are in"
@@ -173,7 +173,7 @@ def test_a_schema_that_is_not_theirs_is_refused(
     option = [files.get(word, word) for word in option]
     messages = _messages(payloads)
     kept = keep(tmp_path / "r", {"ORDERS": messages})
-    line = ["export", "latest", *kept.line, "--format", kind, *option]
+    line: list[str | Path] = ["export", "latest", *kept.line, "--format", kind, *option]
     for more in ([], ["--append"]):
         done = in_shell(*line, "--output", tmp_path / "no", *more)
         assert done.code == 15 and f"error: {said}" in done.err, done
@@ -189,7 +189,7 @@ def test_a_schema_that_is_not_theirs_is_refused(
 @both
 def test_streams_without_payloads_are_not_refused(tmp_path: Path, kind: TableFormat) -> None:
     kept = keep(tmp_path / "r", {"DELETES": _messages([b""] * 5), "EMPTY": [], "NULLS": _messages([b"null"] * 2)})
-    line = ["export", "latest", *kept.line, "--format", kind, "--output", tmp_path / "out", "--json"]
+    line: list[str | Path] = ["export", "latest", *kept.line, "--format", kind, "--output", tmp_path / "out", "--json"]
     done = in_shell(*line, "--payload-json", SCHEMA)
     assert done.code == 0, done
     document = check("export", done)
@@ -207,8 +207,8 @@ def test_an_append_adds_no_payloads_of_another_schema(tmp_path: Path, kind: Tabl
     """A producer has changed its schema: the table stays as it is, each run says so, and the others are extended."""
     first, other = [b'{"id": %d}' % n for n in range(40)], [b'{"id": "%d"}' % n for n in range(30)]
     kept = keep(tmp_path / "r", {"CHANGED": _messages(first), "ORDERS": _messages(first)})
-    line = ["export", "latest", *kept.line, "--format", kind, "--output", tmp_path / "out", "--append",
-            "--payload-json", "id BIGINT"]  # fmt: skip
+    line: list[str | Path] = ["export", "latest", *kept.line, "--format", kind, "--output", tmp_path / "out"]
+    line += ["--append", "--payload-json", "id BIGINT"]
     assert in_shell(*line).code == 0
     before = _everything(tmp_path / "out" / "CHANGED"), rows_of(tmp_path / "out" / "CHANGED", kind)
     backed_up(kept, 1, {"CHANGED": _messages(first + other), "ORDERS": _messages(first * 2)})

@@ -20,11 +20,11 @@ from jsbackup.planning.transforming import PlannedStream, TransformOptions, abou
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Growth", "exported_of", "kept_of", "misfits_of", "refusals_of"]
+__all__ = ["TableGrowth", "exported_of", "kept_of", "misfits_of", "refusals_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class TableGrowth:
     """A stream's table and what is added to it. `log` is None for JSON lines, which have none. `payloads` become
     columns if it is not None; `inferred`: their schema is new.
     """
@@ -35,11 +35,6 @@ class Growth:
     new: NewMessages
     payloads: PayloadParser | None = None
     inferred: bool = False
-
-    @property
-    def has_names(self) -> bool:
-        """Whether payloads have the names of their fields, of which a schema may have others."""
-        return self.payloads is not None and self.payloads.encoding == "json"
 
     @property
     def name(self) -> str:
@@ -85,7 +80,7 @@ def kept_of(one: PlannedStream, written: Sequence[WrittenRun]) -> KeptStream:
 
 
 def exported_of(
-    growth: Growth,
+    growth: TableGrowth,
     kept: KeptStream | None,
     runs: Sequence[WrittenRun],
     kind: TableFormat,
@@ -94,8 +89,8 @@ def exported_of(
     extended: bool,
 ) -> ExportedStream:
     payloads, tally = growth.source.payloads, _payloads(runs)
-    unseen = tally.unseen(growth.payloads.schema) if growth.has_names and growth.payloads is not None else []
-    counts = None if growth.payloads is None else PayloadCounts(tally.payloads, tally.misfits, tuple(unseen))
+    unseen = () if growth.payloads is None else growth.payloads.unseen(tally)
+    counts = None if growth.payloads is None else PayloadCounts(tally.payloads, tally.misfits, unseen)
     if kept is None or growth.new.planned is None:
         return ExportedStream(growth.name, kind, 0, (growth.new.note,), payloads=payloads, payload_counts=counts)
     messages, grew = kept.entry.captured.messages, growth.log is not None and growth.log.state is not None
@@ -112,5 +107,5 @@ def exported_of(
     if growth.inferred:
         notes.append(f"payloads are columns, by the inferred schema {payloads}")
     # What was added to a table may lack fields that are rare.
-    notes += about_payloads(tally, [] if grew else unseen)
+    notes += about_payloads(tally, () if grew else unseen)
     return ExportedStream(growth.name, kind, messages, tuple(notes), payloads=payloads, payload_counts=counts)
