@@ -16,7 +16,7 @@ from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns
 
-__all__ = ["ReadSegment", "SampleSize", "sampled_payloads", "sampled_tally", "stored", "warn_if_missed"]
+__all__ = ["DECIDING", "ReadSegment", "SampleSize", "sampled_payloads", "sampled_tally", "stored", "warn_if_missed"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ class SampleSize:
 
 # To look whether a schema fits: it is read each time that a query is run or a DataFrame is made.
 _LOOK: Final = SampleSize(messages=100, segments=3)
+# A sample that decides: none of so many payloads fits.
+DECIDING: Final = SampleSize(messages=1000, segments=20)
 _LOOK_BYTES: Final = 4 << 20
 
 
@@ -55,14 +57,14 @@ def sampled_payloads(streams: Sequence[StreamBackup], read: ReadSegment, most: S
                 yield payload
 
 
-def sampled_tally(objects: Objects, streams: Sequence[StreamBackup], parser: PayloadParser) -> PayloadTally:
-    """Return the counts of a sample: up to 100 messages, from up to 3 segments. One that cannot be read is empty: what
-    reads these messages itself says why.
-    """
+def sampled_tally(
+    streams: Sequence[StreamBackup], parser: PayloadParser, read: ReadSegment, most: SampleSize = _LOOK
+) -> PayloadTally:
+    """Return the counts of a sample of at most 4 MiB; nothing if it cannot be read: what reads all messages says why."""
     tally, size = PayloadTally(), 0
     found: list[bytes] = []
     try:
-        for payload in sampled_payloads(streams, stored(objects), _LOOK):
+        for payload in sampled_payloads(streams, read, most):
             size += len(payload)
             if found and size > _LOOK_BYTES:
                 break
@@ -75,7 +77,7 @@ def sampled_tally(objects: Objects, streams: Sequence[StreamBackup], parser: Pay
 
 def warn_if_missed(objects: Objects, streams: Sequence[StreamBackup], parser: PayloadParser) -> None:
     """Log a warning if a schema is not that of a sample of these streams."""
-    tally = sampled_tally(objects, streams, parser)
+    tally = sampled_tally(streams, parser, stored(objects))
     if tally.missed:
         _log.warning("payloads: %s; select _corrupt_record and data to see them", why_missed(tally, "", "sampled "))
 

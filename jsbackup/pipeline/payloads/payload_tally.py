@@ -84,9 +84,9 @@ def why_missed(tally: PayloadTally, of: str, which: str = "") -> str:
     return f"only {fit:,} of {count} {'fits' if fit == 1 else 'fit'} the schema, without any field of it"
 
 
-def against_misfits(stream: str, tally: PayloadTally) -> PlanRefused:
-    """Return the refusal of a stream of which a schema has `missed` the payloads."""
-    return PlanRefused(why_missed(tally, f" of stream {stream}"), hint=_HINT)
+def against_misfits(stream: str, tally: PayloadTally, which: str = "") -> PlanRefused:
+    """Return the refusal of a stream of which a schema has `missed` the payloads; `which` as in `why_missed`."""
+    return PlanRefused(why_missed(tally, f" of stream {stream}", which), hint=_HINT)
 
 
 def about_payloads(tally: PayloadTally, unseen: Sequence[str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.payloads.payload_sample import sampled_tally
+from jsbackup.pipeline.payloads.payload_sample import sampled_tally, stored
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally, why_missed
 from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.pipeline.session.repository_ref import opened
@@ -85,7 +85,7 @@ def view_payloads(backup: ChosenBackup, sql: str, given: str | PayloadParser | N
         parser = given if isinstance(given, PayloadParser) else JsonParser(parse_schema(given))
         named = {name: stream for name, stream in names.items() if _ASKED.search(sql) and _may_name(sql, name)}
         samples = {
-            name: sampled_tally(objects, [one for one in readable if stream in (None, one.name)], parser)
+            name: sampled_tally([one for one in readable if stream in (None, one.name)], parser, stored(objects))
             for name, stream in named.items()
         }
         return ViewPayloads(dict.fromkeys(names, parser), samples=samples)

@@ -118,6 +118,7 @@ def plan_export(
 
     Raises:
         PlanRefused, IntegrityError, KeyUnavailable: as `TablePayloads.parser`.
+        PlanRefused: of each stream much is to be written, by a schema that is not that of a sample.
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended.
@@ -218,7 +219,7 @@ def _growths(
     payloads: TablePayloads | None,
 ) -> tuple[list[TableGrowth], list[TableLog], dict[str, JsBackupError]]:
     """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
-    be extended. Nothing is written before.
+    be extended, or whose schema is not that of a sample. Nothing is written before.
     """
     secret = key.secret() if options.reshape.masks.needs_secret else b""
     now_ms = time.time_ns() // 1_000_000
@@ -240,6 +241,9 @@ def _growths(
                 source = replace(source, payloads=parser.text)
             # Without tables there, every stream is written, as one without messages.
             new = new_messages(one, manifest, source, state) if log and target.has_tables else NewMessages(one)
+            if payloads and parser and new.planned and (misfit := payloads.misfit(new.planned, parser, secret)):
+                refused[one.reshaped.name] = misfit
+                continue
         except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
             refused[one.reshaped.name] = error
         else:

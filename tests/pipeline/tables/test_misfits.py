@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,14 @@ from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.tables import export as export_module
+from jsbackup.pipeline.tables import table_payloads
 from jsbackup.pipeline.tables.partitions import PartitionBy
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.planning.transforming import TransformOptions
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.reshape import Reshape
 from tests.cli.test_json import check
 from tests.cli.typed import in_shell
 from tests.harness.batches import Message
@@ -231,6 +236,37 @@ def test_an_append_adds_no_payloads_of_another_schema(tmp_path: Path, kind: Tabl
     assert in_shell(*line).code == 3
     done = in_shell(*line, "--payload-may-miss")
     assert done.code == 0 and "note: CHANGED: 1 of 1 payload did not fit the schema; it is in" in done.out, done
+
+
+@both
+def test_a_sample_spares_a_long_job(tmp_path: Path, kind: TableFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stream with much to write, a sample decides before anything is written."""
+    monkeypatch.setattr(table_payloads, "LOOK_FIRST_BYTES", 1000)
+
+    class Nothing(InProcess):
+        def run(self, *_arguments: Any, **_options: Any) -> Any:
+            raise AssertionError("a task runs")
+
+    text, orders = _messages([b"text"] * 300), _messages(_orders(300))
+    kept = keep(tmp_path / "r", {"TEXT": text})
+    place = place_of(str(tmp_path / "out"), S3Settings(), {})
+    with pytest.raises(PlanRefused, match=r"none of the \d+ sampled payloads of stream TEXT fits the schema") as raised:
+        export(kept, kept.manifest, place, kind, payloads=SCHEMA, runner=Nothing())
+    assert "--payload-may-miss" in str(raised.value.hint) and not (tmp_path / "out").exists()
+    beside = backed_up(kept, 1, {"TEXT": text, "ORDERS": orders, "SMALL": _messages([b"text"])})
+    done = export(kept, beside, place, kind, payloads=SCHEMA)
+    assert {name: "sampled" in error.message for name, error in done.refused.items()} == {"TEXT": True, "SMALL": False}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["ORDERS"]
+    assert done.streams[0].payload_counts == _by_hand(_orders(300))
+    # What is looked at are the messages as they are written.
+    masked = TransformOptions(reshape=Reshape(masks=Masks.parse(["s.>:$.id=redact"])))
+    orders_only = replace(beside, streams=tuple(one for one in beside.streams if one.name == "ORDERS"))
+    place = place_of(str(tmp_path / "masked"), S3Settings(), {})
+    with pytest.raises(PlanRefused, match="sampled payloads of stream ORDERS fits"):
+        export(kept, orders_only, place, kind, payloads=SCHEMA, options=masked, runner=Nothing())
+    place = place_of(str(tmp_path / "may"), S3Settings(), {})
+    export(kept, kept.manifest, place, kind, payloads=SCHEMA, may_miss=True)
+    assert rows_of(tmp_path / "may" / "TEXT", kind) == rows(text)
 
 
 def test_every_table_is_refused_as_one(tmp_path: Path) -> None:
