@@ -60,7 +60,7 @@ def sampled_payloads(streams: Sequence[StreamBackup], read: ReadSegment, most: S
 def sampled_tally(
     streams: Sequence[StreamBackup], parser: PayloadParser, read: ReadSegment, most: SampleSize = _LOOK
 ) -> PayloadTally:
-    """Return the counts of a sample of at most 4 MiB; nothing if it cannot be read: what reads all messages says why."""
+    """Return the counts of a sample of at most 4 MiB; nothing if it cannot be read: what reads all of it says why."""
     tally, size = PayloadTally(), 0
     found: list[bytes] = []
     try:
