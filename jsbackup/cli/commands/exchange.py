@@ -307,6 +307,7 @@ def export(
 
     With --payload-json, tables of Parquet and Delta have payloads as columns, too (infer: by a sample of each stream,
     and with --append as the table that is there). --payload-avro and --payload-protobuf take the schema from a file.
+    Payloads that do not fit are counted. A stream of which none does gets no table (exit code 15, or 3 beside others).
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream

@@ -83,7 +83,7 @@ def run_query(
     rows = [tuple(_value(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in found]
     note = note_of_hidden(backup.manifest.streams, sql)
     more = len(rows) > most_rows
-    return Answer(tuple(frame.columns), rows[:most_rows], more, note, found_payloads.schemas, found_payloads.without)
+    return found_payloads.about(Answer(tuple(frame.columns), rows[:most_rows], more, note))
 
 
 def make_views(

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -36,7 +37,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from jsbackup.config import parse_glob
-from jsbackup.errors import UsageError
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import ddl, rows_alone
@@ -48,6 +49,7 @@ from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema, type_text
 from jsbackup.pipeline.payloads.parsing import PayloadParser
+from jsbackup.pipeline.payloads.payload_sample import warn_if_missed
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.packing import pack, task_bytes
@@ -94,14 +96,16 @@ class BackupSource(DataSource):
             columns = ddl(options.columns)
             if given is None:
                 return columns
-            if isinstance(given, PayloadParser):
-                parser = given
-            elif is_infer(given):
+            if isinstance(given, str) and is_infer(given):
                 manifest = options.choose(repository).manifest
                 streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-                parser = JsonParser(infer_schema(repository.objects, streams))
+                parser: PayloadParser = JsonParser(infer_schema(repository.objects, streams))
             else:
-                parser = JsonParser(parse_schema(given))
+                parser = given if isinstance(given, PayloadParser) else JsonParser(parse_schema(given))
+                with suppress(JsBackupError):  # a streaming query may wait for its streams
+                    manifest = options.choose(repository).manifest
+                    streams = ChosenBackup(options.place, manifest).streams(options.patterns)
+                    warn_if_missed(repository.objects, streams, parser)
             return f"struct<{columns}, {', '.join(f'{one.name} {type_text(one.type)}' for one in parser.fields)}>"
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from jsbackup.pipeline.payloads.avro_schema import AvroKind, AvroSchema, AvroType
 from jsbackup.pipeline.payloads.binary_payload import FIRST_DAY, FIRST_US, LAST_DAY, LAST_US, BinaryParser, PayloadRoom
 from jsbackup.pipeline.payloads.parsing import DoesNotFit
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.value_columns import ListColumn, MapColumn, StructColumn, ValueColumn
 
 __all__ = ["AvroParser"]
@@ -67,12 +68,13 @@ class AvroParser(BinaryParser):
     def takes_empty(self) -> bool:
         return False  # no record that has fields is empty
 
-    def reading(self, column: StructColumn, room: PayloadRoom) -> Callable[[bytes], None]:
+    def reading(self, column: StructColumn, room: PayloadRoom, tally: PayloadTally) -> Callable[[bytes], None]:
         read, header = _reader(self.record, column, room), self.header
 
         def read_payload(data: bytes) -> None:
             if read(data, len(header) if data.startswith(header) else 0) != len(data):
                 raise DoesNotFit
+            tally.known = True  # a record has all of its fields
 
         return read_payload
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from jsbackup.pipeline.payloads.json_types import as_ddl
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, DoesNotFit, PayloadParser, parts_of
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.value_columns import StructColumn
 
 __all__ = ["FIRST_DAY", "FIRST_US", "LAST_DAY", "LAST_US", "MICROSECONDS", "MOST_TYPES", "BinaryParser", "PayloadRoom"]
@@ -77,25 +78,28 @@ class BinaryParser(PayloadParser):
         """Whether an empty payload is one with values."""
 
     @abstractmethod
-    def reading(self, column: StructColumn, room: PayloadRoom) -> Callable[[bytes], None]:
+    def reading(self, column: StructColumn, room: PayloadRoom, tally: PayloadTally) -> Callable[[bytes], None]:
         """Return what appends a payload to a column; it takes room for the items of lists.
 
         It raises DoesNotFit, ValueError or IndexError for a payload that is damaged, and may have appended a part then.
+        In `tally` it says whether payloads are `known`.
         """
 
-    def parse(self, payloads: pa.Array) -> pa.StructArray:
+    def parse(self, payloads: pa.Array, tally: PayloadTally | None = None) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and the bytes of those that do not parse.
 
         Both are null for null, and for an empty payload unless that has values.
         """
-        parts = [parsed for part in parts_of(payloads, _MOST_BYTES) for parsed in self._parsed(part.to_pylist())]
+        tally = PayloadTally() if tally is None else tally
+        slices = parts_of(payloads, _MOST_BYTES)
+        parts = [parsed for part in slices for parsed in self._parsed(part.to_pylist(), tally)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _parsed(self, payloads: list[bytes | None]) -> Iterator[pa.StructArray]:
+    def _parsed(self, payloads: list[bytes | None], tally: PayloadTally) -> Iterator[pa.StructArray]:
         """Yield at least one array."""
         column, room = StructColumn(self.schema), PayloadRoom()
-        read, corrupt = self.reading(column, room), list[bytes | None]()
-        values = 0
+        read, corrupt = self.reading(column, room, tally), list[bytes | None]()
+        takes_empty, values = self.takes_empty, 0
         for payload in payloads:
             if values >= _MOST_AT_ONCE:
                 yield _both(column, corrupt)
@@ -103,12 +107,15 @@ class BinaryParser(PayloadParser):
                 corrupt, values = [], 0
             bad = None
             room.left = _MOST_VALUES
-            if payload or (payload is not None and self.takes_empty):
+            if payload:
+                tally.payloads += 1
+            if payload or (payload is not None and takes_empty):
                 try:
                     read(payload)
                 except (DoesNotFit, ValueError, IndexError):
                     column.cut(len(corrupt))
                     bad = payload
+                    tally.misfits += 1
             if len(column.values) == len(corrupt):
                 column.null()
             corrupt.append(bad)

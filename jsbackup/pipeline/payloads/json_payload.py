@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from jsbackup.pipeline.payloads.json_types import as_ddl, type_text, unsupported
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, DoesNotFit, PayloadParser, parts_of
+from jsbackup.pipeline.payloads.payload_tally import FieldPath, PayloadTally
 
 __all__ = ["JsonParser"]
 
@@ -49,7 +50,7 @@ class JsonParser(PayloadParser):
     """
 
     def __post_init__(self) -> None:
-        _converter(self.schema)
+        _converter(self.schema, set())
 
     @property
     def corrupt(self) -> pa.DataType:
@@ -59,18 +60,25 @@ class JsonParser(PayloadParser):
     def text(self) -> str:
         return as_ddl(self.schema)
 
-    def parse(self, payloads: pa.Array) -> pa.StructArray:
+    def unseen(self, tally: PayloadTally) -> tuple[str, ...]:
+        return tally.unseen(self.schema)
+
+    def parse(self, payloads: pa.Array, tally: PayloadTally | None = None) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and the text of those that do not parse.
 
         Both are null for an empty payload, as a deleted key of a bucket has it, and for JSON's null. In a text that is
         not UTF-8, U+FFFD stands for what is not.
         """
-        convert = _converter(self.schema)
+        tally = PayloadTally() if tally is None else tally
+        convert = _converter(self.schema, tally.seen)
         decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_float_of(self.schema))
-        parts = [self._part(part.to_pylist(), decoder, convert) for part in parts_of(payloads, _MOST_BYTES)]
+        parts = [self._part(part.to_pylist(), decoder, convert, tally) for part in parts_of(payloads, _MOST_BYTES)]
+        tally.known = bool(tally.seen)
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _part(self, payloads: list[bytes | None], decoder: json.JSONDecoder, convert: _Convert) -> pa.StructArray:
+    def _part(
+        self, payloads: list[bytes | None], decoder: json.JSONDecoder, convert: _Convert, tally: PayloadTally
+    ) -> pa.StructArray:
         rows: list[Any] = []
         corrupt: list[str | None] = []
         for payload in payloads:
@@ -86,6 +94,9 @@ class JsonParser(PayloadParser):
             rows.append(row)
             corrupt.append(text)
         arrays = [pa.array(rows, self.schema), pa.array(corrupt, pa.string())]
+        misfits = len(corrupt) - arrays[1].null_count
+        tally.misfits += misfits
+        tally.payloads += misfits + len(rows) - arrays[0].null_count
         return pa.StructArray.from_arrays(arrays, [PAYLOAD, CORRUPT])
 
 
@@ -98,8 +109,11 @@ def _float_of(kind: pa.DataType) -> Callable[[str], Any]:
     return Decimal if "decimal" in str(kind) else float
 
 
-def _converter(kind: pa.DataType) -> _Convert:
-    """Return the conversion for a type. Raises UsageError if JSON does not have it."""
+def _converter(kind: pa.DataType, seen: set[FieldPath], path: FieldPath = ()) -> _Convert:
+    """Return the conversion for a type, of the field at `path`. It adds the fields that values have to `seen`.
+
+    Raises UsageError if JSON does not have the type.
+    """
     if kind == pa.string():
         return _string
     if kind == pa.bool_():
@@ -111,11 +125,13 @@ def _converter(kind: pa.DataType) -> _Convert:
     if isinstance(kind, pa.Decimal128Type):
         return _decimal(kind.precision, kind.scale)
     if isinstance(kind, pa.MapType) and kind.key_type == pa.string():
-        return _map(_converter(kind.item_type))
+        return _map(_converter(kind.item_type, seen, path))
     if isinstance(kind, pa.ListType):
-        return _list(_converter(kind.value_type))
+        return _list(_converter(kind.value_type, seen, path))
     if isinstance(kind, pa.StructType):
-        return _struct([(field.name, _converter(field.type)) for field in kind])
+        inner = {field.name: (*path, field.name) for field in kind}
+        converts = [(field.name, _converter(field.type, seen, inner[field.name])) for field in kind]
+        return _struct(converts, {name: one for name, one in inner.items() if one not in seen}, seen)
     raise unsupported(type_text(kind))
 
 
@@ -183,10 +199,15 @@ def _map(convert: _Convert) -> _Convert:
     return convert_all
 
 
-def _struct(converts: Sequence[tuple[str, _Convert]]) -> _Convert:
+def _struct(converts: Sequence[tuple[str, _Convert]], unseen: dict[str, FieldPath], seen: set[FieldPath]) -> _Convert:
+    """`unseen` are the fields that are not in `seen` yet, by name."""
+
     def convert_all(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise DoesNotFit
+        if unseen and not unseen.keys().isdisjoint(value):
+            for name in unseen.keys() & value.keys():
+                seen.add(unseen.pop(name))
         return {name: None if (one := value.get(name)) is None else convert(one) for name, convert in converts}
 
     return convert_all

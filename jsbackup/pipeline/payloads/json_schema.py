@@ -8,31 +8,25 @@ are left out, and so are fields without a name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.payloads.json_types import EXAMPLE, as_ddl
-from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.pipeline.payloads.payload_sample import ReadSegment, SampleSize, sampled_payloads, stored
+from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.read.columns import read_columns
 from jsbackup.strict_json import read_json
 
 __all__ = ["infer_schema", "infer_type"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_MESSAGES: Final = 1000
-_MOST_SEGMENTS: Final = 20
+_SIZE: Final = SampleSize(messages=1000, segments=20)
 _MOST_BYTES: Final = 4 << 20
 _LONG, _LONG_DIGITS, _MOST_DIGITS = 1 << 63, 20, 38
-
-T = TypeVar("T")
-
-ReadSegment = Callable[[StreamBackup, SegmentRef], Iterable[pa.RecordBatch]]
-"""Reads the messages of a segment of a stream, at least the column `data`."""
 
 
 def infer_schema(objects: Objects, streams: Sequence[StreamBackup], read: ReadSegment | None = None) -> pa.StructType:
@@ -45,7 +39,7 @@ def infer_schema(objects: Objects, streams: Sequence[StreamBackup], read: ReadSe
     """
     looked, size = 0, 0
     found: list[dict[str, Any]] = []
-    for payload in _sample(streams, read or _stored(objects)):
+    for payload in sampled_payloads(streams, read or stored(objects), _SIZE):
         if size + len(payload) > _MOST_BYTES:
             continue
         looked += 1
@@ -65,28 +59,6 @@ def _object(payload: bytes) -> dict[str, Any] | None:
     except FormatError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _stored(objects: Objects) -> ReadSegment:
-    return lambda _stream, ref: read_columns(objects, ref, {"data"})
-
-
-def _sample(streams: Sequence[StreamBackup], read: ReadSegment) -> Iterator[bytes]:
-    """Yield payloads that are spread over the streams, and over each of them, without empty ones."""
-    looked_at = _spread([stream for stream in streams if stream.segments], _MOST_SEGMENTS)
-    refs = [(one, ref) for one in looked_at for ref in _spread(one.segments, _MOST_SEGMENTS // len(looked_at))]
-    for stream, ref in refs:
-        column = pa.chunked_array([batch.column("data") for batch in read(stream, ref)], pa.binary())
-        for row in _spread(range(len(column)), _MOST_MESSAGES // len(refs)):
-            if payload := column[row].as_py():
-                yield payload
-
-
-def _spread(items: Sequence[T], most: int) -> Sequence[T]:
-    """Return up to `most` of the items at even distances, the last one among them."""
-    if len(items) <= most:
-        return items
-    return [items[(number + 1) * len(items) // most - 1] for number in range(most)]
 
 
 def infer_type(objects: Sequence[dict[str, Any]]) -> pa.StructType | None:

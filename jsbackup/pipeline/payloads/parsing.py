@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
+
 __all__ = ["CORRUPT", "PAYLOAD", "DoesNotFit", "PayloadParser", "encoding_of", "parts_of"]
 
 PAYLOAD = "payload"
@@ -42,20 +44,24 @@ class PayloadParser(ABC):
         """The columns in Spark's syntax, behind the encoding (`avro: …`) unless it is JSON."""
 
     @abstractmethod
-    def parse(self, payloads: pa.Array) -> pa.StructArray:
+    def parse(self, payloads: pa.Array, tally: PayloadTally | None = None) -> pa.StructArray:
         """Return a struct of two fields for each payload: the parsed one, and what of those that do not parse is kept.
 
-        Both are null for null.
+        Both are null for null. What is parsed is counted in `tally`.
         """
+
+    def unseen(self, tally: PayloadTally) -> tuple[str, ...]:
+        """Return the fields of the schema that no payload has; none of encodings that do not have their names."""
+        return ()
 
     @property
     def fields(self) -> list[pa.Field]:
         """The two columns that payloads become."""
         return [pa.field(PAYLOAD, self.schema), pa.field(CORRUPT, self.corrupt)]
 
-    def with_payloads(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def with_payloads(self, batch: pa.RecordBatch, tally: PayloadTally | None = None) -> pa.RecordBatch:
         """Return a batch that has the column `data` with the two columns behind the others."""
-        parsed, schema = self.parse(batch.column("data")), batch.schema
+        parsed, schema = self.parse(batch.column("data"), tally), batch.schema
         for field in self.fields:
             schema = schema.append(field)
         arrays = [*batch.columns, parsed.field(PAYLOAD), parsed.field(CORRUPT)]

@@ -21,6 +21,7 @@ from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_spark import parsed_type
 from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.payload_sample import warn_if_missed
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import opened
 
@@ -34,7 +35,8 @@ def parsed_messages(
 ) -> DataFrame:
     """Return messages as `BackupFrames.messages`, with the columns `payload` and `_corrupt_record` behind the others.
 
-    `given` is a parser; or a schema of JSON, in Spark's syntax or its JSON, or `infer`. An inferred one is logged.
+    `given` is a parser; or a schema of JSON, in Spark's syntax or its JSON, or `infer`. An inferred one is logged,
+    and a warning if a given one is not that of a sample.
 
     Raises:
         UsageError: the schema is not one, or has types that JSON does not have; nothing can be inferred; or as
@@ -42,12 +44,11 @@ def parsed_messages(
         UnsupportedError: as `BackupFrames.messages`.
         IntegrityError, KeyUnavailable, StoreError: the messages of the sample cannot be read.
     """
-    if isinstance(given, PayloadParser):
-        parser = given
-    elif is_infer(given):
-        parser = JsonParser(infer_schema(opened(backup.place).objects, backup.streams(patterns)))
+    if isinstance(given, str) and is_infer(given):
+        parser: PayloadParser = JsonParser(infer_schema(opened(backup.place).objects, backup.streams(patterns)))
     else:
-        parser = JsonParser(parse_schema(given))
+        parser = given if isinstance(given, PayloadParser) else JsonParser(parse_schema(given))
+        warn_if_missed(opened(backup.place).objects, backup.streams(patterns), parser)
     frame = backup.messages(patterns, columns if "data" in columns else [*columns, "data"])
     with spark_errors("reading the backup"):
         return with_payloads(frame, parser, columns)

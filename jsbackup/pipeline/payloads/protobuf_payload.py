@@ -4,7 +4,8 @@ Protobuf has no names and few types in its bytes, so it ignores what it does not
 it ignores although the message has a field of that number is taken for damage here: bytes of another type, and a number
 that its closed enum does not have. So is a number that an open enum has no name for.
 
-An empty payload is a message, all of whose fields have their defaults.
+An empty payload is a message, all of whose fields have their defaults, unless one is required. Of a key that a map has
+twice the last value counts, as Protobuf says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from jsbackup.pipeline.payloads.binary_payload import FIRST_US, LAST_US, BinaryParser, PayloadRoom
 from jsbackup.pipeline.payloads.parsing import DoesNotFit
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.protobuf_schema import ProtobufKind, ProtobufSchema, ProtobufType, message_class
 from jsbackup.pipeline.payloads.value_columns import ListColumn, MapColumn, StructColumn, ValueColumn
 
@@ -48,11 +50,14 @@ class ProtobufParser(BinaryParser):
 
     @property
     def takes_empty(self) -> bool:
-        return True
+        """An empty message with a field that is required is none: the payload says that there is no message."""
+        kind = message_class(self.files, self.name)
+        return bool(kind.IsInitialized(kind()))
 
-    def reading(self, column: StructColumn, room: PayloadRoom) -> Callable[[bytes], None]:
+    def reading(self, column: StructColumn, room: PayloadRoom, tally: PayloadTally) -> Callable[[bytes], None]:
         kind = message_class(self.files, self.name)
         from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
 
         write = _writer(self.message, column, room)
 
@@ -64,6 +69,9 @@ class ProtobufParser(BinaryParser):
             if not kind.IsInitialized(message):  # a field that is required is missing
                 raise DoesNotFit
             write(message)
+            # One that has fields, and none that the message knows, is perhaps of another message.
+            if data and not tally.known and (kind.ListFields(message) or not len(UnknownFieldSet(message))):
+                tally.known = True
 
         return read_payload
 

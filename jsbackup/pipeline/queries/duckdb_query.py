@@ -126,7 +126,7 @@ def run_duckdb_query(
             with _explained(stored):
                 answer = _interruptible(connection, partial(_answer, connection, sql, most_rows))
             note = note_of_hidden(backup.manifest.streams, sql)
-            return replace(answer, note=note, payloads=found.schemas, without=found.without)
+            return found.about(replace(answer, note=note))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

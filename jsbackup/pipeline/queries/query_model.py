@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from jsbackup.config import nearest
 from jsbackup.errors import UsageError
+from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["ALL_STREAMS", "QUERY_HINT", "Answer", "check_beginning", "no_view", "note_of_hidden", "view_names"]
@@ -27,6 +28,7 @@ _BEGINNING: Final = re.compile(r"(?:[\s(;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?P<word>
 class Answer:
     """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows. `note`: for the user.
     `payloads` are the inferred schemas of payloads, by view; `without` says why views have no payloads as columns.
+    Of a given schema, `payload_samples` says how samples of views fit, and `doubts` that it is probably another one.
     """
 
     columns: tuple[str, ...]
@@ -35,6 +37,8 @@ class Answer:
     note: str = ""
     payloads: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    payload_samples: Mapping[str, PayloadCounts] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
 
 def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:

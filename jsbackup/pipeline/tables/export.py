@@ -12,7 +12,6 @@ through Spark to its own writers, and without Spark the same files.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from functools import reduce
 
 from jsbackup.errors import (
     FormatError,
-    IntegrityError,
     JsBackupError,
     StoreError,
     TargetConflict,
@@ -29,18 +27,17 @@ from jsbackup.errors import (
 )
 from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
+from jsbackup.pipeline.tables.table_growth import TableGrowth, exported_of, kept_of, misfits_of, refusals_of
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_payloads import TablePayloads
 from jsbackup.pipeline.tables.table_state import (
     NewMessages,
     TablePosition,
-    TableSource,
     TableState,
     new_messages,
     refuse_unsteady,
@@ -52,9 +49,8 @@ from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.planning.selection.renumbering import renumbered_entry
-from jsbackup.planning.selection.subset import KeptStream, segments_within
-from jsbackup.planning.transforming import PlannedStream, TransformOptions, about_transformed, refuse_results
+from jsbackup.planning.selection.subset import segments_within
+from jsbackup.planning.transforming import PlannedStream, TransformOptions, refuse_results
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.names import encode_name
@@ -62,7 +58,6 @@ from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
-from jsbackup.transforms.mask import MaskCount
 
 __all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
 
@@ -83,36 +78,20 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class _Growth:
-    """A stream's table and what is added to it. `log` is None for JSON lines, which have none. `payloads` become
-    columns if it is not None; `inferred`: their schema is new.
-    """
-
-    one: PlannedStream
-    source: TableSource
-    log: TableLog | None
-    new: NewMessages
-    payloads: PayloadParser | None = None
-    inferred: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.one.reshaped.name
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedExport:
     """What an export writes of each stream, as `plan_export` decided. `key` is that of masks. `refused` are the streams
     that are left out, and why; `logs` are those of all tables that could be read. `partitions` divide the tables.
+    `payloads_may_miss`: the schema of payloads may be that of none of a stream.
     """
 
     kind: TableFormat
     options: TransformOptions
     key: MaskKey
-    growths: tuple[_Growth, ...]
+    growths: tuple[TableGrowth, ...]
     refused: Mapping[str, JsBackupError]
     logs: tuple[TableLog, ...]
     partitions: Partitions | None
+    payloads_may_miss: bool = False
 
     @property
     def raw_bytes(self) -> int:
@@ -139,6 +118,7 @@ def plan_export(
 
     Raises:
         PlanRefused, IntegrityError, KeyUnavailable: as `TablePayloads.parser`.
+        PlanRefused: of each stream much is to be written, by a schema that is not that of a sample.
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended.
@@ -162,8 +142,9 @@ def plan_export(
         raise all_refused(refused)
     if refusals or any(growth.log is not None and growth.log.state is not None for growth in growths):
         # That nothing of what is new matches says nothing about the options.
-        options = replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
-    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions)
+        options = _lenient(options)
+    may_miss = payloads is None or payloads.may_miss
+    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions, may_miss)
 
 
 def export_tables(
@@ -172,7 +153,8 @@ def export_tables(
     """Write what is planned of a backup, and commit the target. `runner` runs the tasks.
 
     Raises:
-        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
+        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, nothing is left of a stream, or
+            the schema is not that of its payloads.
         TargetConflict: all tables are of other streams, or something else changed one meanwhile.
         IntegrityError: the repository is damaged; nothing is left.
         StoreError: something cannot be read or written.
@@ -186,17 +168,20 @@ def export_tables(
         if options.reshape.obfuscation is not None:
             for one in (one for runs in written.values() for one in runs):
                 options.reshape.obfuscation.names.learn(one.hashed)
-        refusals = _refusals(written)
+        refusals = refusals_of(written)
+        if refusals and not target.has_tables:
+            raise all_refused(refusals)
+        if not plan.payloads_may_miss:
+            refusals = {**misfits_of(written), **refusals}
         refused = {**plan.refused, **refusals}
         if refusals:
-            if not target.has_tables:
-                raise all_refused(refusals)
+            options = _lenient(options)
             if refused.keys() >= {growth.name for growth in growths}:
                 raise all_refused(refused)
             _remove_staged(target.place.store(), [growth for growth in growths if growth.name in refusals])
             growths = tuple(growth for growth in growths if growth.name not in refusals)
         planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
-        kept = {one.reshaped.name: _kept(one, written[one.reshaped.name]) for one in planned}
+        kept = {one.reshaped.name: kept_of(one, written[one.reshaped.name]) for one in planned}
         results = [(one, kept[one.reshaped.name]) for one in planned]
         refuse_results(backup.manifest.id, options, results, "exported")
         for growth in growths:
@@ -208,7 +193,9 @@ def export_tables(
     target.commit()
     extended = target.has_tables
     exported = tuple(
-        _exported(growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended)
+        exported_of(
+            growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended
+        )
         for growth in growths
     )
     runs = [one for growth in growths for one in written.get(growth.name, ())]
@@ -216,10 +203,8 @@ def export_tables(
     return Exported(files, size, exported, not extended, refused)
 
 
-def _refusals(written: Mapping[str, Sequence[WrittenRun]]) -> dict[str, JsBackupError]:
-    """Return the streams whose messages are not those that their tables have: only reading them tells."""
-    found = {name: [run.refused for run in runs if run.refused is not None] for name, runs in written.items()}
-    return {name: errors[0] for name, errors in found.items() if errors}
+def _lenient(options: TransformOptions) -> TransformOptions:
+    return replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
 
 
 def _growths(
@@ -232,13 +217,13 @@ def _growths(
     key: MaskKey,
     partition: str,
     payloads: TablePayloads | None,
-) -> tuple[list[_Growth], list[TableLog], dict[str, JsBackupError]]:
+) -> tuple[list[TableGrowth], list[TableLog], dict[str, JsBackupError]]:
     """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
-    be extended. Nothing is written before.
+    be extended, or whose schema is not that of a sample. Nothing is written before.
     """
     secret = key.secret() if options.reshape.masks.needs_secret else b""
     now_ms = time.time_ns() // 1_000_000
-    growths: list[_Growth] = []
+    growths: list[TableGrowth] = []
     logs: list[TableLog] = []
     refused: dict[str, JsBackupError] = {}
     for one in streams:
@@ -250,17 +235,20 @@ def _growths(
             parser = None
             if payloads is not None and one.entry.archive_format.has_messages:
                 if payloads.waits(one, state):
-                    growths.append(_Growth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
+                    growths.append(TableGrowth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
                     continue
                 parser = payloads.parser(one, state, secret)
                 source = replace(source, payloads=parser.text)
             # Without tables there, every stream is written, as one without messages.
             new = new_messages(one, manifest, source, state) if log and target.has_tables else NewMessages(one)
+            if payloads and parser and new.planned and (misfit := payloads.misfit(new.planned, parser, secret)):
+                refused[one.reshaped.name] = misfit
+                continue
         except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
             refused[one.reshaped.name] = error
         else:
             inferred = payloads is not None and payloads.given is None and state is None
-            growths.append(_Growth(one, source, log, new, parser, inferred))
+            growths.append(TableGrowth(one, source, log, new, parser, inferred))
     return growths, logs, refused
 
 
@@ -304,7 +292,7 @@ def _write(
 
 
 def _files_of(
-    one: PlannedStream, growth: _Growth, kind: TableFormat, partitions: Partitions | None
+    one: PlannedStream, growth: TableGrowth, kind: TableFormat, partitions: Partitions | None
 ) -> Iterator[FileToWrite]:
     reshape, name = one.reshaped.messages, one.reshaped.name
     folder = encode_name(name) if growth.log is None else growth.log.staging
@@ -319,29 +307,9 @@ def _files_of(
         yield FileToWrite(name, number, folder, ending, run, after, known, partitions, joint, growth.payloads)
 
 
-def _kept(one: PlannedStream, written: Sequence[WrittenRun]) -> KeptStream:
-    """Return what was written of a stream. Raises IntegrityError if not all of it came."""
-    entry, tallies = one.entry, [run.tally for run in written]
-    expected = sum(ref.messages for ref in segments_within(entry, one.reshaped.messages.cut))
-    old = sum(run.old for run in written)
-    came = old + sum(tally.came.messages for tally in tallies)
-    if came != expected or (not one.reshaped.messages.cut and came != entry.captured.messages):
-        raise IntegrityError(f"stream {entry.name} has {entry.captured.messages} messages, and {came} came out")
-    extent = reduce(Extent.followed_by, (tally.kept for tally in tallies), Extent())
-    captured = replace(entry.captured, messages=extent.messages, first_seq=extent.first_seq, last_seq=extent.last_seq)
-    kept = replace(entry, captured=captured, consumers=())
-    if one.reshaped.messages.renumber:
-        kept = renumbered_entry(kept, None)
-    return KeptStream(
-        kept,
-        masked=reduce(MaskCount.plus, (tally.masked for tally in tallies), MaskCount()),
-        had=entry.captured.messages - old,
-        matched=sum((tally.matched for tally in tallies), Counter()),
-        markers=sum(tally.markers for tally in tallies),
-    )
-
-
-def _commit(growth: _Growth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]) -> None:
+def _commit(
+    growth: TableGrowth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]
+) -> None:
     """Make the written files of a stream a part of its table. Adds it to `settled` unless it has none of them."""
     if growth.log is None or growth.new.planned is None:
         return
@@ -361,7 +329,7 @@ def _commit(growth: _Growth, manifest: Manifest, written: Mapping[str, list[Writ
         raise
 
 
-def _remove_staged(store: Store, growths: Sequence[_Growth]) -> None:
+def _remove_staged(store: Store, growths: Sequence[TableGrowth]) -> None:
     """Remove what was written for tables and did not become a part of them."""
     for growth in growths:
         if growth.log is not None:
@@ -369,31 +337,3 @@ def _remove_staged(store: Store, growths: Sequence[_Growth]) -> None:
                 for info in list(store.list(f"{growth.log.staging}/")):
                     if info.key.endswith(growth.log.ending):
                         store.delete(info.key)
-
-
-def _exported(
-    growth: _Growth,
-    kept: KeptStream | None,
-    runs: Sequence[WrittenRun],
-    kind: TableFormat,
-    *,
-    options: TransformOptions,
-    extended: bool,
-) -> ExportedStream:
-    payloads = growth.source.payloads
-    if kept is None or growth.new.planned is None:
-        return ExportedStream(growth.name, kind, 0, (growth.new.note,), payloads=payloads)
-    messages, grew = kept.entry.captured.messages, growth.log is not None and growth.log.state is not None
-    # Of a table that has messages, nothing is told as of a stream that is restored without any.
-    notes = (
-        [] if grew and not messages else [one.reason for one in about_transformed(growth.new.planned, kept, options)]
-    )
-    if grew and not messages:
-        notes.append("nothing that is new matches")
-    if extended and not grew:
-        notes.append("a new table")
-    if kind is not TableFormat.JSONL and not all(run.is_text for run in runs):
-        notes.append("has subjects that are not UTF-8, where DuckDB, pyarrow and pyiceberg fail; Spark reads them")
-    if growth.inferred:
-        notes.append(f"payloads are columns, by the inferred schema {payloads}")
-    return ExportedStream(growth.name, kind, messages, tuple(notes), payloads=payloads)

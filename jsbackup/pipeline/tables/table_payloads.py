@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import FormatError, PlanRefused, UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.pipeline.payloads.json_payload import JsonParser
-from jsbackup.pipeline.payloads.json_schema import ReadSegment, infer_schema
+from jsbackup.pipeline.payloads.json_schema import infer_schema
 from jsbackup.pipeline.payloads.json_types import alike_fields, is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import PayloadParser, encoding_of
+from jsbackup.pipeline.payloads.payload_sample import DECIDING, ReadSegment, sampled_tally, stored
+from jsbackup.pipeline.payloads.payload_tally import against_misfits
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.table_state import TableState, other_payloads
 from jsbackup.pipeline.tasks.reshape_task import SegmentRun
@@ -28,6 +31,9 @@ from jsbackup.repository.segments import SegmentReader
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["TablePayloads", "parser_for_tables"]
+
+# Of a stream with so much to write, a sample decides first whether the schema is that of its payloads.
+LOOK_FIRST_BYTES: Final = 1 << 30
 
 
 def parser_for_tables(given: str | PayloadParser) -> PayloadParser | None:
@@ -61,11 +67,12 @@ def _schema_of_table(name: str, text: str) -> pa.StructType:
 @dataclass(frozen=True, slots=True)
 class TablePayloads:
     """The payloads of a backup in the repository at `place`. `given` parses them; None: they are JSON, and the schema
-    is to be inferred.
+    is to be inferred. `may_miss`: it may be the schema of no payload of a stream.
     """
 
     place: RepositoryRef
     given: PayloadParser | None
+    may_miss: bool = False
 
     def waits(self, one: PlannedStream, state: TableState | None) -> bool:
         """Return whether a stream has no messages yet from which the schema of its table could be inferred."""
@@ -95,6 +102,18 @@ class TablePayloads:
             return _for_tables(JsonParser(infer_schema(objects, [entry], read)))
         except UsageError as error:
             raise error.with_message(f"stream {one.reshaped.name}: {error.message}") from error
+
+    def misfit(self, one: PlannedStream, parser: PayloadParser, mask_secret: bytes) -> PlanRefused | None:
+        """Return the refusal of a stream if its schema is not that of a sample. None if there is little to write: then
+        all payloads are counted soon. Arguments as of `parser`.
+        """
+        if self.may_miss or one.entry.captured.bytes < LOOK_FIRST_BYTES:
+            return None
+        objects, reshape = opened(self.place).objects, one.reshaped.messages
+        entry = replace(one.entry, segments=tuple(segments_within(one.entry, reshape.cut)))
+        read = _changing(objects, reshape, mask_secret) if reshape else stored(objects)
+        tally = sampled_tally([entry], parser, read, DECIDING)
+        return against_misfits(one.reshaped.name, tally, "sampled ") if tally.missed else None
 
 
 def _changing(objects: Objects, reshape: Reshape, secret: bytes) -> ReadSegment:

@@ -151,6 +151,10 @@ class _FolderTarget:
     def commit(self) -> None:
         # The folder for temporary files of stores, with those of killed workers.
         shutil.rmtree(self._new.staging / ".incoming", ignore_errors=True)
+        # Those of streams that were refused when their files were written.
+        for folder in self._new.staging.iterdir():
+            if folder.is_dir() and all(path.is_dir() for path in folder.rglob("*")):
+                shutil.rmtree(folder, ignore_errors=True)
         self._new.commit()
 
 

@@ -8,7 +8,7 @@ JSON lines are described in `formats/json_lines.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
@@ -24,6 +24,7 @@ from jsbackup.formats.segment import split_batch
 from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
 from jsbackup.pipeline.tables.partitions import Partitions
@@ -120,7 +121,7 @@ class WrittenFile:
 class WrittenRun:
     """What was written of a run: no file without rows. `old` messages were left out because they are in the table;
     `is_text`: all subjects of the others are UTF-8. `refused`: nothing becomes a part of the table, because its last
-    message is another one in the backup, or because of its partitions.
+    message is another one in the backup, or because of its partitions. `payloads` counts those that became columns.
     """
 
     files: tuple[WrittenFile, ...]
@@ -129,6 +130,7 @@ class WrittenRun:
     old: int = 0
     is_text: bool = True
     refused: TargetConflict | UsageError | None = None
+    payloads: PayloadTally = field(default_factory=PayloadTally)
 
     @property
     def rows(self) -> int:
@@ -164,15 +166,15 @@ class WriteFiles:
                 others = (batch for ref in rest for batch in SegmentReader(objects).prove(ref))
                 tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
                 known = 0 if obfuscation is None else obfuscation.names.count
-                newer = _Newer(file)
+                newer, payloads = _Newer(file), PayloadTally()
                 changed = file.run.changed(newer.of(chain(batches, others)), secret, tally)
                 try:
-                    files = tuple(self._files_of(store, file, changed))
+                    files = tuple(self._files_of(store, file, changed, payloads))
                 except (TargetConflict, UsageError) as error:
                     written.append(WrittenRun((), ReshapeTally(), refused=error))
                     continue
                 hashed = () if obfuscation is None else obfuscation.names.since(known)
-                written.append(WrittenRun(files, tally, hashed, newer.old, newer.is_text))
+                written.append(WrittenRun(files, tally, hashed, newer.old, newer.is_text, payloads=payloads))
             give_back()
         return written
 
@@ -181,8 +183,10 @@ class WriteFiles:
             return 2 * file.raw_bytes
         return file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes
 
-    def _files_of(self, store: Store, file: FileToWrite, messages: Iterator[MessageBatch]) -> Iterator[WrittenFile]:
-        """Write the messages, a file for each partition, and yield what was written.
+    def _files_of(
+        self, store: Store, file: FileToWrite, messages: Iterator[MessageBatch], payloads: PayloadTally
+    ) -> Iterator[WrittenFile]:
+        """Write the messages, a file for each partition, and yield what was written. `payloads` counts them.
 
         Raises:
             TargetConflict: the last message of the table is another one in the backup.
@@ -193,7 +197,7 @@ class WriteFiles:
         if file.partitions is not None:
             columns, parts = file.partitions.columns, file.partitions.divide(list(messages), file.stream)
         for value, folder, batches in parts:
-            rows, data, bounds = encode(batches, file, self.backup, columns)
+            rows, data, bounds = encode(batches, _Rows(file, self.backup, columns, payloads))
             if rows:
                 written = WrittenFile(file.name, rows, memoryview(data).nbytes, bounds, value, folder)
                 put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
@@ -248,9 +252,22 @@ class _Newer:
             raise set_back(self._file.run.stream, self._file.stream, message)
 
 
-def _parquet(
-    batches: Iterable[MessageBatch], file: FileToWrite, backup: str, columns: Sequence[str]
-) -> tuple[int, Data, FileBounds | None]:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a file: their columns, without those of payloads, which `payloads` counts."""
+
+    file: FileToWrite
+    backup: str
+    columns: Sequence[str]
+    payloads: PayloadTally
+
+    def of(self, batch: MessageBatch) -> list[pa.RecordBatch]:
+        """Return the rows that messages are."""
+        parts, parser = shaped(as_text_subjects(batch), self.columns, self.file.stream, self.backup), self.file.payloads
+        return list(parts) if parser is None else [parser.with_payloads(part, self.payloads) for part in parts]
+
+
+def _parquet(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, FileBounds | None]:
     sink = PagedFile()
     writer: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = []
@@ -266,10 +283,9 @@ def _parquet(
         size = 0
 
     for batch in batches:
-        parts: Iterable[pa.RecordBatch] = shaped(as_text_subjects(batch), columns, file.stream, backup)
+        parts = rows.of(batch)
         size += batch.nbytes
-        if file.payloads is not None:
-            parts = [file.payloads.with_payloads(part) for part in parts]
+        if rows.file.payloads is not None:
             size += sum(part.column(PAYLOAD).nbytes + part.column(CORRUPT).nbytes for part in parts)
         waiting += parts
         bounds.add(batch)
@@ -282,16 +298,14 @@ def _parquet(
     return bounds.rows, sink.content(), bounds.found()
 
 
-def _json_lines(
-    batches: Iterable[MessageBatch], file: FileToWrite, _backup: str, _columns: Sequence[str]
-) -> tuple[int, Data, FileBounds | None]:
-    rows = 0
+def _json_lines(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, FileBounds | None]:
+    count = 0
     lines = PagedFile()
     for batch in batches:
         for part in split_batch(batch, _LINES_BYTES):
-            lines.write(encode_lines(part, file.stream))
-        rows += batch.num_rows
-    return rows, lines.content(), None
+            lines.write(encode_lines(part, rows.file.stream))
+        count += batch.num_rows
+    return count, lines.content(), None
 
 
 _ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines, TableFormat.DELTA: _parquet}

@@ -8,11 +8,13 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.pipeline.payloads import binary_payload
+from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from tests.pipeline.payloads.encoded import (
     EMPTY_ROW,
     ORDER_ROW,
@@ -107,12 +109,47 @@ def test_the_oldest_syntax_is_read() -> None:
     good = identified + tagged(2, 0, b"\5") + tagged(3, 0, b"\0") + b"\x23" + tagged(1, 0, b"\7") + b"\x24"
     good += tagged(5, 2, b"n")
     bad = [tagged(2, 0, b"\5"), identified + tagged(2, 0, b"\7"), identified + tagged(3, 0, b"\7")]
-    bad += [identified + tagged(5, 2, b"\xff"), identified + b"\x23", b""]
+    bad += [identified + tagged(5, 2, b"\xff"), identified + b"\x23"]
     assert parsed(parser, identified, good, *bad) == [
         (nothing, None),
         ({"id": 1, "state": "PAID", "states": ["OPEN"], "group": {"x": 7}, "name": "n"}, None),
         *((None, payload) for payload in bad),
     ]
+    # A deleted key has an empty payload, which cannot be such a message.
+    tally = PayloadTally()
+    found = parser.parse(pa.array([b"", identified, None, bad[0]], pa.binary()), tally)
+    assert found.field("_corrupt_record").to_pylist() == [None, None, None, bad[0]]
+    assert found.field("payload").to_pylist(maps_as_pydicts="strict")[0] is None
+    assert tally == PayloadTally(payloads=2, misfits=1, known=True)
+
+
+def test_a_map_has_the_last_value_of_a_key_and_loses_no_entry() -> None:
+    """Protobuf: "If there are duplicate map keys the last key seen is used." It keeps an entry with a field that is
+    neither key nor value beside the map, so the map would lack it: the payload is kept as bytes.
+    """
+    entry = map_entry("MEntry", field("key", 1, F.TYPE_STRING), field("value", 2, F.TYPE_INT32))
+    top = message("Top", field("m", 1, F.TYPE_MESSAGE, REPEATED, ".shop.Top.MEntry"), nested=(entry,))
+    parser = protobuf_of(descriptors(file_of(top)), "shop.Top")
+
+    def one(value: int, more: bytes = b"") -> bytes:
+        return tagged(1, 2, tagged(1, 2, b"a") + tagged(2, 0, varint(value)) + more)
+
+    twice, more = one(1) + one(2), one(1) + one(2, tagged(3, 0, b"\5"))
+    assert dict(class_of(parser).FromString(twice).m) == {"a": 2}
+    assert dict(class_of(parser).FromString(more).m) == {"a": 1}
+    assert parsed(parser, twice, more) == [({"m": {"a": 2}}, None), (None, more)]
+
+
+def test_a_payload_is_known_by_a_field_of_the_message() -> None:
+    for payloads, known in (
+        ([tagged(2000, 0, b"\1"), b"", tagged(2001, 2, b"x")], False),
+        ([tagged(2000, 0, b"\1"), FULL], True),
+        ([tagged(14, 2, b"")], True),  # a default that was written
+        ([b"\0"], False),
+    ):
+        tally = PayloadTally()
+        PARSER.parse(pa.array(payloads, pa.binary()), tally)
+        assert tally.known is known and tally.missed is not known
 
 
 def test_a_short_payload_does_not_become_much(monkeypatch: pytest.MonkeyPatch) -> None:

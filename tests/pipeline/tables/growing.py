@@ -81,12 +81,13 @@ def export(
     runner: TaskRunner | None = None,
     by: PartitionBy | None = None,
     payloads: str | PayloadParser | None = None,
+    may_miss: bool = False,
 ) -> Exported:
     """Export with --append."""
     options = options or TransformOptions()
     with open_target(place, token) as target, lent(kept.place, kept.repository):
         streams = plan_streams(manifest, manifest.streams, options, "exported")
-        given = None if payloads is None else TablePayloads(kept.place, parser_for_tables(payloads))
+        given = None if payloads is None else TablePayloads(kept.place, parser_for_tables(payloads), may_miss)
         plan = plan_export(
             manifest, target, kind, streams, options=options, append=True, partition_by=by, payloads=given
         )

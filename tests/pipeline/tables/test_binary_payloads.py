@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 import jsbackup
 from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.payloads.parsing import PayloadParser
@@ -142,7 +143,12 @@ def test_a_table_has_what_was_encoded(
     messages = _messages(encoding.payloads * 5)
     kept = keep(tmp_path / "r", {"ALL": messages})
     done = export(kept, kept.manifest, _place(tmp_path / "out"), kind, payloads=encoding.parser, by=by)
-    assert done.streams[0].payloads == encoding.parser.text and done.streams[0].notes == ()
+    bad = sum(corrupt is not None for _, corrupt in encoding.truth)
+    assert done.streams[0].payloads == encoding.parser.text
+    assert done.streams[0].payload_counts == PayloadCounts(5 * (len(encoding.truth) - 1), 5 * bad)
+    assert done.streams[0].notes == (
+        f"{5 * bad} of {5 * (len(encoding.truth) - 1)} payloads did not fit the schema; they are in _corrupt_record",
+    )
     folder = tmp_path / "out" / "ALL"
     assert _payloads(folder, kind) == encoding.truth * 5
     assert rows_of(folder, kind) == rows(messages)
@@ -190,7 +196,7 @@ def test_a_table_keeps_its_columns(tmp_path: Path, encoding: Encoding, kind: Tab
     place, plain, of_json = (_place(tmp_path / name) for name in ("out", "plain", "json"))
     export(kept, kept.manifest, place, kind, payloads=encoding.parser)
     export(kept, kept.manifest, plain, kind)
-    export(kept, kept.manifest, of_json, kind, payloads="id INT")
+    export(kept, kept.manifest, of_json, kind, payloads="id INT", may_miss=True)
     manifest = backed_up(kept, 1, {"ALL": _messages(payloads * 3)})
     before = {name: _content(tmp_path / name) for name in ("out", "plain", "json")}
     less: PayloadParser = avro_of(record(("a", "int"))) if encoding.name == "avro" else protobuf_of(name="shop.Item")

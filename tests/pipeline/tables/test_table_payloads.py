@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import jsbackup
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
+from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.payloads.json_types import as_ddl, parse_schema
@@ -99,7 +100,10 @@ def test_a_table_has_what_json_loads_gives(tmp_path: Path, kind: TableFormat, by
     messages = _messages(ALL)
     kept = keep(tmp_path / "r", {"ALL": messages})
     done = export(kept, kept.manifest, _place(tmp_path / "out"), kind, payloads=DDL, by=by)
-    assert done.streams[0].payloads == as_ddl(parse_schema(DDL)) and done.streams[0].notes == ()
+    parsed, bad = len(ALL) - 2, len(CORRUPT) + 1
+    assert done.streams[0].payloads == as_ddl(parse_schema(DDL))
+    assert done.streams[0].payload_counts == PayloadCounts(parsed, bad)
+    assert done.streams[0].notes == (f"{bad} of {parsed} payloads did not fit the schema; they are in _corrupt_record",)
     folder = tmp_path / "out" / "ALL"
     assert _payloads(folder, kind) == TRUTH
     assert rows_of(folder, kind) == rows(messages)
@@ -217,7 +221,8 @@ def test_each_table_has_a_schema_of_its_own(tmp_path: Path, kind: TableFormat) -
     assert schemas == {"ORDERS": orders, "USERS": users_schema, "EMPTY": "now BIGINT", "TEXT": "late BIGINT"}
     assert _payloads(out / "TEXT", kind) == [(None, "text"), (None, "[1]"), ({"late": 1}, None)]
     notes = {one["name"]: one["notes"] for one in document["streams"]}
-    assert notes["ORDERS"] == [] and notes["EMPTY"] == [
+    assert notes["ORDERS"] == ["1 of 2 payloads did not fit the schema; it is in _corrupt_record"]
+    assert notes["EMPTY"] == [
         "a new table",
         "payloads are columns, by the inferred schema now BIGINT",
     ]
@@ -327,7 +332,7 @@ def test_wrong_options_are_refused_before_anything_starts(tmp_path: Path) -> Non
 def test_such_tables_are_imported(spark: SparkSession, tmp_path: Path, typed: Any) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": some_messages(60, 80, seed=3)})
     done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", tmp_path / "out",
-                    "--payload-json", "id INT")  # fmt: skip
+                    "--payload-json", "id INT", "--payload-may-miss")  # fmt: skip
     assert done.code == 0, done
     done = typed("import", str(tmp_path / "out"), "--format", "parquet", "-r", str(tmp_path / "other"), "--json")
     assert done.code == 0, done

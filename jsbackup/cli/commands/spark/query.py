@@ -241,6 +241,7 @@ def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen) -> None:
     def text() -> None:
         shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
 
+    samples = {view: counts.json for view, counts in answer.payload_samples.items()}
     engine = {"used": chosen.engine.value, "why": chosen.why}
     document = {
         "columns": list(answer.columns),
@@ -248,10 +249,13 @@ def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen) -> None:
         "more": answer.more,
         "engine": engine,
         **({"payload_schemas": dict(answer.payloads)} if answer.payloads else {}),
+        **({"payload_samples": samples} if samples else {}),
     }
     shared.output.result(document, text)
     for view, schema in answer.payloads.items():
         shared.output.note(f"payloads of {view}, by the inferred schema: {schema}")
+    for doubt in answer.doubts:
+        shared.output.note(f"{doubt}; SELECT data, _corrupt_record shows them")
     for why in answer.without:
         shared.output.note(f"without payloads as columns: {why}")
     if answer.note:

@@ -69,29 +69,42 @@ _PARTITION_BY = click.option(
     help="For parquet and delta: a folder for each day (of the message's time, in UTC) or each subject, as Hive has "
     "them: day=2026-11-26. Up to 10,000 for a stream.",
 )
+_PAYLOAD_MAY_MISS = click.option(
+    "--payload-may-miss",
+    is_flag=True,
+    help="Allow a schema of payloads that no payload of a stream fits, or that has no field of any.",
+)
 
 
 def table_options(command: F) -> F:
     """Add `--append`, `--partition-by` and the options of payloads, passed as `tables` beside `kind`, the format."""
 
     @wraps(command)
-    def run(*arguments: Any, append: bool, partition_by: str | None, payloads: PayloadOptions, **others: Any) -> Any:
-        tables = TableOptions(others["kind"], append, partition_by, payloads)
+    def run(
+        *arguments: Any,
+        append: bool,
+        partition_by: str | None,
+        payloads: PayloadOptions,
+        payload_may_miss: bool,
+        **others: Any,
+    ) -> Any:
+        tables = TableOptions(others["kind"], append, partition_by, payloads, payload_may_miss)
         return command(*arguments, tables=tables, **others)
 
-    return cast(F, _APPEND(_PARTITION_BY(payload_options(run))))
+    return cast(F, _APPEND(_PARTITION_BY(payload_options(_PAYLOAD_MAY_MISS(run)))))
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """How tables are written. `kind` is a format. With `append`, tables that are there get what is new. `partition_by`
-    is a `PartitionBy`; `payloads` may become columns.
+    is a `PartitionBy`; `payloads` may become columns. `payload_may_miss`: by a schema that is that of none.
     """
 
     kind: str
     append: bool = False
     partition_by: str | None = None
     payloads: PayloadOptions = field(default_factory=PayloadOptions)
+    payload_may_miss: bool = False
 
     def check(self, typed: Mapping[str, Any]) -> None:
         """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
@@ -107,6 +120,11 @@ class TableOptions:
                     f"{option} is for --format {' and '.join(_LOGGED_FORMATS)}, and this is --format {self.kind}",
                     hint=f"Leave out {option}, or choose another format.",
                 )
+        if self.payload_may_miss and not self.payloads.typed:
+            raise UsageError(
+                "--payload-may-miss is for a schema of payloads, and none is given",
+                hint="Leave it out, or give one, such as --payload-json 'id BIGINT'.",
+            )
         for name in ("since", "until") if self.append else ():
             if typed[name] and counts_from_now(typed[name]):
                 raise UsageError(
@@ -169,6 +187,8 @@ def write_tables(
 
         def plan(backup: ChosenBackup) -> int:
             readable, broken = choose_readable(shared, backup, names_of(wanted))
+            may_miss = tables.payload_may_miss
+            payloads = None if given is None else TablePayloads(source, parser_for_tables(given), may_miss)
             found = plan_export(
                 backup.manifest,
                 target,
@@ -179,7 +199,7 @@ def write_tables(
                 append=tables.append,
                 refused=broken,
                 partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
-                payloads=None if given is None else TablePayloads(source, parser_for_tables(given)),
+                payloads=payloads,
             )
             planned.append(found)
             return found.raw_bytes
