@@ -55,6 +55,11 @@ class Envelope(Protocol):
             IntegrityError: it is damaged, or not signed by a writer.
         """
 
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        """Return who claims to have signed the document in the stored bytes; None if nobody does, or if our keys do
+        not open it. Nothing is checked.
+        """
+
 
 class BareEnvelope:
     """No envelope: stores documents as they are."""
@@ -69,6 +74,9 @@ class BareEnvelope:
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         return data
+
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        return None
 
 
 BARE = BareEnvelope()
@@ -145,6 +153,10 @@ class Documents:
         `fetch`.
         """
         return self._envelope.unwrap(key, wrapped)
+
+    def claimed_signer(self, key: str, wrapped: bytes) -> str | None:
+        """Return who claims to have signed the document in stored bytes (`Envelope.claimed_signer`)."""
+        return self._envelope.claimed_signer(key, wrapped)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the documents whose key starts with `prefix`, in order, with the keys that `get` takes; `size` is as

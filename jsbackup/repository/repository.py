@@ -182,7 +182,7 @@ class Repository:
             UnsupportedError: it needs a newer tool.
             StoreError: the store does not answer.
         """
-        descriptor = _newest(store, decode_descriptor(_read_descriptor(store)))
+        descriptor = _newest(store, _decode(_read_descriptor(store), layout.DESCRIPTOR))
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     def upgrade(self, tool: str) -> bool:
@@ -418,12 +418,20 @@ def _read_descriptor(store: Store) -> bytes:
         raise error from None
 
 
+def _decode(data: bytes, key: str) -> Descriptor:
+    try:
+        return decode_descriptor(data, key)
+    except FormatError as error:
+        hint = f"Restore {key} from a copy of this repository; the backups themselves may be intact."
+        raise error.with_hint(hint) from error
+
+
 def _newest(store: Store, first: Descriptor) -> Descriptor:
     """Return the descriptor that is used. Raises IntegrityError if that of an upgrade is of another repository."""
     if first.pages:
         return first
     try:
-        upgraded = decode_descriptor(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
+        upgraded = _decode(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
     except ObjectNotFound:
         return first
     if replace(upgraded, pages=first.pages, tool=first.tool) != first:

@@ -18,7 +18,7 @@ from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async, store_at
+from jsbackup.cli.options.opening import connection_of, open_with_keys, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
@@ -73,7 +73,7 @@ def repair(
             "no source for the repair was given",
             hint="Name another repository with --from, or a server with -s or --context.",
         )
-    repository = open_repository(shared)
+    repository, keys = open_with_keys(shared)
     with (
         writing(shared, repository, "repair", lock_timeout),
         make_progress("repair", wanted=shared.progress) as progress,
@@ -90,6 +90,7 @@ def repair(
             progress,
             time.time,
             os.urandom,
+            keys=keys,
             other=None if from_repo is None else _other(shared, repository, from_repo),
             ask_server=ask if live else None,
             whole=not backups,

@@ -97,7 +97,9 @@ class ManifestRepair:
             raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
         damaged = self._damaged(key)
         if data == damaged:
-            raise IntegrityError(f"{self._other.location} has the same bytes")
+            signer = self._repository.documents.claimed_signer(key, data)
+            lacks = f", and no sound {layout.writer_key(signer)}" if signer and "keys/writer-" in broken.problem else ""
+            raise IntegrityError(f"{self._other.location} has the same bytes{lacks}")
         self._prove(broken.backup, data, damaged)
         self._put(broken.key, data)
 

@@ -1,4 +1,6 @@
-"""`jsbackup repair --from` of manifests: what is proved comes back byte for byte, and nothing else does."""
+"""`jsbackup repair --from` of manifests and of the records of writers: what is proved comes back byte for byte, and
+nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -190,3 +192,110 @@ def test_only_the_named_backups_are_repaired(place: Place) -> None:
         damage(path, "flipped")
     done = place.repair(FIRST)
     assert [row["backup"] for row in done.document["manifests"]] == [FIRST]
+
+
+def writer_of(repo: Path) -> Path:
+    (path,) = (repo / "keys").glob("writer-*.json")
+    return path
+
+
+@pytest.mark.parametrize("place", ["signed", "encrypted"], indirect=True)
+@pytest.mark.parametrize("how", DAMAGES)
+def test_the_record_of_a_writer_is_put_back_and_what_it_has_signed_is_repaired(place: Place, how: str) -> None:
+    path = writer_of(place.repo)
+    before = path.read_bytes()
+    segments = [one for one in place.repo.rglob("segments/*/*") if one.is_file()]
+    damage(segments[0], "flipped")
+    damage(path, how)
+    verified = place.verify()
+    assert verified.code == 14 and path.name in verified.out
+    assert place.typed("list", "-r", place.repo, *place.keys).out.count(path.name) == 2
+    tried = place.repair("--check", "--dry-run")
+    assert (path.read_bytes() if path.exists() else None) != before
+    done = place.repair("--check")
+    assert tried.code == done.code == 0, done
+    (row,) = check("repair", done)["writers"]
+    assert (row["key"], row["outcome"], row["reason"]) == (f"keys/{path.name}", "mended", None)
+    assert tried.document["writers"] == [row]
+    assert (done.document["mended"], done.document["lost"], done.document["manifests"]) == (2, 0, [])
+    assert path.read_bytes() == before and place.verify().code == 0
+
+
+@pytest.mark.parametrize("place", ["signed", "encrypted"], indirect=True)
+def test_a_record_that_the_authority_has_not_signed_is_not_put_back(place: Place, tmp_path: Path) -> None:
+    """A copy without it, with a damaged one, and with one that another repository's authority has signed."""
+    path, theirs = writer_of(place.repo), writer_of(place.copy)
+    whole = theirs.read_bytes()
+    stranger = ("--writer-key", tmp_path / "their.key")
+    assert place.typed("init", "--sign", *stranger, "-r", tmp_path / "other").code == 0
+    foreign = writer_of(tmp_path / "other").read_bytes()
+    damage(path, "removed")
+    for data in (None, whole[:-9], b"", whole.replace(b"a", b"b"), foreign):
+        theirs.unlink(missing_ok=True)
+        if data is not None:
+            theirs.write_bytes(data)
+        done = place.repair()
+        rows = done.document["writers"] or done.document["manifests"]
+        assert done.code == 3 and {row["outcome"] for row in rows} == {"lost"} and not path.exists()
+        assert path.name in done.out
+    text = place.typed("repair", "--from", place.copy, "-r", place.repo, *place.keys)
+    assert text.code == 3 and path.name in text.out
+    theirs.write_bytes(whole)
+    assert place.repair().code == 0 and path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", ["signed"], indirect=True)
+def test_a_replacement_of_the_writer_key_at_the_copy_stays_there(place: Place, tmp_path: Path) -> None:
+    """Its record would make invalid what the writer has signed here since."""
+    new = ("--writer-key", tmp_path / "new.key")
+    line = ("key", "replace-writer", "--new-writer-key", tmp_path / "new.key", "-r", place.copy, *place.keys)
+    replaced = place.typed(*line)
+    assert replaced.code == 0, replaced
+    out = place.keys[1].parent / "out"  # type: ignore[union-attr]
+    assert place.typed("import", out, "-r", place.repo, *place.keys).code == 0
+    assert place.typed("import", out, "-r", place.copy, *new).code == 0
+    theirs = place.manifests(place.copy)[-1]
+    shutil.copyfile(theirs, place.repo / "backups" / theirs.name)
+    done = place.repair()
+    assert done.code == 3 and len(list((place.repo / "keys").iterdir())) == 1
+    assert [row["outcome"] for row in done.document["manifests"]] == ["lost"]
+
+
+@pytest.mark.parametrize("place", ["signed"], indirect=True)
+def test_repair_does_not_say_that_nothing_is_damaged_if_that_could_not_be_recorded(place: Place) -> None:
+    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
+    damage(segment, "flipped")
+    without_key = place.typed("verify", "-r", place.repo)
+    assert without_key.code == 14 and "run 'jsbackup verify --writer-key FILE'" in without_key.err
+    line = ("repair", "--from", place.copy, "-r", place.repo)
+    done = place.typed(*line)
+    assert done.code == 0 and "nothing is known" not in done.out
+    assert done.out.splitlines() == [
+        "no object is missing, has a wrong size, or is recorded as damaged; objects were not read: "
+        "--check reads them all",
+        "a verify without the writer key (--writer-key) does not record what it finds",
+    ]
+    assert place.typed(*line, "--json").document["checked"] is False
+    mended = place.typed(*line, "--check", "--json")
+    assert (mended.code, mended.document["mended"], mended.document["checked"]) == (0, 1, True)
+    checked = place.typed(*line, "--check")
+    assert (checked.code, checked.out) == (0, "nothing is missing or damaged\n")
+
+
+def test_repair_names_problems_that_the_last_verify_has_recorded(place: Place) -> None:
+    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
+    damage(segment, "flipped")
+    assert place.verify().code == 14
+    shutil.rmtree(place.repo / "verified")  # which says what is damaged
+    done = place.typed("repair", "--from", place.copy, "-r", place.repo)
+    assert done.code == 0 and "nothing is known" not in done.out
+    assert "the last recorded verify, of 20" in done.out and "--check reads them all" in done.out
+    last = place.repair().document["last_verify"]
+    assert set(last) == {"ended", "problems"} and last["problems"] >= 1
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "emptied"])
+def test_a_damaged_descriptor_has_a_hint(place: Place, how: str) -> None:
+    damage(place.repo / "jsbackup.json", how)
+    done = place.verify()
+    assert done.code == 14 and "Restore jsbackup.json from a copy of this repository" in done.err
