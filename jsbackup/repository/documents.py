@@ -176,10 +176,16 @@ class Documents:
         documents = [self._named(info) for info in stored if info.key.endswith(ending)]
         return documents, [info for info in stored if not info.key.endswith(ending)]
 
-    def put_beside(self, key: str) -> None:
-        """Store an empty object, whose key says everything. Raises StoreError."""
+    def put_beside(self, key: str, data: bytes = b"") -> None:
+        """Store an object without an envelope: it is empty, as its key says everything, or is only a hint. Raises
+        StoreError.
+        """
         with suppress(ObjectExists):
-            self._store.put(key, b"")
+            self._store.put(key, data)
+
+    def get_beside(self, key: str, limit: int) -> bytes:
+        """Return the first `limit` bytes of such an object. Raises ObjectNotFound and StoreError."""
+        return self._store.get_range(key, 0, limit)
 
     def delete_beside(self, key: str) -> None:
         """Remove such an object. Succeeds if it is absent."""

@@ -3,10 +3,13 @@
 Nothing names the digest of a manifest, as manifests name those of objects. So the bytes of the copy are taken only if
 something here proves that they are the ones that were stored:
 
-- the newest catalog, or a backup that follows this one, names their SHA-256 (`checks/manifest_chain.py`)
+- the newest catalog, a backup that follows this one, or the witness of the newest one names their SHA-256
+  (`checks/manifest_chain.py`). Older tools recorded it in signed repositories and in catalogs only.
 - they are signed by a writer of this repository. A signed manifest belongs to one id, and is made once.
 - the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
   against accidents, as all of a repository without signatures is.
+- the user says that the copy is right (`trust_copy`), in a repository without signatures. This is no stronger than
+  putting the file there by hand, except that a damaged one, or one of another backup, is refused.
 
 A copy that was signed again, or whose objects have other keys, has other bytes, and is refused.
 """
@@ -37,6 +40,8 @@ from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
 
+_SHA256_DIGITS = 64
+_SHA256 = re.compile(rb"[0-9a-f]{64}")
 _SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 
@@ -71,9 +76,10 @@ class ManifestRepair:
     Raises KeyUnavailable and StoreError if the backups of `repository` cannot be listed.
     """
 
-    def __init__(self, repository: Repository, other: Store) -> None:
+    def __init__(self, repository: Repository, other: Store, *, trust_copy: bool = False) -> None:
         self._repository = repository
         self._other = other
+        self._trust_copy = trust_copy
         self._named: dict[str, dict[str, str]] = {}  # who names which SHA-256, by backup
         catalog, _ = newest_catalog(repository.documents)
         for entry in catalog.entries if catalog else ():
@@ -110,7 +116,7 @@ class ManifestRepair:
             return b""
 
     def _prove(self, backup: str, data: bytes, damaged: bytes) -> None:
-        named, sha256 = self._named.get(backup, {}), sha256_of(data)
+        named, sha256 = self._named.get(backup) or self._witnessed(backup), sha256_of(data)
         if len(named) > 1:
             raise IntegrityError(f"{' and '.join(named.values())} name different manifests of backup {backup}")
         if named and sha256 not in named:
@@ -131,11 +137,22 @@ class ManifestRepair:
             ) from error
         if named or self._repository.descriptor.authority is not None:
             return
-        if seal not in _SEALS.findall(damaged):
+        if not self._trust_copy and seal not in _SEALS.findall(damaged):
             raise IntegrityError(
                 f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
-                "catalog and no later backup names its SHA-256, and it is not signed"
+                "catalog, no later backup and no witness names its SHA-256, and it is not signed; if you trust this "
+                "copy, give --trust-copy"
             )
+
+    def _witnessed(self, backup: str) -> dict[str, str]:
+        """Return the SHA-256 that the witness of a plain backup says, with what says so."""
+        if self._repository.descriptor.authority is not None:
+            return {}
+        try:
+            said = self._repository.documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
+        except ObjectNotFound:
+            return {}
+        return {said.decode(): "its witness"} if _SHA256.fullmatch(said) else {}
 
     def _seal_of(self, backup: str, data: bytes) -> bytes:
         """Check a manifest; return the checksum of its content."""

@@ -101,7 +101,8 @@ class RepairRun:
     """One run over the `chosen` backups. `whole`: these are all, so that missing manifests count too.
 
     `keys` are those that opened the repository. Bytes come from the repository in `other`, and from a server by
-    `ask_server`. With `check` all objects are read first. `dry_run` changes nothing; then `ask_server` must not either.
+    `ask_server`. With `check` all objects are read first. With `trust_copy`, manifests that nothing proves are taken
+    from it, too, if this repository is not signed. `dry_run` changes nothing; then `ask_server` must not either.
     `clock` returns Unix time, `random` that many random bytes.
     """
 
@@ -115,6 +116,7 @@ class RepairRun:
     ask_server: AskServer | None = None
     whole: bool = True
     check: bool = False
+    trust_copy: bool = False
     dry_run: bool = False
     _manifests: list[tuple[BrokenManifest, JsBackupError | None]] = field(default_factory=list, init=False)
     _outcomes: dict[ObjectName, RepairOutcome | JsBackupError] = field(default_factory=dict, init=False)
@@ -199,7 +201,7 @@ class RepairRun:
         broken = broken_manifests(self.repository, found.beyond, gaps)
         keys = set[str]()
         while broken:
-            work = ManifestRepair(self.repository, other)
+            work = ManifestRepair(self.repository, other, trust_copy=self.trust_copy)
             for one in broken:
                 try:
                     work.mend(one)

@@ -4,10 +4,11 @@ nothing else does.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -106,28 +107,93 @@ def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path, places: P
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_manifest_is_put_back_as_it_was(place: Place, how: str, which: int) -> None:
-    """It is proved by its signature, or by what is left of it."""
+    """It is proved by its signature, or by its witness, or by what is left of it."""
     path = place.manifests()[which]
     before = path.read_bytes()
     damage(path, how)
     assert place.verify().code == 14
     there = path.read_bytes() if path.exists() else None
-    unproved = place.keys == () and how in ("removed", "emptied")
     tried = place.repair("--dry-run")
     assert (path.read_bytes() if path.exists() else None) == there
     done = place.repair()
-    assert tried.code == done.code == (3 if unproved else 0)
+    assert tried.code == done.code == 0
     (row,) = check("repair", done)["manifests"]
     assert row["backup"] in path.name and path.name in row["key"]
     assert tried.document["manifests"] == [row] and done.document["beyond"] == []
-    if unproved:
-        assert row["outcome"] == "lost" and row["reason"].startswith("nothing proves that the manifest of backup ")
-        assert (path.read_bytes() if path.exists() else None) == there
-        return
     assert (row["outcome"], row["reason"], done.document["mended"]) == ("mended", None, 1)
     assert path.read_bytes() == before and place.verify().code == 0
     again = place.repair()
     assert again.code == 0 and again.document["manifests"] == []
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_what_nothing_proves_is_put_back_if_the_user_trusts_the_copy(place: Place, how: str) -> None:
+    """As repositories of older tools are, whose witnesses are empty, and whose manifests name no SHA-256."""
+    for witness in (place.repo / "catalog").iterdir():
+        witness.write_bytes(b"")
+    path = place.manifests()[0]
+    before = path.read_bytes()
+    damage(path, how)
+    there = path.read_bytes() if path.exists() else None
+    proved = how in ("flipped", "cut")  # by the checksum in what is left of it
+    done = place.repair()
+    (row,) = check("repair", done)["manifests"]
+    assert (done.code, row["outcome"]) == ((0, "mended") if proved else (3, "lost"))
+    if proved:
+        return
+    assert row["reason"].startswith("nothing proves that the manifest of backup ")
+    assert row["reason"].endswith("if you trust this copy, give --trust-copy")
+    assert (path.read_bytes() if path.exists() else None) == there
+    # A manifest that is damaged, or that of another backup, is not what it should be, whatever the user says.
+    theirs = place.manifests(place.copy)[0]
+    for data in (before[:-3], before.replace(b"a", b"b"), b"", place.manifests(place.copy)[1].read_bytes()):
+        theirs.write_bytes(data)
+        assert place.repair("--trust-copy").code == 3
+        assert (path.read_bytes() if path.exists() else None) == there
+    theirs.write_bytes(before)
+    assert place.typed("repair", "--trust-copy", "-s", "nats://127.0.0.1:1", "-r", place.repo).code == 2
+    tried = place.repair("--trust-copy", "--dry-run")
+    assert (path.read_bytes() if path.exists() else None) == there
+    done = place.repair("--trust-copy")
+    assert tried.code == done.code == 0
+    assert path.read_bytes() == before and place.verify().code == 0
+
+
+def test_the_next_backup_proves_a_plain_manifest(typed: Type, tmp_path: Path) -> None:
+    repo, copy = tmp_path / "repo", tmp_path / "copy"
+    make_repository(LocalStore(repo))
+    first = store_backup(Repository.open(LocalStore(repo)), FIRST)
+    second = replace(first, id=SECOND, previous=FIRST)
+    Repository.open(LocalStore(repo)).commit(second)
+    third = "20261121T014700Z-000003"
+    repository = Repository.open(LocalStore(repo))
+    repository.commit(replace(first, id=third, previous=SECOND))
+    repository.commit(replace(first, id="20261121T014800Z-000004", previous=third))
+    place = Place(typed, repo, copy)
+    shas = [hashlib.sha256(path.read_bytes()).hexdigest() for path in place.manifests()]
+    named = [repository.manifest(backup).previous_sha256 for backup in repository.backups()]
+    assert named == [None, *shas[:3]]
+    assert [path.read_text() for path in (repo / "catalog").iterdir()] == [shas[3]]
+    assert typed("copy", "--to-repo", copy, "-r", repo).code == 0
+    for path in place.manifests():
+        before = path.read_bytes()
+        damage(path, "removed")
+        assert place.repair().code == 0 and path.read_bytes() == before
+    assert place.verify().code == 0
+    # All at once: each that is back names the one before it.
+    for path in place.manifests():
+        damage(path, "removed")
+    assert place.repair().code == 0 and place.verify().code == 0
+
+
+def test_a_damaged_manifest_is_not_named_by_the_next_one(tmp_path: Path) -> None:
+    """Else no copy that is right could be put back."""
+    store = LocalStore(tmp_path / "repo")
+    make_repository(store)
+    first = store_backup(Repository.open(store), FIRST)
+    damage(tmp_path / "repo" / "backups" / f"{FIRST}.json", "flipped")
+    Repository.open(store).commit(replace(first, id=SECOND, previous=FIRST))
+    assert Repository.open(store).manifest(SECOND).previous_sha256 is None
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -171,7 +237,12 @@ def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path
     damage(path, "removed")
     done = typed("repair", "--from", signed, "-r", place.repo, "--json")
     (row,) = done.document["manifests"]
-    assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
+    assert done.code == 3 and row["outcome"] == "lost" and "from the one that its witness names" in row["reason"]
+    (place.repo / "catalog" / f"{FIRST}.committed").write_bytes(b"")  # as older tools wrote it
+    for options in ((), ("--trust-copy",)):
+        done = typed("repair", "--from", signed, "-r", place.repo, "--json", *options)
+        (row,) = done.document["manifests"]
+        assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
     assert not path.exists()
 
 
