@@ -34,6 +34,11 @@ def tell_repair(output: Output, report: RepairReport) -> int:
     }
     if report.not_recorded is not None:
         output.note(f"the repair is not recorded; run 'jsbackup verify': {report.not_recorded.message}")
+    if report.records_need_key and not report.checked:
+        output.note(
+            "objects were not read, and a verify without the writer key (--writer-key) does not record what it finds: "
+            "--check reads all objects"
+        )
     output.result(document, lambda: _print(output, report))
     return IncompleteError.exit_code if report.incomplete else 0
 
@@ -106,8 +111,6 @@ def _print_nothing(output: Output, report: RepairReport) -> None:
     if failed and last is not None:
         problems = format_count(last.problems, "problem")
         output.line(f"the last recorded verify, of {last.ended}, found {problems}; 'jsbackup verify' checks again")
-    if report.records_need_key:
-        output.line("a verify without the writer key (--writer-key) does not record what it finds")
 
 
 def _said(outcome: RepairOutcome, report: RepairReport) -> str:

@@ -18,14 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from jsbackup.errors import (
     IntegrityError,
     KeyUnavailable,
-    ObjectExists,
-    ObjectLocked,
     ObjectNotFound,
     UnsupportedError,
 )
@@ -36,6 +33,7 @@ from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.repair import put_document
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
@@ -107,7 +105,7 @@ class ManifestRepair:
             lacks = f", and no sound {layout.writer_key(signer)}" if signer and "keys/writer-" in broken.problem else ""
             raise IntegrityError(f"{self._other.location} has the same bytes{lacks}")
         self._prove(broken.backup, data, damaged)
-        self._put(broken.key, data)
+        put_document(self._repository.store, broken.key, data)
 
     def _damaged(self, key: str) -> bytes:
         try:
@@ -160,14 +158,3 @@ class ManifestRepair:
         plain = self._repository.documents.unwrapped(key, data)
         decode_manifest(plain, key)
         return seal_in(plain, f"manifest {key}").encode()
-
-    def _put(self, key: str, data: bytes) -> None:
-        store = self._repository.store
-        try:
-            store.delete(key)
-        except ObjectLocked as error:
-            raise IntegrityError(f"the store keeps the damaged manifest {key} locked") from error
-        with suppress(ObjectExists):  # someone else repairs it, too
-            store.put(key, data)
-        if store.get_range(key, 0, len(data) + 1) != data:
-            raise IntegrityError(f"{store.location} does not return the manifest {key} as it was put")

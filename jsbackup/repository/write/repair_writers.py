@@ -18,8 +18,6 @@ from functools import partial
 from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
-    ObjectExists,
-    ObjectLocked,
     ObjectNotFound,
     UnsupportedError,
 )
@@ -29,6 +27,7 @@ from jsbackup.repository.crypto.signing import Signers, read_signed
 from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, decode_writer, load_signers
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.repair import put_document
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenWriter", "WriterRepair"]
@@ -91,7 +90,7 @@ class WriterRepair:
                 would make a manifest invalid.
             StoreError: a store does not answer, or does not allow it.
         """
-        store, key = self._repository.store, broken.key
+        key = broken.key
         try:
             data, writer = _read_record(self._repository, other, key)
         except ObjectNotFound:
@@ -99,14 +98,7 @@ class WriterRepair:
         except (IntegrityError, UnsupportedError) as error:
             raise IntegrityError(f"{other.location} has no sound copy ({error.message}); {_by_hand(key)}") from error
         self._refuse_new_rule(writer, other)
-        try:
-            store.delete(key)
-        except ObjectLocked as error:
-            raise IntegrityError("the store keeps the damaged object locked") from error
-        with suppress(ObjectExists):  # someone else repairs it, too
-            store.put(key, data)
-        if store.get_range(key, 0, len(data) + 1) != data:
-            raise IntegrityError(f"{store.location} does not return {key} as it was put")
+        put_document(self._repository.store, key, data)
 
     def _refuse_new_rule(self, writer: Writer, other: Store) -> None:
         """Raise IntegrityError if the writer replaces one that has signed other backups here: then its record is not
