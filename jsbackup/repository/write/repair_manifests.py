@@ -114,7 +114,7 @@ class ManifestRepair:
             return b""
 
     def _prove(self, backup: str, data: bytes, damaged: bytes) -> None:
-        named, sha256 = self._named.get(backup) or self._witnessed(backup), sha256_of(data)
+        named, sha256 = self._named.get(backup, {}), sha256_of(data)
         if len(named) > 1:
             raise IntegrityError(f"{' and '.join(named.values())} name different manifests of backup {backup}")
         if named and sha256 not in named:
@@ -135,22 +135,24 @@ class ManifestRepair:
             ) from error
         if named or self._repository.descriptor.authority is not None:
             return
-        if not self._trust_copy and seal not in _SEALS.findall(damaged):
-            raise IntegrityError(
-                f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
-                "catalog, no later backup and no witness names its SHA-256, and it is not signed; if you trust this "
-                "copy, give --trust-copy"
-            )
+        # A witness has no checksum: one that says something else may be damaged itself.
+        witnessed = self._witnessed(backup)
+        if self._trust_copy or sha256 == witnessed or seal in _SEALS.findall(damaged):
+            return
+        witness = "its witness names another one" if witnessed else "no witness names its SHA-256"
+        raise IntegrityError(
+            f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
+            f"catalog and no later backup names its SHA-256, {witness}, and it is not signed; if you trust this copy, give "
+            "--trust-copy"
+        )
 
-    def _witnessed(self, backup: str) -> dict[str, str]:
-        """Return the SHA-256 that the witness of a plain backup says, with what says so."""
-        if self._repository.descriptor.authority is not None:
-            return {}
+    def _witnessed(self, backup: str) -> str | None:
+        """Return the SHA-256 that the witness of a plain backup says; None if it says none."""
         try:
             said = self._repository.documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
         except ObjectNotFound:
-            return {}
-        return {said.decode(): "its witness"} if _SHA256.fullmatch(said) else {}
+            return None
+        return said.decode() if _SHA256.fullmatch(said) else None
 
     def _seal_of(self, backup: str, data: bytes) -> bytes:
         """Check a manifest; return the checksum of its content."""

@@ -186,6 +186,16 @@ def test_the_next_backup_proves_a_plain_manifest(typed: Type, tmp_path: Path) ->
     assert place.repair().code == 0 and place.verify().code == 0
 
 
+def test_a_damaged_witness_does_not_keep_a_manifest_from_being_put_back(place: Place) -> None:
+    path = place.manifests()[1]
+    before = path.read_bytes()
+    damage(path, "removed")
+    (place.repo / "catalog" / f"{SECOND}.committed").write_text("0" * 64)
+    (row,) = place.repair().document["manifests"]
+    assert row["outcome"] == "lost" and "its witness names another one" in row["reason"]
+    assert place.repair("--trust-copy").code == 0 and path.read_bytes() == before
+
+
 def test_a_damaged_manifest_is_not_named_by_the_next_one(tmp_path: Path) -> None:
     """Else no copy that is right could be put back."""
     store = LocalStore(tmp_path / "repo")
@@ -237,7 +247,7 @@ def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path
     damage(path, "removed")
     done = typed("repair", "--from", signed, "-r", place.repo, "--json")
     (row,) = done.document["manifests"]
-    assert done.code == 3 and row["outcome"] == "lost" and "from the one that its witness names" in row["reason"]
+    assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
     (place.repo / "catalog" / f"{FIRST}.committed").write_bytes(b"")  # as older tools wrote it
     for options in ((), ("--trust-copy",)):
         done = typed("repair", "--from", signed, "-r", place.repo, "--json", *options)
