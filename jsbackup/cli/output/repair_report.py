@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.output import Output, format_count
-from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.errors import IncompleteError, JsBackupError, KeyUnavailable
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def tell_repair(output: Output, report: RepairReport) -> int:
         "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
     }
     if report.not_recorded is not None:
-        output.note(f"the repair is not recorded; run 'jsbackup verify': {report.not_recorded.message}")
+        with_key = " --writer-key FILE" if isinstance(report.not_recorded, KeyUnavailable) else ""
+        output.note(f"the repair is not recorded; run 'jsbackup verify{with_key}': {report.not_recorded.message}")
     if report.records_need_key and not report.checked:
         output.note(
             "objects were not read, and a verify without the writer key (--writer-key) does not record what it finds: "

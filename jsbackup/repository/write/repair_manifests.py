@@ -142,8 +142,8 @@ class ManifestRepair:
         witness = "its witness names another one" if witnessed else "no witness names its SHA-256"
         raise IntegrityError(
             f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
-            f"catalog and no later backup names its SHA-256, {witness}, and it is not signed; if you trust this copy, give "
-            "--trust-copy"
+            f"catalog and no later backup names its SHA-256, {witness}, and it is not signed; if you trust this copy, "
+            "give --trust-copy"
         )
 
     def _witnessed(self, backup: str) -> str | None:

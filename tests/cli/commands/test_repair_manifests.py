@@ -359,6 +359,7 @@ def test_repair_does_not_say_that_nothing_is_damaged_if_that_could_not_be_record
     assert place.typed(*line, "--json").document["checked"] is False
     mended = place.typed(*line, "--check", "--json")
     assert (mended.code, mended.document["mended"], mended.document["checked"]) == (0, 1, True)
+    assert "the repair is not recorded; run 'jsbackup verify --writer-key FILE'" in mended.err
     checked = place.typed(*line, "--check")
     assert (checked.code, checked.out) == (0, "nothing is missing or damaged\n")
 
