@@ -55,6 +55,11 @@ class Envelope(Protocol):
             IntegrityError: it is damaged, or not signed by a writer.
         """
 
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        """Return who claims to have signed the document in the stored bytes; None if nobody does, or if our keys do
+        not open it. Nothing is checked.
+        """
+
 
 class BareEnvelope:
     """No envelope: stores documents as they are."""
@@ -69,6 +74,9 @@ class BareEnvelope:
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         return data
+
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        return None
 
 
 BARE = BareEnvelope()
@@ -146,6 +154,10 @@ class Documents:
         """
         return self._envelope.unwrap(key, wrapped)
 
+    def claimed_signer(self, key: str, wrapped: bytes) -> str | None:
+        """Return who claims to have signed the document in stored bytes (`Envelope.claimed_signer`)."""
+        return self._envelope.claimed_signer(key, wrapped)
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the documents whose key starts with `prefix`, in order, with the keys that `get` takes; `size` is as
         stored.
@@ -164,10 +176,16 @@ class Documents:
         documents = [self._named(info) for info in stored if info.key.endswith(ending)]
         return documents, [info for info in stored if not info.key.endswith(ending)]
 
-    def put_beside(self, key: str) -> None:
-        """Store an empty object, whose key says everything. Raises StoreError."""
+    def put_beside(self, key: str, data: bytes = b"") -> None:
+        """Store an object without an envelope: it is empty, as its key says everything, or is only a hint. Raises
+        StoreError.
+        """
         with suppress(ObjectExists):
-            self._store.put(key, b"")
+            self._store.put(key, data)
+
+    def get_beside(self, key: str, limit: int) -> bytes:
+        """Return the first `limit` bytes of such an object. Raises ObjectNotFound and StoreError."""
+        return self._store.get_range(key, 0, limit)
 
     def delete_beside(self, key: str) -> None:
         """Remove such an object. Succeeds if it is absent."""

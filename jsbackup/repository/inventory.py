@@ -157,13 +157,14 @@ def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]
     return (*newest_of(documents, found.generations, passed_over), found.witnessed)
 
 
-def note_backup(documents: Documents, backup: str, previous: str | None) -> None:
-    """Put a witness of a committed backup. `previous`, which it follows, no longer needs one.
+def note_backup(documents: Documents, backup: str, previous: str | None, witness: bytes) -> None:
+    """Put the `witness` of a committed backup (`Repository.witness_of`). `previous`, which it follows, needs none any
+    more.
 
     Everything works without a witness, but the removal of the manifest would not be noticed.
     """
     try:
-        documents.put_beside(layout.witness_key(backup))
+        documents.put_beside(layout.witness_key(backup), witness)
     except JsBackupError as error:
         _log.warning("the removal of backup %s would not be noticed until the next one: %s", backup, error.message)
         return

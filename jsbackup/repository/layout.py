@@ -13,7 +13,8 @@
     streams/page-<sha256>.json.zst       a part of a long list of streams (`stream_pages.py`)
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
-    catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it
+    catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it;
+                                says the SHA-256 of a manifest that is not signed, in hex
     holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when, see `unused_objects.py`

@@ -39,7 +39,7 @@ from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
 from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor, encode_descriptor
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
 from jsbackup.repository.location import in_a_folder, no_repository, nothing_at
@@ -99,6 +99,7 @@ class Repository:
             replaces=descriptor.replaces_objects,
         )
         self._paged: Manifest | None = None  # the newest result of `paged`
+        self._sha256: dict[str, str] = {}  # of manifests that were read or stored, by backup
         self.secret = access.secret
 
     @classmethod
@@ -182,7 +183,7 @@ class Repository:
             UnsupportedError: it needs a newer tool.
             StoreError: the store does not answer.
         """
-        descriptor = _newest(store, decode_descriptor(_read_descriptor(store)))
+        descriptor = _newest(store, _decode(_read_descriptor(store), layout.DESCRIPTOR))
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     def upgrade(self, tool: str) -> bool:
@@ -218,7 +219,8 @@ class Repository:
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
 
-        A signed manifest names the newest existing backup as its previous one, with the SHA-256 of its manifest.
+        A manifest names the backup before it, with the SHA-256 of that manifest; a signed one names the newest
+        existing backup.
 
         Raises:
             FormatError: the manifest could not be read back; nothing was written.
@@ -230,6 +232,8 @@ class Repository:
         key = layout.manifest_key(manifest.id)
         if self.descriptor.authority is not None:
             manifest = self._chained(manifest)
+        elif manifest.previous is not None:
+            manifest = replace(manifest, previous_sha256=self._sha256_of(manifest.previous))
         manifest = self.paged(manifest)
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
@@ -240,8 +244,9 @@ class Repository:
         # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
         if encode_manifest(decode_manifest(data, key, self.stream_pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
-        self.documents.put(key, data)
-        note_backup(self.documents, manifest.id, manifest.previous)
+        stored = self.documents.put(key, data)
+        self._sha256 = {manifest.id: stored.sha256}
+        note_backup(self.documents, manifest.id, manifest.previous, self.witness_of(stored.sha256))
         try:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there; a catalog only makes reading faster
@@ -318,6 +323,20 @@ class Repository:
                 stored = self.documents.fetch(layout.manifest_key(previous), MAX_DOCUMENT_BYTES)
                 return replace(manifest, previous=previous, previous_sha256=stored.sha256)
         return replace(manifest, previous=None, previous_sha256=None)
+
+    def _sha256_of(self, backup: str) -> str | None:
+        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, or forgotten."""
+        if backup not in self._sha256:
+            with suppress(ObjectNotFound, IntegrityError):
+                key = layout.manifest_key(backup)
+                stored = self.documents.fetch(key, MAX_DOCUMENT_BYTES)
+                decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
+                self._sha256[backup] = stored.sha256
+        return self._sha256.get(backup)
+
+    def witness_of(self, sha256: str) -> bytes:
+        """Return what the witness of a manifest with this SHA-256 says: nothing where signatures prove manifests."""
+        return sha256.encode() if self.descriptor.authority is None else b""
 
     def backups(self) -> list[str]:
         """Return the ids of all backups, oldest first. Foreign objects among the manifests are skipped."""
@@ -401,10 +420,13 @@ class Repository:
         """
         key = layout.manifest_key(backup)
         try:
-            data = self.documents.get(key, MAX_DOCUMENT_BYTES)
+            stored = self.documents.fetch(key, MAX_DOCUMENT_BYTES)
         except ObjectNotFound:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
-        return decode_manifest(data, key, self.stream_pages if streams else None, in_part=in_part, names=names)
+        pages = self.stream_pages if streams else None
+        manifest = decode_manifest(stored.data, key, pages, in_part=in_part, names=names)
+        self._sha256[backup] = stored.sha256
+        return manifest
 
 
 def _read_descriptor(store: Store) -> bytes:
@@ -418,12 +440,20 @@ def _read_descriptor(store: Store) -> bytes:
         raise error from None
 
 
+def _decode(data: bytes, key: str) -> Descriptor:
+    try:
+        return decode_descriptor(data, key)
+    except FormatError as error:
+        hint = f"Restore {key} from a copy of this repository; the backups themselves may be intact."
+        raise error.with_hint(hint) from error
+
+
 def _newest(store: Store, first: Descriptor) -> Descriptor:
     """Return the descriptor that is used. Raises IntegrityError if that of an upgrade is of another repository."""
     if first.pages:
         return first
     try:
-        upgraded = decode_descriptor(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
+        upgraded = _decode(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
     except ObjectNotFound:
         return first
     if replace(upgraded, pages=first.pages, tool=first.tool) != first:

@@ -18,7 +18,7 @@ from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async, store_at
+from jsbackup.cli.options.opening import connection_of, open_with_keys, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
@@ -43,6 +43,11 @@ __all__ = ["COMMANDS"]
     help="A repository that has copies of these backups; its S3 settings are JSBACKUP_FROM_S3_ENDPOINT and so on.",
 )
 @click.option("--check", is_flag=True, help="Read all objects first, not only what verify found damaged.")
+@click.option(
+    "--trust-copy",
+    is_flag=True,
+    help="Put back manifests that nothing here proves, too, as --from has them; not in a signed repository.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what could be repaired; change nothing.")
 @lock_timeout_option
 def repair(
@@ -51,6 +56,7 @@ def repair(
     from_repo: str | None,
     check: bool,
     *,
+    trust_copy: bool,
     dry_run: bool,
     lock_timeout: str,
 ) -> int:
@@ -59,7 +65,11 @@ def repair(
     Their bytes come from another repository (--from), or from the messages of a server (-s or --context). With both,
     the server is asked for what the repository lacks. Only the very same bytes are stored; SHA-256 decides. A server
     can supply only plain segments, if it still has the messages and this version of jsbackup writes them as they
-    were. A manifest is put back only if the catalog, a later backup or its signature proves that it is the right one.
+    were. A manifest is put back only if the catalog, the next backup, its witness or its signature proves that it is
+    the right one, or with --trust-copy; the public key of a writer (keys/writer-….json) only if the root signing key
+    has signed it.
+
+    Without --check, damage is only known where verify has recorded it. A verify without the writer key records nothing.
 
     What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
     has.
@@ -73,7 +83,9 @@ def repair(
             "no source for the repair was given",
             hint="Name another repository with --from, or a server with -s or --context.",
         )
-    repository = open_repository(shared)
+    if trust_copy and from_repo is None:
+        raise UsageError("--trust-copy needs --from", hint="Name the copy that you trust with --from.")
+    repository, keys = open_with_keys(shared)
     with (
         writing(shared, repository, "repair", lock_timeout),
         make_progress("repair", wanted=shared.progress) as progress,
@@ -90,10 +102,12 @@ def repair(
             progress,
             time.time,
             os.urandom,
+            keys=keys,
             other=None if from_repo is None else _other(shared, repository, from_repo),
             ask_server=ask if live else None,
             whole=not backups,
             check=check,
+            trust_copy=trust_copy,
             dry_run=dry_run,
         )
         report = run.carry_out()

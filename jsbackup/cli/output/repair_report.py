@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.output import Output, format_count
-from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.errors import IncompleteError, JsBackupError, KeyUnavailable
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -18,18 +18,28 @@ __all__ = ["tell_repair"]
 
 def tell_repair(output: Output, report: RepairReport) -> int:
     """Print the result; return the exit code."""
+    last = report.last_verify
     document = {
         "dry_run": report.dry_run,
         "mended": report.mended,
         "beside": report.beside,
         "lost": report.lost,
         "sound": report.sound,
+        "checked": report.checked,
+        "last_verify": None if last is None else {"ended": last.ended, "problems": last.problems},
+        "writers": [{"key": one.key, "problem": one.problem, **_became(error)} for one, error in report.writers],
         "manifests": [_manifest_json(one, error) for one, error in report.manifests],
         "objects": [_object_json(one, outcome) for one, outcome in report.objects],
         "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
     }
     if report.not_recorded is not None:
-        output.note(f"the repair is not recorded; run 'jsbackup verify': {report.not_recorded.message}")
+        with_key = " --writer-key FILE" if isinstance(report.not_recorded, KeyUnavailable) else ""
+        output.note(f"the repair is not recorded; run 'jsbackup verify{with_key}': {report.not_recorded.message}")
+    if report.records_need_key and not report.checked:
+        output.note(
+            "objects were not read, and a verify without the writer key (--writer-key) does not record what it finds: "
+            "--check reads all objects"
+        )
     output.result(document, lambda: _print(output, report))
     return IncompleteError.exit_code if report.incomplete else 0
 
@@ -51,9 +61,12 @@ def _manifest_json(one: BrokenManifest, error: JsBackupError | None) -> JsonObje
         "backup": one.backup,
         "key": one.key,
         "problem": one.problem,
-        "outcome": "mended" if error is None else "lost",
-        "reason": None if error is None else error.message,
+        **_became(error),
     }
+
+
+def _became(error: JsBackupError | None) -> JsonObject:
+    return {"outcome": "mended" if error is None else "lost", "reason": None if error is None else error.message}
 
 
 def _print(output: Output, report: RepairReport) -> None:
@@ -64,13 +77,13 @@ def _print(output: Output, report: RepairReport) -> None:
             else "objects that are recorded as damaged are sound"
         )
         output.line(f"{report.sound:,} {which}" + ("" if report.dry_run or report.not_recorded else "; recorded"))
-    if not (report.objects or report.manifests or report.beyond):
-        where = "" if report.whole else " in these backups"
-        output.line(f"nothing {'else ' if report.sound else ''}is known to be missing or damaged{where}")
+    if not (report.objects or report.manifests or report.writers or report.beyond):
+        _print_nothing(output, report)
         return
-    for manifest, error in report.manifests:
+    documents = [(one.problem, error) for one, error in report.writers]
+    for problem, error in [*documents, *((one.problem, error) for one, error in report.manifests)]:
         could = "could be put back" if report.dry_run else "put back"
-        output.line(f"{manifest.problem}: {could if error is None else 'lost: ' + error.message}")
+        output.line(f"{problem}: {could if error is None else 'lost: ' + error.message}")
     for one, outcome in report.objects:
         said = f"lost: {outcome.message}" if isinstance(outcome, JsBackupError) else _said(outcome, report)
         holds = f" ({format_count(one.messages, 'message')})" if one.messages else ""
@@ -80,6 +93,25 @@ def _print(output: Output, report: RepairReport) -> None:
     would = "would be repaired" if report.dry_run else "repaired"
     beside = f", {report.beside:,} stored under another name" if report.beside else ""
     output.line(f"{format_count(report.mended, 'object')} {would}{beside}, {report.lost_keys:,} lost")
+
+
+def _print_nothing(output: Output, report: RepairReport) -> None:
+    """Say that nothing is broken, or, if damage may be known that is not recorded, only what was looked at."""
+    where = "" if report.whole else " in these backups"
+    last = report.last_verify
+    failed = last is not None and not last.ok and not report.sound
+    if report.checked:
+        output.line(f"nothing {'else ' if report.sound else ''}is missing or damaged{where}")
+        return
+    if not failed and not report.records_need_key:
+        found = f"nothing {'else ' if report.sound else ''}is known to be missing or damaged{where}"
+    else:
+        other = "other " if report.sound else ""
+        found = f"no {other}object is missing, has a wrong size, or is recorded as damaged{where}"
+    output.line(f"{found}; objects were not read: --check reads them all")
+    if failed and last is not None:
+        problems = format_count(last.problems, "problem")
+        output.line(f"the last recorded verify, of {last.ended}, found {problems}; 'jsbackup verify' checks again")
 
 
 def _said(outcome: RepairOutcome, report: RepairReport) -> str:

@@ -114,7 +114,11 @@ def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], N
     try:
         remember_damaged(repository.documents, new, now_seconds=int(time.time()), tool=tool, random=os.urandom)
     except (KeyUnavailable, StoreError) as error:
-        note(f"what is damaged is not recorded, so a backup may build on it; run 'jsbackup verify': {error.message}")
+        again = "'jsbackup verify --writer-key FILE'" if isinstance(error, KeyUnavailable) else "'jsbackup verify'"
+        note(
+            "what is damaged is not recorded, so a backup may build on it, and 'jsbackup repair' needs --check to find "
+            f"it; run {again}: {error.message}"
+        )
 
 
 def _clock() -> float:

@@ -63,6 +63,8 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
 def _keys(repository: Repository) -> Iterator[Flaw]:
     store, descriptor = repository.store, repository.descriptor
     if descriptor.authority is not None:
+        if flaw := _without_writer(repository):
+            yield flaw
         for info in list(store.list(layout.WRITERS)):
             if layout.kind_of(info.key) is ObjectKind.WRITER:
                 try:
@@ -87,6 +89,21 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
             continue
         if not _is_for(identity.whom, data):
             yield Flaw(identity.key, f"{identity.key} is damaged and can no longer open anything")
+
+
+def _without_writer(repository: Repository) -> Flaw | None:
+    """Return what is wrong if a record of a writer that there was from the beginning is missing. (Of others it is known
+    from what they have signed, and each such manifest is reported.)
+    """
+    store, descriptor = repository.store, repository.descriptor
+    stored = {i.key for i in store.list(layout.WRITERS) if layout.kind_of(i.key) is ObjectKind.WRITER}
+    if descriptor.recipient is not None:  # the first one may have any name
+        missing = None if stored else Flaw(layout.WRITERS, f"no {layout.WRITERS}….json is there any more")
+    else:
+        first = layout.writer_key(descriptor.authority or "")
+        missing = None if first in stored else Flaw(first, f"{first} is missing")
+    more = "; nothing that this writer has signed can be read"
+    return missing and Flaw(missing.key, missing.problem + more)
 
 
 def _is_for(whom: str, data: bytes) -> bool:

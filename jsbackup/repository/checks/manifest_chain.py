@@ -2,9 +2,9 @@
 
 A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Three things record that it
 existed: the newest catalog, which is signed, names every backup with the SHA-256 of its manifest; each manifest names
-the newest one at the time of its commit, with its SHA-256; and an empty object marks each backup that no other follows
-yet (`witness_key`). (Without signatures all three exist too, without that SHA-256. They reveal mistakes of people and
-of tools that move files.) So
+the newest one at the time of its commit, with its SHA-256; and an object marks each backup that no other follows yet
+(`witness_key`). (Without signatures all three exist too, and the witness says the SHA-256 of the manifest. They reveal
+mistakes of people and of tools that move files, and prove to `repair` which copy of a manifest is the right one.) So
 
 - every backup that the catalog names has to exist, unchanged. A forgotten backup is not reported, because `forget`
   first writes a catalog without it.

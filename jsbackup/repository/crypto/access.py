@@ -112,5 +112,6 @@ def _why_not(writer: WriterKey, signers: Signers) -> KeyUnavailable | None:
         return KeyUnavailable("the writer key has been replaced by another one", hint="Give the new one.")
     return KeyUnavailable(
         f"the repository does not know the writer key: {layout.writer_key(signer)} is missing or damaged",
-        hint="Restore the object from a copy, or make a new key with `jsbackup key replace-writer`.",
+        hint="Restore the object from a copy with `jsbackup repair --from`. If no copy has it, make a new key with "
+        "`jsbackup key replace-writer`; what the lost one has signed stays unreadable.",
     )

@@ -19,7 +19,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NEEDS_WRITER
 from jsbackup.repository.crypto.secret import DocumentsSecret
-from jsbackup.repository.crypto.signing import Signatory, Signers, sign_document
+from jsbackup.repository.crypto.signing import SIGNATURE_BYTES, Signatory, Signers, claimed_signer, sign_document
 from jsbackup.repository.documents import Envelope
 from jsbackup.stores.base import Data
 
@@ -109,6 +109,9 @@ class SignedEnvelope:
     def unwrap(self, key: str, data: bytes) -> bytes:
         return self._signers.read(key, data)
 
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        return claimed_signer(data[-SIGNATURE_BYTES:])
+
 
 class EncryptedEnvelope:
     """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key."""
@@ -135,11 +138,21 @@ class EncryptedEnvelope:
                 "the repository is encrypted, and no key was given",
                 hint="Give --writer-key FILE for backups, lists and checks, --identity FILE to read messages.",
             )
+        return self._inner.unwrap(key, self._opened(key, data, self._identity))
+
+    def claimed_signer(self, key: str, data: bytes) -> str | None:
+        if self._identity is None:
+            return None
         try:
-            opened = age.decrypt(data, [self._identity], f"{key}{layout.SEALED_SUFFIX}")
+            return self._inner.claimed_signer(key, self._opened(key, data, self._identity))
+        except IntegrityError:
+            return None
+
+    def _opened(self, key: str, data: bytes, identity: age.Identity) -> bytes:
+        try:
+            return age.decrypt(data, [identity], f"{key}{layout.SEALED_SUFFIX}")
         except KeyUnavailable:
             raise _foreign(f"{key}{layout.SEALED_SUFFIX}") from None
-        return self._inner.unwrap(key, opened)
 
 
 def _foreign(what: str) -> IntegrityError:

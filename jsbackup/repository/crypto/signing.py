@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jsbackup.errors import IntegrityError
+from jsbackup.repository import layout
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -89,7 +90,11 @@ class Signers:
         if document.signer in self.current:
             return document.data
         if document.signer not in self.replaced:
-            raise IntegrityError(f"{key} is signed by a key that does not belong to this repository: {document.signer}")
+            raise IntegrityError(
+                f"{key} is signed by a key that does not belong to this repository, or whose "
+                f"{layout.writer_key(document.signer)} is missing or damaged",
+                hint="'jsbackup repair --from COPY' puts that object back from a copy of the repository.",
+            )
         if self.replaced[document.signer].get(key) != document.sha256:
             raise IntegrityError(f"{key} is signed by a key that had been replaced before: {document.signer}")
         return document.data

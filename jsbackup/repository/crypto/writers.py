@@ -39,13 +39,13 @@ from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.stores.base import ObjectInfo, Store
 
-__all__ = ["Writer", "decode_writer", "encode_writer", "load_signers", "load_writers", "put_writer"]
+__all__ = ["MAX_WRITER_BYTES", "Writer", "decode_writer", "encode_writer", "load_signers", "load_writers", "put_writer"]
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
 
 # Half a million documents of a replaced key.
-_MAX_BYTES = 64 << 20
+MAX_WRITER_BYTES = 64 << 20
 # More than any repository has; limits what a hostile store can make us read: the number of objects, and the bytes of
 # those that claim to be signed by the authority.
 _MOST_WRITERS = 5000
@@ -141,7 +141,7 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
 
 def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:
     """Return the object's bytes; empty if it does not claim to be signed by the authority."""
-    if not SIGNATURE_BYTES < info.size <= _MAX_BYTES:
+    if not SIGNATURE_BYTES < info.size <= MAX_WRITER_BYTES:
         return b""
     if info.size > _SMALL_BYTES:
         tail = store.get_range(info.key, info.size - SIGNATURE_BYTES, SIGNATURE_BYTES)

@@ -148,7 +148,8 @@ class _Run:
         carried = self._carrier.carry(manifest)
         self._lease.check()
         try:
-            self._put_manifest(document, carried, verbatim=self._verbatim and carried is manifest)
+            verbatim = self._verbatim and carried is manifest and self._has_previous(manifest)
+            self._put_manifest(document, carried, verbatim=verbatim)
         except ObjectExists:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
@@ -216,27 +217,43 @@ class _Run:
         if verbatim:
             data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
             self._target.store.put(document.key, data)
+            sha256 = document.sha256
             self.tally.copied_bytes += document.size
         else:
             manifest = self._chained(self._target.paged(manifest))
             stored = self._target.documents.put(key, encode_manifest(manifest))
-            self._stored[manifest.id] = stored.sha256
+            sha256 = stored.sha256
             self.tally.copied_bytes += stored.size
-        note_backup(self._target.documents, manifest.id, manifest.previous)
+        self._stored[manifest.id] = sha256
+        note_backup(self._target.documents, manifest.id, manifest.previous, self._target.witness_of(sha256))
         insort(self._there, manifest.id)
 
     def _chained(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the backup before it at the target."""
         before = self._there[: bisect_left(self._there, manifest.id)]
         if self._target.descriptor.authority is None:
-            return replace(manifest, previous=before[-1] if before else None, previous_sha256=None)
+            last = before[-1] if before else None
+            return replace(manifest, previous=last, previous_sha256=last and self._sha256_of(last))
         for previous in reversed(before):
-            if previous not in self._stored:
-                found = self._target.inventory({previous}).entries
-                self._stored[previous] = found[0].sha256 if found else None
-            if (sha256 := self._stored[previous]) is not None:
+            if (sha256 := self._sha256_of(previous)) is not None:
                 return replace(manifest, previous=previous, previous_sha256=sha256)
         return replace(manifest, previous=None, previous_sha256=None)
+
+    def _has_previous(self, manifest: Manifest) -> bool:
+        """Return whether a plain manifest, as it is, fits the one before it at the target: that may have been written
+        again. One that is not there does not matter (`close_gaps`).
+        """
+        if self._target.descriptor.authority is not None or manifest.previous_sha256 is None:
+            return True
+        previous = manifest.previous
+        return previous not in self._there or self._sha256_of(previous) in (None, manifest.previous_sha256)
+
+    def _sha256_of(self, backup: str) -> str | None:
+        """Return the SHA-256 of a manifest at the target; None for a damaged one."""
+        if backup not in self._stored:
+            found = self._target.inventory({backup}).entries
+            self._stored[backup] = found[0].sha256 if found else None
+        return self._stored[backup]
 
 
 @contextmanager

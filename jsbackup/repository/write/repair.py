@@ -5,8 +5,8 @@ repository, or from encoding the same messages again. They are checked before an
 object is deleted (no other command deletes an object that a backup names), and the right bytes are put under its key.
 If the command is killed in between, the object is missing, and running it again puts it there.
 
-If the store keeps the damaged object locked, the right bytes are put beside it (`layout.replacement_keys`): later
-backups use them, but this backup stays damaged.
+If the store keeps the damaged object locked, and there is no right version of it either, the right bytes are put beside
+it (`layout.replacement_keys`): later backups use them, but this backup stays damaged.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = [
     "RepairOutcome",
     "fetch_from",
     "find_broken",
+    "put_document",
     "put_in_place",
     "read_sound_part",
 ]
@@ -220,12 +221,31 @@ def put_in_place(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
     try:
         store.delete(ref.key)
     except ObjectLocked:
+        with suppress(IntegrityError):  # the locked version may be the right one: then only what hid it was deleted
+            Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
+            return RepairOutcome.MENDED
         _put_beside(store, ref, data)
         return RepairOutcome.BESIDE
     with suppress(ObjectExists):  # someone else repairs it, too
         store.put(ref.key, data)
     Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
     return RepairOutcome.MENDED
+
+
+def put_document(store: Store, key: str, data: bytes) -> None:
+    """Put the right bytes of a document under its key. Raises StoreError, and IntegrityError if the store keeps the
+    damaged one locked, or does not return these bytes.
+    """
+    try:
+        store.delete(key)
+    except ObjectLocked as error:
+        if store.get_range(key, 0, len(data) + 1) == data:  # as in `put_in_place`
+            return
+        raise IntegrityError(f"the store keeps the damaged {key} locked") from error
+    with suppress(ObjectExists):  # someone else repairs it, too
+        store.put(key, data)
+    if store.get_range(key, 0, len(data) + 1) != data:
+        raise IntegrityError(f"{store.location} does not return {key} as it was put")
 
 
 def _replacements(ref: AnyRef) -> Sequence[str]:

@@ -3,10 +3,13 @@
 Nothing names the digest of a manifest, as manifests name those of objects. So the bytes of the copy are taken only if
 something here proves that they are the ones that were stored:
 
-- the newest catalog, or a backup that follows this one, names their SHA-256 (`checks/manifest_chain.py`)
+- the newest catalog, a backup that follows this one, or the witness of the newest one names their SHA-256
+  (`checks/manifest_chain.py`). Older tools recorded it in signed repositories and in catalogs only.
 - they are signed by a writer of this repository. A signed manifest belongs to one id, and is made once.
 - the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
   against accidents, as all of a repository without signatures is.
+- the user says that the copy is right (`trust_copy`), in a repository without signatures. This is no stronger than
+  putting the file there by hand, except that a damaged one, or one of another backup, is refused.
 
 A copy that was signed again, or whose objects have other keys, has other bytes, and is refused.
 """
@@ -15,14 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from jsbackup.errors import (
     IntegrityError,
     KeyUnavailable,
-    ObjectExists,
-    ObjectLocked,
     ObjectNotFound,
     UnsupportedError,
 )
@@ -33,10 +33,13 @@ from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.repair import put_document
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
 
+_SHA256_DIGITS = 64
+_SHA256 = re.compile(rb"[0-9a-f]{64}")
 _SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 
@@ -71,9 +74,10 @@ class ManifestRepair:
     Raises KeyUnavailable and StoreError if the backups of `repository` cannot be listed.
     """
 
-    def __init__(self, repository: Repository, other: Store) -> None:
+    def __init__(self, repository: Repository, other: Store, *, trust_copy: bool = False) -> None:
         self._repository = repository
         self._other = other
+        self._trust_copy = trust_copy
         self._named: dict[str, dict[str, str]] = {}  # who names which SHA-256, by backup
         catalog, _ = newest_catalog(repository.documents)
         for entry in catalog.entries if catalog else ():
@@ -97,9 +101,11 @@ class ManifestRepair:
             raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
         damaged = self._damaged(key)
         if data == damaged:
-            raise IntegrityError(f"{self._other.location} has the same bytes")
+            signer = self._repository.documents.claimed_signer(key, data)
+            lacks = f", and no sound {layout.writer_key(signer)}" if signer and "keys/writer-" in broken.problem else ""
+            raise IntegrityError(f"{self._other.location} has the same bytes{lacks}")
         self._prove(broken.backup, data, damaged)
-        self._put(broken.key, data)
+        put_document(self._repository.store, broken.key, data)
 
     def _damaged(self, key: str) -> bytes:
         try:
@@ -129,11 +135,24 @@ class ManifestRepair:
             ) from error
         if named or self._repository.descriptor.authority is not None:
             return
-        if seal not in _SEALS.findall(damaged):
-            raise IntegrityError(
-                f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
-                "catalog and no later backup names its SHA-256, and it is not signed"
-            )
+        # A witness has no checksum: one that says something else may be damaged itself.
+        witnessed = self._witnessed(backup)
+        if self._trust_copy or sha256 == witnessed or seal in _SEALS.findall(damaged):
+            return
+        witness = "its witness names another one" if witnessed else "no witness names its SHA-256"
+        raise IntegrityError(
+            f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
+            f"catalog and no later backup names its SHA-256, {witness}, and it is not signed; if you trust this copy, "
+            "give --trust-copy"
+        )
+
+    def _witnessed(self, backup: str) -> str | None:
+        """Return the SHA-256 that the witness of a plain backup says; None if it says none."""
+        try:
+            said = self._repository.documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
+        except ObjectNotFound:
+            return None
+        return said.decode() if _SHA256.fullmatch(said) else None
 
     def _seal_of(self, backup: str, data: bytes) -> bytes:
         """Check a manifest; return the checksum of its content."""
@@ -141,14 +160,3 @@ class ManifestRepair:
         plain = self._repository.documents.unwrapped(key, data)
         decode_manifest(plain, key)
         return seal_in(plain, f"manifest {key}").encode()
-
-    def _put(self, key: str, data: bytes) -> None:
-        store = self._repository.store
-        try:
-            store.delete(key)
-        except ObjectLocked as error:
-            raise IntegrityError(f"the store keeps the damaged manifest {key} locked") from error
-        with suppress(ObjectExists):  # someone else repairs it, too
-            store.put(key, data)
-        if store.get_range(key, 0, len(data) + 1) != data:
-            raise IntegrityError(f"{store.location} does not return the manifest {key} as it was put")

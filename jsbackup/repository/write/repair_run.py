@@ -1,8 +1,9 @@
-"""A repair from beginning to end: manifests first, then pages, then what they list.
+"""A repair from beginning to end: the records of writers first, then manifests, then pages, then what they list.
 
-Only when a manifest or a page is back is it known which objects it needs. So each is put back before what it lists is
-looked for: an object is then repaired, and counted, once for all backups that name it. A server is asked for what the
-other repository lacks. What was repaired is read again and recorded, so that the next backup can build on it.
+Without the record of a writer no manifest can be read that it has signed. Only when a manifest or a page is back is it
+known which objects it needs. So each is put back before what it lists is looked for: an object is then repaired, and
+counted, once for all backups that name it. A server is asked for what the other repository lacks. What was repaired is
+read again and recorded, so that the next backup can build on it.
 
 A dry run does the same in an overlay, which keeps manifests and pages in memory.
 """
@@ -19,8 +20,10 @@ from jsbackup.progress import Progress
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
+from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
+from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import (
@@ -34,6 +37,7 @@ from jsbackup.repository.write.repair import (
     read_sound_part,
 )
 from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
+from jsbackup.repository.write.repair_writers import BrokenWriter, WriterRepair
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
 from jsbackup.tool import TOOL
@@ -46,9 +50,12 @@ AskServer = Callable[[Sequence[Broken]], Sequence[RepairOutcome | JsBackupError]
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What became of what was broken: objects, manifests (with None for those that were repaired), and what is beyond
-    repair (key and problem). Each object and manifest is there once, however many backups need it. `sound` counts
-    objects that were recorded as damaged and are not. `whole`: all backups were looked at.
+    """What became of what was broken: objects, manifests and records of writers (with None for those that were
+    repaired), and what is beyond repair (key and problem). Each object and manifest is there once, however many backups
+    need it. `sound` counts objects that were recorded as damaged and are not. `whole`: all backups were looked at.
+
+    `checked`: all objects were read. Without that, damage is only known from records: `last_verify` is the newest
+    outcome of `verify` that was recorded, and where `records_need_key`, one without the writer key records nothing.
     """
 
     objects: tuple[tuple[Broken, RepairOutcome | JsBackupError], ...]
@@ -58,11 +65,15 @@ class RepairReport:
     not_recorded: JsBackupError | None = None  # why the repair could not be recorded
     sound: int = 0
     whole: bool = True
+    writers: tuple[tuple[BrokenWriter, JsBackupError | None], ...] = ()
+    checked: bool = False
+    last_verify: VerifyOutcome | None = None
+    records_need_key: bool = False
 
     @property
     def mended(self) -> int:
-        """The objects and manifests that were repaired, or could be."""
-        whole = sum(error is None for _, error in self.manifests)
+        """The objects, manifests and records that were repaired, or could be."""
+        whole = sum(error is None for _, error in (*self.manifests, *self.writers))
         return whole + sum(outcome is RepairOutcome.MENDED for _, outcome in self.objects)
 
     @property
@@ -72,8 +83,8 @@ class RepairReport:
 
     @property
     def lost(self) -> int:
-        """The objects and manifests that no source has."""
-        return len(self.objects) + len(self.manifests) - self.mended - self.beside
+        """The objects, manifests and records that no source has."""
+        return len(self.objects) + len(self.manifests) + len(self.writers) - self.mended - self.beside
 
     @property
     def lost_keys(self) -> int:
@@ -89,9 +100,10 @@ class RepairReport:
 class RepairRun:
     """One run over the `chosen` backups. `whole`: these are all, so that missing manifests count too.
 
-    Bytes come from the repository in `other`, and from a server by `ask_server`. With `check` all objects are read
-    first. `dry_run` changes nothing; then `ask_server` must not either. `clock` returns Unix time, `random` that many
-    random bytes.
+    `keys` are those that opened the repository. Bytes come from the repository in `other`, and from a server by
+    `ask_server`. With `check` all objects are read first. With `trust_copy`, manifests that nothing proves are taken
+    from it, too, if this repository is not signed. `dry_run` changes nothing; then `ask_server` must not either.
+    `clock` returns Unix time, `random` that many random bytes.
     """
 
     repository: Repository
@@ -99,10 +111,12 @@ class RepairRun:
     progress: Progress
     clock: Callable[[], float]
     random: Callable[[int], bytes]
+    keys: GivenKeys = NO_KEYS
     other: Store | None = None
     ask_server: AskServer | None = None
     whole: bool = True
     check: bool = False
+    trust_copy: bool = False
     dry_run: bool = False
     _manifests: list[tuple[BrokenManifest, JsBackupError | None]] = field(default_factory=list, init=False)
     _outcomes: dict[ObjectName, RepairOutcome | JsBackupError] = field(default_factory=dict, init=False)
@@ -115,10 +129,28 @@ class RepairRun:
             StoreError: one of the stores does not answer.
             KeyUnavailable: manifests are encrypted, and no key that opens them was given.
         """
+        run = self
         if self.dry_run:
-            overlay = OverlayStore(self.repository.store, self.clock)
-            return replace(self, repository=self.repository.over(overlay))._carry_out()
-        return self._carry_out()
+            run = replace(run, repository=run.repository.over(OverlayStore(run.repository.store, run.clock)))
+        writers = run._mend_writers()
+        if any(error is None for _, error in writers):  # what they have signed can be read now
+            run = replace(run, repository=Repository.open(run.repository.store, run.keys))
+        return replace(run._carry_out(), writers=tuple(writers))
+
+    def _mend_writers(self) -> list[tuple[BrokenWriter, JsBackupError | None]]:
+        outcomes: list[tuple[BrokenWriter, JsBackupError | None]] = []
+        work = WriterRepair(self.repository)
+        for one in work.find():
+            error: JsBackupError | None = None
+            try:
+                if self.other is None:
+                    raise IntegrityError("only another repository can supply it")
+                work.mend(one, self.other)
+            except IntegrityError as reason:
+                error = reason
+            if error is None or one.certain:  # else the manifests that need it say so, or come back themselves
+                outcomes.append((one, error))
+        return outcomes
 
     def _carry_out(self) -> RepairReport:
         gaps = find_missing(self.repository.documents) if self.whole else []
@@ -132,6 +164,7 @@ class RepairRun:
         found = self._mend_pages(found, {one.backup for one, error in self._manifests if error is None})
         self._mend([one for one in found.objects if one.name not in self._outcomes])
         not_recorded = None if self.dry_run else self._remember(found)
+        documents = self.repository.documents
         return RepairReport(
             tuple((one, self._outcomes[one.name]) for one in found.objects),
             tuple(self._manifests),
@@ -140,6 +173,9 @@ class RepairRun:
             not_recorded,
             len(found.sound),
             self.whole,
+            checked=self.check,
+            last_verify=None if self.check else next(iter(read_verifies(documents, 1)), None),
+            records_need_key=self.repository.descriptor.authority is not None,
         )
 
     def _find(self, backups: Iterable[str], *, unseen: bool = False, also: Collection[bytes] = ()) -> Found:
@@ -165,7 +201,7 @@ class RepairRun:
         broken = broken_manifests(self.repository, found.beyond, gaps)
         keys = set[str]()
         while broken:
-            work = ManifestRepair(self.repository, other)
+            work = ManifestRepair(self.repository, other, trust_copy=self.trust_copy)
             for one in broken:
                 try:
                     work.mend(one)

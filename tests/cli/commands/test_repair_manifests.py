@@ -1,11 +1,14 @@
-"""`jsbackup repair --from` of manifests: what is proved comes back byte for byte, and nothing else does."""
+"""`jsbackup repair --from` of manifests and of the records of writers: what is proved comes back byte for byte, and
+nothing else does.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -105,28 +108,103 @@ def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path, places: P
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_manifest_is_put_back_as_it_was(place: Place, how: str, which: int) -> None:
-    """It is proved by its signature, or by what is left of it."""
+    """It is proved by its signature, or by its witness, or by what is left of it."""
     path = place.manifests()[which]
     before = path.read_bytes()
     damage(path, how)
     assert place.verify().code == 14
     there = path.read_bytes() if path.exists() else None
-    unproved = place.keys == () and how in ("removed", "emptied")
     tried = place.repair("--dry-run")
     assert (path.read_bytes() if path.exists() else None) == there
     done = place.repair()
-    assert tried.code == done.code == (3 if unproved else 0)
+    assert tried.code == done.code == 0
     (row,) = check("repair", done)["manifests"]
     assert row["backup"] in path.name and path.name in row["key"]
     assert tried.document["manifests"] == [row] and done.document["beyond"] == []
-    if unproved:
-        assert row["outcome"] == "lost" and row["reason"].startswith("nothing proves that the manifest of backup ")
-        assert (path.read_bytes() if path.exists() else None) == there
-        return
     assert (row["outcome"], row["reason"], done.document["mended"]) == ("mended", None, 1)
     assert path.read_bytes() == before and place.verify().code == 0
     again = place.repair()
     assert again.code == 0 and again.document["manifests"] == []
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_what_nothing_proves_is_put_back_if_the_user_trusts_the_copy(place: Place, how: str) -> None:
+    """As repositories of older tools are, whose witnesses are empty, and whose manifests name no SHA-256."""
+    for witness in (place.repo / "catalog").iterdir():
+        witness.write_bytes(b"")
+    path = place.manifests()[0]
+    before = path.read_bytes()
+    damage(path, how)
+    there = path.read_bytes() if path.exists() else None
+    proved = how in ("flipped", "cut")  # by the checksum in what is left of it
+    done = place.repair()
+    (row,) = check("repair", done)["manifests"]
+    assert (done.code, row["outcome"]) == ((0, "mended") if proved else (3, "lost"))
+    if proved:
+        return
+    assert row["reason"].startswith("nothing proves that the manifest of backup ")
+    assert row["reason"].endswith("if you trust this copy, give --trust-copy")
+    assert (path.read_bytes() if path.exists() else None) == there
+    # A manifest that is damaged, or that of another backup, is not what it should be, whatever the user says.
+    theirs = place.manifests(place.copy)[0]
+    for data in (before[:-3], before.replace(b"a", b"b"), b"", place.manifests(place.copy)[1].read_bytes()):
+        theirs.write_bytes(data)
+        assert place.repair("--trust-copy").code == 3
+        assert (path.read_bytes() if path.exists() else None) == there
+    theirs.write_bytes(before)
+    assert place.typed("repair", "--trust-copy", "-s", "nats://127.0.0.1:1", "-r", place.repo).code == 2
+    tried = place.repair("--trust-copy", "--dry-run")
+    assert (path.read_bytes() if path.exists() else None) == there
+    done = place.repair("--trust-copy")
+    assert tried.code == done.code == 0
+    assert path.read_bytes() == before and place.verify().code == 0
+
+
+def test_the_next_backup_proves_a_plain_manifest(typed: Type, tmp_path: Path) -> None:
+    repo, copy = tmp_path / "repo", tmp_path / "copy"
+    make_repository(LocalStore(repo))
+    first = store_backup(Repository.open(LocalStore(repo)), FIRST)
+    second = replace(first, id=SECOND, previous=FIRST)
+    Repository.open(LocalStore(repo)).commit(second)
+    third = "20261121T014700Z-000003"
+    repository = Repository.open(LocalStore(repo))
+    repository.commit(replace(first, id=third, previous=SECOND))
+    repository.commit(replace(first, id="20261121T014800Z-000004", previous=third))
+    place = Place(typed, repo, copy)
+    shas = [hashlib.sha256(path.read_bytes()).hexdigest() for path in place.manifests()]
+    named = [repository.manifest(backup).previous_sha256 for backup in repository.backups()]
+    assert named == [None, *shas[:3]]
+    assert [path.read_text() for path in (repo / "catalog").iterdir()] == [shas[3]]
+    assert typed("copy", "--to-repo", copy, "-r", repo).code == 0
+    for path in place.manifests():
+        before = path.read_bytes()
+        damage(path, "removed")
+        assert place.repair().code == 0 and path.read_bytes() == before
+    assert place.verify().code == 0
+    # All at once: each that is back names the one before it.
+    for path in place.manifests():
+        damage(path, "removed")
+    assert place.repair().code == 0 and place.verify().code == 0
+
+
+def test_a_damaged_witness_does_not_keep_a_manifest_from_being_put_back(place: Place) -> None:
+    path = place.manifests()[1]
+    before = path.read_bytes()
+    damage(path, "removed")
+    (place.repo / "catalog" / f"{SECOND}.committed").write_text("0" * 64)
+    (row,) = place.repair().document["manifests"]
+    assert row["outcome"] == "lost" and "its witness names another one" in row["reason"]
+    assert place.repair("--trust-copy").code == 0 and path.read_bytes() == before
+
+
+def test_a_damaged_manifest_is_not_named_by_the_next_one(tmp_path: Path) -> None:
+    """Else no copy that is right could be put back."""
+    store = LocalStore(tmp_path / "repo")
+    make_repository(store)
+    first = store_backup(Repository.open(store), FIRST)
+    damage(tmp_path / "repo" / "backups" / f"{FIRST}.json", "flipped")
+    Repository.open(store).commit(replace(first, id=SECOND, previous=FIRST))
+    assert Repository.open(store).manifest(SECOND).previous_sha256 is None
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -171,6 +249,11 @@ def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path
     done = typed("repair", "--from", signed, "-r", place.repo, "--json")
     (row,) = done.document["manifests"]
     assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
+    (place.repo / "catalog" / f"{FIRST}.committed").write_bytes(b"")  # as older tools wrote it
+    for options in ((), ("--trust-copy",)):
+        done = typed("repair", "--from", signed, "-r", place.repo, "--json", *options)
+        (row,) = done.document["manifests"]
+        assert done.code == 3 and row["outcome"] == "lost" and "does not belong to this repository" in row["reason"]
     assert not path.exists()
 
 
@@ -191,3 +274,111 @@ def test_only_the_named_backups_are_repaired(place: Place) -> None:
         damage(path, "flipped")
     done = place.repair(FIRST)
     assert [row["backup"] for row in done.document["manifests"]] == [FIRST]
+
+
+def writer_of(repo: Path) -> Path:
+    (path,) = (repo / "keys").glob("writer-*.json")
+    return path
+
+
+@pytest.mark.parametrize("place", ["signed", "encrypted"], indirect=True)
+@pytest.mark.parametrize("how", DAMAGES)
+def test_the_record_of_a_writer_is_put_back_and_what_it_has_signed_is_repaired(place: Place, how: str) -> None:
+    path = writer_of(place.repo)
+    before = path.read_bytes()
+    segments = [one for one in place.repo.rglob("segments/*/*") if one.is_file()]
+    damage(segments[0], "flipped")
+    damage(path, how)
+    verified = place.verify()
+    assert verified.code == 14 and path.name in verified.out
+    assert place.typed("list", "-r", place.repo, *place.keys).out.count(path.name) == 2
+    tried = place.repair("--check", "--dry-run")
+    assert (path.read_bytes() if path.exists() else None) != before
+    done = place.repair("--check")
+    assert tried.code == done.code == 0, done
+    (row,) = check("repair", done)["writers"]
+    assert (row["key"], row["outcome"], row["reason"]) == (f"keys/{path.name}", "mended", None)
+    assert tried.document["writers"] == [row]
+    assert (done.document["mended"], done.document["lost"], done.document["manifests"]) == (2, 0, [])
+    assert path.read_bytes() == before and place.verify().code == 0
+
+
+@pytest.mark.parametrize("place", ["signed", "encrypted"], indirect=True)
+def test_a_record_that_the_authority_has_not_signed_is_not_put_back(place: Place, tmp_path: Path) -> None:
+    """A copy without it, with a damaged one, and with one that another repository's authority has signed."""
+    path, theirs = writer_of(place.repo), writer_of(place.copy)
+    whole = theirs.read_bytes()
+    stranger = ("--writer-key", tmp_path / "their.key")
+    assert place.typed("init", "--sign", *stranger, "-r", tmp_path / "other").code == 0
+    foreign = writer_of(tmp_path / "other").read_bytes()
+    damage(path, "removed")
+    for data in (None, whole[:-9], b"", whole.replace(b"a", b"b"), foreign):
+        theirs.unlink(missing_ok=True)
+        if data is not None:
+            theirs.write_bytes(data)
+        done = place.repair()
+        rows = done.document["writers"] or done.document["manifests"]
+        assert done.code == 3 and {row["outcome"] for row in rows} == {"lost"} and not path.exists()
+        assert path.name in done.out
+    text = place.typed("repair", "--from", place.copy, "-r", place.repo, *place.keys)
+    assert text.code == 3 and path.name in text.out
+    theirs.write_bytes(whole)
+    assert place.repair().code == 0 and path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", ["signed"], indirect=True)
+def test_a_replacement_of_the_writer_key_at_the_copy_stays_there(place: Place, tmp_path: Path) -> None:
+    """Its record would make invalid what the writer has signed here since."""
+    new = ("--writer-key", tmp_path / "new.key")
+    line = ("key", "replace-writer", "--new-writer-key", tmp_path / "new.key", "-r", place.copy, *place.keys)
+    replaced = place.typed(*line)
+    assert replaced.code == 0, replaced
+    out = place.keys[1].parent / "out"  # type: ignore[union-attr]
+    assert place.typed("import", out, "-r", place.repo, *place.keys).code == 0
+    assert place.typed("import", out, "-r", place.copy, *new).code == 0
+    theirs = place.manifests(place.copy)[-1]
+    shutil.copyfile(theirs, place.repo / "backups" / theirs.name)
+    done = place.repair()
+    assert done.code == 3 and len(list((place.repo / "keys").iterdir())) == 1
+    assert [row["outcome"] for row in done.document["manifests"]] == ["lost"]
+
+
+@pytest.mark.parametrize("place", ["signed"], indirect=True)
+def test_repair_does_not_say_that_nothing_is_damaged_if_that_could_not_be_recorded(place: Place) -> None:
+    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
+    damage(segment, "flipped")
+    without_key = place.typed("verify", "-r", place.repo)
+    assert without_key.code == 14 and "run 'jsbackup verify --writer-key FILE'" in without_key.err
+    line = ("repair", "--from", place.copy, "-r", place.repo)
+    done = place.typed(*line)
+    assert done.code == 0 and "nothing is known" not in done.out
+    assert done.out.splitlines() == [
+        "no object is missing, has a wrong size, or is recorded as damaged; objects were not read: "
+        "--check reads them all",
+    ]
+    assert "a verify without the writer key (--writer-key) does not record what it finds: --check" in done.err
+    assert place.typed(*line, "--json").document["checked"] is False
+    mended = place.typed(*line, "--check", "--json")
+    assert (mended.code, mended.document["mended"], mended.document["checked"]) == (0, 1, True)
+    assert "the repair is not recorded; run 'jsbackup verify --writer-key FILE'" in mended.err
+    checked = place.typed(*line, "--check")
+    assert (checked.code, checked.out) == (0, "nothing is missing or damaged\n")
+
+
+def test_repair_names_problems_that_the_last_verify_has_recorded(place: Place) -> None:
+    segment = next(one for one in place.repo.rglob("segments/*/*.parquet"))
+    damage(segment, "flipped")
+    assert place.verify().code == 14
+    shutil.rmtree(place.repo / "verified")  # which says what is damaged
+    done = place.typed("repair", "--from", place.copy, "-r", place.repo)
+    assert done.code == 0 and "nothing is known" not in done.out
+    assert "the last recorded verify, of 20" in done.out and "--check reads them all" in done.out
+    last = place.repair().document["last_verify"]
+    assert set(last) == {"ended", "problems"} and last["problems"] >= 1
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "emptied"])
+def test_a_damaged_descriptor_has_a_hint(place: Place, how: str) -> None:
+    damage(place.repo / "jsbackup.json", how)
+    done = place.verify()
+    assert done.code == 14 and "Restore jsbackup.json from a copy of this repository" in done.err

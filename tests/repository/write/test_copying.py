@@ -24,6 +24,7 @@ from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
+from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.copying import CopyReport, copy_backups, is_replica
@@ -204,6 +205,23 @@ def test_another_object_at_the_target_is_left_alone_and_ours_stored_beside_it(
     assert target.store.get(layout.replacement_keys(ref.key, ref.sha256)[0]) == source.store.get(ref.key)
     again = copy(source, target)
     assert (again.present, again.copied_objects) == ((FIRST, SECOND, THIRD), 0)
+
+
+def test_the_next_manifest_names_one_that_was_written_again_as_it_is_here(target: Repository) -> None:
+    """Else the copy of the one before would seem to have been replaced."""
+    source = make_repository(MemoryStore(), "50e4ce")
+    first = store_backup(source, FIRST)
+    source.commit(replace(first, id=SECOND, previous=FIRST, streams=()))
+    Repository.open(source.store).commit(replace(first, id=THIRD, previous=SECOND, streams=()))
+    target.store.put(first.streams[0].segments[0].key, b"something else")
+    assert copy(source, target, [FIRST]).copied == (FIRST,)
+    assert target.store.get(layout.manifest_key(FIRST)) != source.store.get(layout.manifest_key(FIRST))
+    assert copy(source, target).copied == (SECOND, THIRD)
+    shas = {backup: sha256_of(target.store.get(layout.manifest_key(backup))) for backup in target.backups()}
+    named = [target.manifest(backup).previous_sha256 for backup in (FIRST, SECOND, THIRD)]
+    assert named == [None, shas[FIRST], shas[SECOND]]
+    assert find_gaps(target.documents) == []
+    assert copy(source, target).present == (FIRST, SECOND, THIRD)
 
 
 def test_in_a_replica_nothing_lies_in_another_place() -> None:

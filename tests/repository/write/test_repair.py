@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from jsbackup.errors import IntegrityError, ObjectLocked
 from jsbackup.repository import layout
-from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_in_place
+from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_document, put_in_place
+from jsbackup.stores.base import LockMode
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import make_repository, store_backup
+from jsbackup.stores.s3 import S3Store
+from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.damage import flip, put_instead
+from tests.harness.s3server import LOCKED_BUCKET, S3Server
+from tests.stores.s3_bench import settings_of
 
 
 class Locked(MemoryStore):
@@ -47,3 +53,31 @@ def test_where_what_is_damaged_is_locked_the_right_bytes_lie_beside() -> None:
     beside = layout.replacement_keys(ref.key, ref.sha256)[0]
     assert (store.get(ref.key), store.get(beside)) == (flip(right), right)
     assert put_in_place(store, ref, right) is RepairOutcome.BESIDE
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("how", ["hidden", "deleted"])
+def test_a_locked_version_that_is_right_is_what_counts_again(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """In a versioned bucket damage is a newer version, or a delete marker. Neither is locked."""
+    for name, value in S3Server.credentials().items():
+        monkeypatch.setenv(name, value)
+    folder = f"repair/{how}"
+    store = S3Store(LOCKED_BUCKET, folder, settings_of(s3_server.url))
+    ref = store_backup(make_repository(store)).streams[0].segments[0]
+    manifest = layout.manifest_key(FIRST)
+    for key in (ref.key, manifest):
+        right = store.get(key)
+        store.lock_until(key, time.time() + 60, LockMode.GOVERNANCE)
+        place = {"Bucket": LOCKED_BUCKET, "Key": f"{folder}/{key}"}
+        if how == "hidden":
+            s3_server.client.put_object(**place, Body=flip(right))
+        else:
+            s3_server.client.delete_object(**place)
+        if key == manifest:
+            put_document(store, key, right)
+        else:
+            assert put_in_place(store, ref, right) is RepairOutcome.MENDED
+            assert not [one for one in layout.replacement_keys(ref.key, ref.sha256) if list(store.list(one))]
+        assert store.get(key) == right
