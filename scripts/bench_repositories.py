@@ -98,12 +98,12 @@ def recut(source: str, target: str, backups: int) -> Manifest:
     )
     newest = replace(whole, streams=tuple(_streams(source, target, whole)))
     earlier = list(_earlier(made.objects, newest, backups - 1))
-    previous = None
+    previous = sha256 = None
     for manifest in earlier:
-        paged = made.paged(replace(manifest, previous=previous))
-        made.documents.put(layout.manifest_key(manifest.id), encode_manifest(paged))
-        note_backup(made.documents, manifest.id, previous)
-        previous = manifest.id
+        paged = made.paged(replace(manifest, previous=previous, previous_sha256=sha256))
+        stored = made.documents.put(layout.manifest_key(manifest.id), encode_manifest(paged))
+        note_backup(made.documents, manifest.id, previous, made.witness_of(stored.sha256))
+        previous, sha256 = manifest.id, stored.sha256
     made.commit(replace(newest, previous=previous))
     os.sync()
     return newest

@@ -1,7 +1,7 @@
 """The JetStream API as plain JSON over nats-py core requests, and a wire of its own for exact bytes.
 
-Nothing here knows jsbackup, and nothing goes through nats-py's own JetStream classes: those drop fields that they do
-not know.
+Nothing here knows jsbackup, and nothing but keys goes through nats-py's own JetStream classes: those drop fields that
+they do not know.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import nkeys
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
+from nats.js.errors import NoKeysError
+from nats.js.kv import KeyValue
 
 JSON = dict[str, Any]
 
@@ -27,6 +29,15 @@ JSON = dict[str, Any]
 PATIENCE_SECONDS = 60
 
 _NO_STORE = 10049  # "error creating store for stream"
+
+
+async def keys_of(bucket: KeyValue) -> list[str]:
+    """The keys of a bucket that has some, sorted. nats-py asks what is pending, and takes a bucket for empty if all was
+    sent before it has seen the first one.
+    """
+    while True:
+        with contextlib.suppress(NoKeysError):
+            return sorted(await bucket.keys())
 
 
 class Refused(Exception):

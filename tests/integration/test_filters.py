@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import PATIENCE_SECONDS, call, connected
+from tests.harness.api import PATIENCE_SECONDS, call, connected, keys_of
 from tests.harness.commands import jsbackup
 from tests.harness.oracle import ObservedStream, observe
 from tests.harness.s3server import BUCKET, S3Server
@@ -154,7 +154,7 @@ def test_a_bucket_is_compacted(repository: Path, source: NatsServer, target: Nat
         async with connected(target.url) as nc:
             for name, revision in (("a", 12), ("b", 2)):
                 bucket = await nc.jetstream().key_value(name)
-                assert sorted(await bucket.keys()) == ["k0", "k2"]
+                assert await keys_of(bucket) == ["k0", "k2"]
                 entry = await bucket.get("k2")
                 assert (entry.value, entry.revision) == (b"11", revision)
                 assert await bucket.update("k2", b"next", last=revision) > revision

@@ -25,7 +25,7 @@ from jsbackup.repository.write.pending_acks import INLINE_ENTRIES
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from tests.cli.test_json import SCHEMA
-from tests.harness.api import Refused, call, connected
+from tests.harness.api import Refused, call, connected, keys_of
 from tests.harness.natscli import jsm_validate, run_nats
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.trials.accounts import ask, typing
@@ -169,9 +169,7 @@ async def _use(url: str, names: ObfuscatedNames, *, counts: bool = True) -> None
         js = nc.jetstream()
         bucket = await js.key_value(names.token("settings-bucket"))
         key = f"{names.token('keyname0')}.{names.token('deep')}"
-        assert sorted(await bucket.keys()) == sorted(
-            f"{names.token(f'keyname{n}')}.{names.token('deep')}" for n in range(3)
-        )
+        assert await keys_of(bucket) == sorted(f"{names.token(f'keyname{n}')}.{names.token('deep')}" for n in range(3))
         entry = await bucket.get(key)
         assert (entry.value, entry.revision) == (b"0" * len(b"SECRETPAY8"), 9)
         assert [one.revision for one in await bucket.history(key)] == [1, 5, 9]

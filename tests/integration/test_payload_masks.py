@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.engine.restore import sampling
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, keys_of
 from tests.harness.natscli import run_nats
 from tests.harness.servers import MINORS, NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, delete, names, typing
@@ -78,7 +78,7 @@ async def _use(url: str, sizes: dict[str, int]) -> None:
     async with connected(url) as nc:
         js = nc.jetstream()
         bucket = await js.key_value("cfg")
-        assert sorted(await bucket.keys()) == ["k0", "k1", "k2"]
+        assert await keys_of(bucket) == ["k0", "k1", "k2"]
         assert (await bucket.get("k0")).value == bytes(7) and (await bucket.get("k0")).revision == 9
         await bucket.put("k0", b"new")
         files = await js.object_store("files")
@@ -162,7 +162,7 @@ def test_payloads_are_dropped_except_where_files_would_be_lost(server: NatsServe
         async with connected(server.url) as nc:
             bucket = await nc.jetstream().key_value("cfg")
             assert ((await bucket.get("k0")).value or b"") == b""
-            assert sorted(await bucket.keys()) == ["k0", "k1", "k2"]
+            assert await keys_of(bucket) == ["k0", "k1", "k2"]
 
     asyncio.run(read())
 
