@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jsbackup.look.moment import end_of
@@ -57,6 +57,8 @@ _ROWS = st.lists(st.tuples(st.integers(1, 2) | st.integers(1, 1), st.integers(0,
 _EDGES = st.integers(1, 150).map(AtSequence) | st.integers(-1, 150).map(AtTime)
 
 
+# The last possible message and the gap are in different segments, and the first of them is read for both.
+@example(steps=[*[(1, 0)] * 5, (2, 0), (1, 0), (1, 1), (2, 0)], at=AtTime(0), tail=0)
 @given(steps=_ROWS, at=_EDGES, tail=st.integers(0, 2))
 def test_the_last_gap_is_that_of_a_look_at_every_message(steps: Sequence[tuple[int, int]], at: Edge, tail: int) -> None:
     sequence, time_ns, rows = 2, 0, []
@@ -73,7 +75,7 @@ def test_the_last_gap_is_that_of_a_look_at_every_message(steps: Sequence[tuple[i
     missing = [one for one in range(3, possible + 1) if one not in there]
     assert gaps.last_possible(at) == possible
     assert gaps.last_gap(possible) == (missing[-1] if missing else 0)
-    assert len(store.segments) <= 2
+    assert len(set(store.segments)) <= 2
 
 
 def test_a_clock_that_was_set_back_makes_more_possible() -> None:
