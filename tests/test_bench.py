@@ -198,6 +198,7 @@ def test_masks_are_measured_with_both_kernels() -> None:
     assert all(row["compiled"] > 0 and row["python"] > 0 and row["of_a_pass"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_queries_of_many_segments_are_measured() -> None:
     command = [sys.executable, "-m", "scripts.bench_segments", "--segments", "300", "--only", "duckdb", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)

@@ -180,6 +180,7 @@ def test_what_is_deleted_is_not_in_the_next_backup() -> None:
     play(script)
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_made_anew_between_two_polls_is_read_whole() -> None:
     async def script(following: Following) -> None:
         await following.begin()
@@ -241,6 +242,7 @@ def test_a_stream_that_stays_shorter_than_it_was_is_read_whole_as_it_is() -> Non
     play(script)
 
 
+@pytest.mark.slow
 def test_a_stream_that_lost_its_end_and_grew_again_is_found_out_by_its_next_tail() -> None:
     async def script(following: Following) -> None:
         await following.begin()
@@ -273,6 +275,7 @@ def test_a_tail_that_skips_a_message_is_replaced_and_the_backup_has_them_all() -
     play(script)
 
 
+@pytest.mark.slow
 def test_a_message_that_the_tail_never_had_is_not_taken_for_deleted() -> None:
     """Its numbers are in order, but the server says that the message is there: the stream is read as by a backup."""
 

@@ -231,6 +231,7 @@ def test_a_connection_that_is_lost_during_a_proof_costs_no_proof() -> None:
     assert ([result.verified for result in results], failures) == ([True, True], [])
 
 
+@pytest.mark.slow
 def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_to_be_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,6 +251,7 @@ def test_streams_that_could_not_be_proved_because_the_server_went_away_are_said_
         assert isinstance(failure, FailedProof) and failure.usable_ns and not failure.wrong
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_changed_on_its_way_is_not_to_be_compared_with_the_backup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
