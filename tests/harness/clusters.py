@@ -7,9 +7,10 @@ import shutil
 import socket
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.harness.api import PATIENCE_SECONDS
+from tests.harness.running import Running
 from tests.harness.servers import NEWEST, START_SECONDS, NatsServer, Port, wait_until
 
 # How long a meta group of healthy servers may take, and how often a fresh cluster is made again when it takes longer.
@@ -53,7 +54,7 @@ def ask(
     raise PermissionError(f"nats-server {server.name} did not take a request on {subject}: {line!r}")
 
 
-class NatsCluster:
+class NatsCluster(Running):
     """`size` servers with full routes and one JetStream meta group; use it as a context manager.
 
     `config` is appended to every server's configuration. Where that has accounts, `user` ("name:password") belongs to
@@ -246,14 +247,6 @@ class NatsCluster:
             server.close()
         for route in self._routes:
             route.release()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

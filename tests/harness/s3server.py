@@ -19,13 +19,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.harness.running import Running
 from tests.harness.servers import Port, missing, wait_until
 
 ACCESS_KEY, SECRET_KEY = "test-access-key", "test-secret-key"
@@ -44,7 +44,7 @@ def _binary() -> Path:
     return Path(str(found))
 
 
-class S3Server:
+class S3Server(Running):
     """A server with the bucket `BUCKET`, a user who may do everything and one who may only read."""
 
     def __init__(self) -> None:
@@ -169,19 +169,6 @@ class S3Server:
                     (Path("/tmp") / socket).unlink()
             port.release()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _get(port: int, path: str) -> bytes | None:

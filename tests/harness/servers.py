@@ -27,9 +27,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import pytest
+
+from tests.harness.running import Running
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +124,7 @@ def _bindable(number: int) -> bool:
     return True
 
 
-class NatsServer:
+class NatsServer(Running):
     """One nats-server process; use it as a context manager.
 
     `config` is appended to the configuration file (accounts, leaf nodes, TLS, …). `key` turns on encryption at rest.
@@ -295,14 +297,6 @@ class NatsServer:
         self._monitor.release()
         if not self._keep:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

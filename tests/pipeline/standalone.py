@@ -14,17 +14,16 @@ import tempfile
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from jsbackup.pipeline.session.java import find_java
+from tests.harness.running import Running
 from tests.harness.servers import Port, wait_until
 from tests.pipeline.quick_java import quick_java
 
 _START_SECONDS = 120
 
 
-class Standalone:
+class Standalone(Running):
     """A master and two workers of one core each; `environment` is what executors find."""
 
     def __init__(self, environment: dict[str, str], workers: int = 2) -> None:
@@ -123,19 +122,6 @@ class Standalone:
         for port in self._ports:
             port.release()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _answers(port: int) -> bool:

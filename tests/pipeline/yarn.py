@@ -10,10 +10,10 @@ import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from jsbackup.pipeline.session.java import find_java
+from tests.harness.running import Running
 from tests.harness.servers import missing
 
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "hadoop"
@@ -34,7 +34,7 @@ _SETTINGS = {
 }
 
 
-class Yarn:
+class Yarn(Running):
     """A manager and two nodes; `conf_dir` is the HADOOP_CONF_DIR of its clients, `jars` what its containers run."""
 
     def __init__(self) -> None:
@@ -98,16 +98,3 @@ class Yarn:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
