@@ -279,13 +279,12 @@ class Backup:
             )
         frames = open_backup(session, self.repository._place, self.id)
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
-        if json is None and avro is None and protobuf is None:
-            return frames.messages(patterns, names)
         from jsbackup.pipeline.payloads.payload_frames import parsed_messages
         from jsbackup.pipeline.payloads.schema_files import given_payloads
 
         given = given_payloads(json=json, avro=avro, protobuf=protobuf)
-        assert given is not None
+        if given is None:
+            return frames.messages(patterns, names)
         return parsed_messages(frames, given, patterns, names)
 
     def __repr__(self) -> str:

@@ -87,7 +87,7 @@ class Comparison:
         """
         taken, wrong = 0, list[int]()
         if self.discards is not None:
-            self.discarded, _, wrong = self.discards.decide(info)
+            self.discarded, wrong = self.discards.decide(info)
         if self.taken is not None:
             taken, _, more = self.taken.decide(consumers)
             wrong = [*wrong, *more]

@@ -160,13 +160,8 @@ class Discards:
         """Whether the stream has any of these limits."""
         return bool(self._limits or self._per_subject)
 
-    @property
-    def undecided(self) -> bool:
-        """Whether there is anything to decide."""
-        return bool(self._oldest or self._subjects or self._of_subjects)
-
-    def decide(self, info: StreamInfo) -> tuple[Discarded, int, list[int]]:
-        """Return what was discarded, and of the others of which that was not known the number and first sequences.
+    def decide(self, info: StreamInfo) -> tuple[Discarded, list[int]]:
+        """Return what was discarded, and the first sequences of the others of which that was not known.
 
         `info` describes the stream after it was read.
         """
@@ -174,12 +169,12 @@ class Discards:
         waiting = sorted((sequence, oldest) for one in self._subjects.values() for sequence, oldest, _ in one.missing)
         left = [sequence for sequence, oldest in waiting if not (full and oldest)]
         of_stream = len(waiting) - len(left) + (self._oldest if full else 0)
-        others, kept = (len(left), left[:KEPT]) if full or waiting else (self._oldest, self._oldest_kept)
+        kept = left[:KEPT] if full or waiting else self._oldest_kept
         limits = [f"{name} {self._limits[name]}" for name in full if of_stream]
         if self._of_subjects:
             limits.append(f"{_PER_SUBJECT} {self._per_subject}")
         published = max(0, info.state.last_seq - self._last_seq)
-        return Discarded(of_stream + self._of_subjects, tuple(limits), published), others, kept
+        return Discarded(of_stream + self._of_subjects, tuple(limits), published), kept
 
     def _reached(self, info: StreamInfo) -> Iterable[str]:
         """Yield the limits of the stream that keep it from holding the newest missing message, too."""

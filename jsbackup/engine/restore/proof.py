@@ -34,6 +34,7 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
 
 __all__ = [
+    "WRITTEN",
     "Expected",
     "Proof",
     "consumers_of",
@@ -53,7 +54,9 @@ _LONG_NS = 24 * 3600 * 1_000_000_000  # of `max_age`: long beside a restore
 _FULL = 0.5  # of a limit, from which on it is near
 # Settings by which one message removes another.
 _REMOVING = ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")
-_WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
+WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
+"""The hint where a stream lacks messages."""
+
 _TAKEN = (
     "Its consumers have acknowledged fewer since. Something else may have purged it, or deleted a consumer that had "
     "taken some; look at 'nats stream info'."
@@ -141,7 +144,7 @@ async def prove_stream(
                 ]
             )
             + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
-            hint=_TAKEN if _is_queue(expected.config) else _WRITTEN,
+            hint=_TAKEN if _is_queue(expected.config) else WRITTEN,
         )
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
@@ -155,7 +158,7 @@ def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
     If not, its proof must not wait: it would find messages missing, or excuse too many of them. A queue removes what
     its consumers take; a bucket, what is written again; a stream near its limits, its oldest messages.
     """
-    if config.get("retention", "limits") != "limits" or any(config.get(setting) for setting in _REMOVING):
+    if _is_queue(config) or any(config.get(setting) for setting in _REMOVING):
         return False
     if (config.get("max_msgs_per_subject") or 0) > 0 or 0 < (config.get("max_age") or 0) < _LONG_NS:
         return False

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.pipeline.jobs.direct_stats import MESSAGE_ID
+from jsbackup.pipeline.jobs.direct_stats import as_binary, message_ids
 from jsbackup.pipeline.jobs.distribution import MessageTally, TimeScale, raw_sizes, scales_of
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.gathering import gathered
@@ -137,13 +136,13 @@ class _Counts:
 
 def _by_size(batch: MessageBatch, sizes: pa.Array) -> pa.Table:
     times = batch.column("timestamp_ns")
-    columns = {"subject": _binary(batch.column("subject")), "size": sizes, "messages": pa.repeat(1, batch.num_rows)}
+    columns = {"subject": as_binary(batch.column("subject")), "size": sizes, "messages": pa.repeat(1, batch.num_rows)}
     return pa.table({**columns, "oldest_ns": times, "newest_ns": times})
 
 
 def _by_id(batch: MessageBatch) -> pa.Table:
-    ids = pc.struct_field(pc.extract_regex(batch.column("headers"), MESSAGE_ID), "id").drop_null()
-    return pa.table({"id": _binary(ids), "messages": pa.repeat(1, len(ids))})
+    ids = message_ids(batch)
+    return pa.table({"id": as_binary(ids), "messages": pa.repeat(1, len(ids))})
 
 
 def _row(stream: int, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
@@ -154,7 +153,3 @@ def _row(stream: int, columns: dict[str, pa.Array], count: int) -> pa.RecordBatc
         array if array.type == field.type else array.view(field.type) for array, field in zip(found, _ROWS, strict=True)
     ]
     return pa.RecordBatch.from_arrays(typed, schema=_ROWS)
-
-
-def _binary(texts: pa.Array) -> pa.Array:
-    return texts.view(pa.binary()) if texts.type == pa.string() else texts

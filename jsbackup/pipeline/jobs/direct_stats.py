@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jsbackup.formats.digest import MessageBatch
 from jsbackup.memory import give_back
 from jsbackup.pipeline.jobs.distribution import MessageTally, raw_sizes, scales_of
 from jsbackup.pipeline.jobs.grouped_counts import GroupedCounts
@@ -29,12 +30,11 @@ from jsbackup.repository.read.growth import growth_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["MESSAGE_ID", "collect_stats_here"]
+__all__ = ["as_binary", "collect_stats_here", "message_ids"]
 
 _MOST_SEGMENTS, _PIECE_BYTES = 64, 2 << 20
 
-MESSAGE_ID: Final = "\\r\\n(?i:nats-msg-id):[ \\t]*(?P<id>[^\\r\\n]+)"
-"""Finds the first `Nats-Msg-Id` in a header block."""
+_MESSAGE_ID: Final = "\\r\\n(?i:nats-msg-id):[ \\t]*(?P<id>[^\\r\\n]+)"  # the first one of a header block
 
 
 def collect_stats_here(
@@ -112,7 +112,7 @@ class _Counts:
                 )
             )
             if self._ids is not None:
-                ids = pc.struct_field(pc.extract_regex(batch.column("headers"), MESSAGE_ID), "id").drop_null()
+                ids = message_ids(batch)
                 self._ids.add(pa.table({"key": _keys(stream, ids), "messages": pa.repeat(1, len(ids))}))
         with self._lock:
             self.tallies[stream].merge(tally)
@@ -149,5 +149,15 @@ def _pieces(segments: Iterable[SegmentRef]) -> Iterator[list[SegmentRef]]:
 
 
 def _keys(stream: int, texts: pa.Array) -> pa.Array:
-    values = texts.view(pa.binary()) if texts.type == pa.string() else texts
-    return pc.binary_join_element_wise(pa.scalar(key_prefix(stream), pa.binary()), values, pa.scalar(b"", pa.binary()))
+    prefix, none = pa.scalar(key_prefix(stream), pa.binary()), pa.scalar(b"", pa.binary())
+    return pc.binary_join_element_wise(prefix, as_binary(texts), none)
+
+
+def message_ids(batch: MessageBatch) -> pa.Array:
+    """Return the ids of those messages that have one."""
+    return pc.struct_field(pc.extract_regex(batch.column("headers"), _MESSAGE_ID), "id").drop_null()
+
+
+def as_binary(texts: pa.Array) -> pa.Array:
+    """Return texts, or bytes, as bytes, without a copy."""
+    return texts.view(pa.binary()) if texts.type == pa.string() else texts
