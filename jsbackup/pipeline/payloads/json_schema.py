@@ -2,7 +2,8 @@
 
 What is inferred is what Spark's `schema_of_json` infers: integers are BIGINT, larger ones DECIMAL, and beyond that
 DOUBLE; a field of values that have no common type is a STRING; so is one that is always null; objects without fields
-are left out, and so are fields without a name.
+are left out, and so are fields without a name. But names that differ in case stay two fields, of which Spark sometimes
+keeps the first one only.
 """
 
 from __future__ import annotations
