@@ -3,7 +3,7 @@
 A name is in UTF-8, percent-encoded but for `A–Z a–z 0–9 _ -`. File systems and S3 bound names in bytes, NATS bounds
 stream names at 255 bytes, three times as many here at worst: an encoding of more than 200 bytes is cut at a character
 to at most 160, followed by a dot (which no encoding contains) and the first 16 hex digits of SHA-256 of the whole name.
-On a file system that ignores case, the incarnation of a stream (`layout.py`) keeps `orders` and `ORDERS` apart.
+On a file system that ignores case, the incarnation of a stream (`layout/`) keeps `orders` and `ORDERS` apart.
 """
 
 from __future__ import annotations

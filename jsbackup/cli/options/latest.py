@@ -42,7 +42,7 @@ __all__ = [
     "parse_choosing",
 ]
 
-LATEST = "latest"  # as in `repository/layout.py`
+LATEST = "latest"  # as in `repository/layout/`
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from jsbackup.repository.document import INT64_MAX
 __all__ = ["HEX256", "REPLACEMENT", "PageRow"]
 
 HEX256 = re.compile(r"[0-9a-f]{64}")
-# The digits that distinguish a replacement (`layout.py`); "" if there are none.
+# The digits that distinguish a replacement (`layout/`); "" if there are none.
 REPLACEMENT = re.compile(r"([0-9a-f]{8})?")
 
 

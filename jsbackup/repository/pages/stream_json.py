@@ -1,7 +1,7 @@
 """A stream of a backup ⇄ JSON: an entry of a manifest, or of a page of streams. Errors name the path of the field.
 
 Keys of objects are checked here, so that a forged document cannot name other objects to read or delete: each must be
-one that `layout.py` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
+one that `layout/` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
 only writers can compute: it must have that form, and be the same for all objects of a stream.
 """
 

@@ -1,4 +1,4 @@
-"""The keys of a repository's objects. Only this module builds and parses them.
+"""The keys of a repository's objects. Only this package builds and parses them.
 
     jsbackup.json               the descriptor
     jsbackup-2.json             the descriptor of an upgraded repository, which is used in place of the first
