@@ -1,0 +1,157 @@
+"""Keys of what a stream has: its folder, and the segments and other objects there. Keys of pages of streams too."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jsbackup.errors import FormatError
+from jsbackup.repository.names import decode_name, encode_name
+from jsbackup.times import parse_time
+
+__all__ = [
+    "OPAQUE_KEY",
+    "PAGE_KEY",
+    "PENDING_KEY",
+    "SEGMENTS",
+    "STREAMS",
+    "STREAM_PAGE_KEY",
+    "SegmentKey",
+    "StreamFolder",
+    "incarnation",
+    "is_hidden_folder",
+    "opaque_key",
+    "page_key",
+    "parse_segment_key",
+    "parse_stream_folder",
+    "pending_key",
+    "replaced_key",
+    "replacement_keys",
+    "replacement_of",
+    "segment_key",
+    "stream_folder",
+    "stream_page_key",
+]
+
+SEGMENTS = "segments/"
+STREAMS = "streams/"
+_MAX_SEQUENCE = (1 << 64) - 1
+_FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
+SEGMENT_KEY = re.compile(
+    rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet(?:\.age)?"
+)
+PENDING_KEY = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
+OPAQUE_KEY = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
+PAGE_KEY = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
+STREAM_PAGE_KEY = re.compile(r"streams/page-[0-9a-f]{64}(?:\.[0-9a-f]{8})?\.json\.zst(?:\.age)?")
+_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
+_HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFolder:
+    """The parts of a stream's folder. `name` is None if it was too long to be spelled out."""
+
+    name: str | None
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """The parts of a segment's key; `replacement` distinguishes a second copy from a damaged first one."""
+
+    folder: str
+    first_seq: int
+    last_seq: int
+    digest: str
+    replacement: str | None = None
+
+
+def incarnation(cluster: str, account: str, name: str, created: str) -> str:
+    """Return eight hex digits for one incarnation of a stream.
+
+    `created` is RFC 3339 as the server writes it; raises `FormatError` for anything else.
+    """
+    parts = (cluster, account, name, str(parse_time(created, f"creation time of stream {name}")))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+@lru_cache(maxsize=1 << 14)  # `follow` asks for the same ones every two seconds
+def stream_folder(name: str, incarnation: str) -> str:
+    """Return the folder of a stream's objects, without a slash at the end. Raises `FormatError` for invalid parts."""
+    if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
+        raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
+    return f"{SEGMENTS}{encode_name(name)}-{incarnation}"
+
+
+def is_hidden_folder(folder: str) -> bool:
+    """Whether this can be a stream's folder in an encrypted repository."""
+    return _HIDDEN.fullmatch(folder) is not None
+
+
+def parse_stream_folder(folder: str) -> StreamFolder:
+    """Parse what `stream_folder` returns. Raises `FormatError` for anything else."""
+    match = re.fullmatch(_FOLDER, folder)
+    if match is None:
+        raise FormatError(f"not a stream's folder: {folder[:300]!r}")
+    return StreamFolder(decode_name(match[1]), match[2])
+
+
+def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, suffix: str = "") -> str:
+    """Build a segment's key. `name` is the digest, or its HMAC. Raises `FormatError` for invalid parts."""
+    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}.parquet{suffix}"
+    parse_segment_key(key)
+    return key
+
+
+def replacement_keys(key: str, sha256: str) -> list[str]:
+    """Return other keys for the content that belongs under `key`; `sha256` is that of the new stored object.
+
+    The second one is used if the object under the first is damaged too, and so on.
+    """
+    folder, _, name = key.rpartition("/")
+    stem, _, suffix = name.partition(".")
+    return [f"{folder}/{stem}.{sha256[at : at + 8]}.{suffix}" for at in range(0, 32, 8)]
+
+
+def replaced_key(key: str) -> str:
+    """Return the key that a replacement stands for; any other key unchanged."""
+    return _REPLACEMENT.sub("", key)
+
+
+def replacement_of(key: str) -> str:
+    """Return the 8 digits that distinguish a replacement; "" for any other key."""
+    match = _REPLACEMENT.search(key)
+    return match[0][1:] if match else ""
+
+
+def parse_segment_key(key: str) -> SegmentKey:
+    """Parse a segment's key. Raises `FormatError` for anything else."""
+    match = SEGMENT_KEY.fullmatch(key)
+    if match is None:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    folder, _, _, first, last, digest, replacement = match.groups()
+    parse_stream_folder(folder)
+    if not 1 <= int(first) <= int(last) <= _MAX_SEQUENCE:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    return SegmentKey(folder, int(first), int(last), digest, replacement)
+
+
+def pending_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/pending-{name}.parquet{suffix}"
+
+
+def opaque_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/opaque-{name}.zst{suffix}"
+
+
+def page_key(folder: str, name: str) -> str:
+    """Return the key of a page, without the suffix of encryption, as of all documents."""
+    return f"{folder}/page-{name}.json"
+
+
+def stream_page_key(name: str) -> str:
+    """Return the key of a page of streams, without the suffix of encryption, as of all documents."""
+    return f"{STREAMS}page-{name}.json.zst"
