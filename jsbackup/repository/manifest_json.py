@@ -28,7 +28,8 @@ from jsbackup.repository.pages.captures import captured_as, captures_to_json
 from jsbackup.repository.pages.named_streams import is_sorted, read_named
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json, time_from_json
-from jsbackup.repository.pages.stream_pages import StreamPages, stream_pages_from_json, stream_pages_to_json
+from jsbackup.repository.pages.stream_page_json import stream_pages_from_json, stream_pages_to_json
+from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.stores.base import Data
 
 __all__ = [

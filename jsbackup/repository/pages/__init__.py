@@ -6,5 +6,6 @@ level yet, down to single segments. Backups share pages as they share segments, 
 it grow with what changed, not with what is stored. `segment_list.py` is what the rest of jsbackup sees, `page_json.py`
 the documents, `paging.py` where pages end, `page_store.py` how they are stored and read.
 
-A *page of streams* lists streams of a backup that has many: `stream_pages.py`; `stream_json.py` has their entries.
+A *page of streams* lists streams of a backup that has many: `stream_pages.py`. `stream_page_json.py` has the document
+of such a page, `stream_json.py` its entries.
 """

@@ -5,7 +5,7 @@ compressed by zstd. Backups share the pages whose streams have not changed, so a
 grow with what changed, also in an account of thousands of streams.
 
 How and when a stream was captured differs with each backup, so a page does not have it: `archive_format`, `read`, and
-`begun` and `ended` of `captured` are in the manifest (`captures.py`).
+`begun` and `ended` of `captured` are in the manifest (`captures.py`). `stream_page_json.py` has the document.
 
 Where pages end depends on each stream alone: after one whose name's SHA-256 ends in five zero bits, or fewer if its
 entry is large. So a stream that is added, removed or changed concerns one page, or two. Measured, 10,000 streams of one
@@ -19,40 +19,36 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from operator import attrgetter
 from threading import Lock
-from typing import Any
 
 import zstandard
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectNotFound
-from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.document import (
-    MAX_DOCUMENT_BYTES,
-    DocumentFields,
-    decode_document,
-    encode_document,
-)
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, encode_document
 from jsbackup.repository.documents import Document, Documents
-from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
+from jsbackup.repository.manifest import Captured, StreamBackup
 from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.named_documents import NamedDocuments
-from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
 from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
-from jsbackup.repository.pages.stream_json import (
-    stream_from_json,
-    stream_to_json,
+from jsbackup.repository.pages.stream_page_json import (
+    MOST_BYTES,
+    MOST_STREAMS,
+    decode_stream_page,
+    encode_stream_page,
+    limit_of,
+    raw_bytes_of_stream_page,
 )
 from jsbackup.repository.refs import StreamPageRef
 
-__all__ = ["StreamPages", "stream_pages_from_json", "stream_pages_to_json"]
+__all__ = ["StreamPages"]
 
 # Streams whose entries have at most about these bytes are in the manifest: a small backup is one object.
 #
@@ -62,18 +58,11 @@ __all__ = ["StreamPages", "stream_pages_from_json", "stream_pages_to_json"]
 # in S3 for a month, so a few KiB are not worth one. With 40 KiB in the manifest, a backup stays below 64 KiB.
 UNPAGED_BYTES = 40 << 10
 
-FORMAT_VERSION = 1
-FEATURES: frozenset[str] = frozenset()
-
-# A page of several streams has at most these bytes before compression. Pages end long before, unless configurations are
-# huge: measured, 32 streams of 1 to 2 KB.
-MOST_BYTES = 16 << 20
 # What the pages that are read at the same time have before compression, apart from one of them (`memory_budget.py`). A
 # page of a single stream may be as large as a manifest.
 DECODED_BYTES = 16 << 20
 
 _ZERO_BITS = 5
-_MOST = 256
 # About the size of an entry without segments and consumers, of the configuration in it, and of each of them.
 _ENTRY_BYTES = 1024
 _CONFIG_BYTES = 512
@@ -87,7 +76,6 @@ _THREADS = 16
 LOOK_EVERY = 64
 # Fields of streams that pages do not have, or that are compared in another way.
 _NOT_KEPT = ("segments", "archive_format", "read", "captured")
-_UNKNOWN = "1970-01-01T00:00:00Z"
 
 
 class StreamPages:
@@ -151,7 +139,7 @@ class StreamPages:
             if page in self._kept:
                 self._kept.move_to_end(page)
                 return self._kept[page]
-        if page.size > _limit_of(page):
+        if page.size > limit_of(page):
             raise FormatError(f"object {page.key} is said to have {page.size} bytes, more than such a page has")
         with self._room.share() as share:
             share.hold(page.size)
@@ -163,8 +151,8 @@ class StreamPages:
             if (found.size, found.sha256) != (page.size, page.sha256):
                 self._objects.note_damaged(page)
                 raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
-            share.hold(_raw_bytes(found.data, page))
-            streams = _decode(found.data, page, self.segments)
+            share.hold(raw_bytes_of_stream_page(found.data, page))
+            streams = decode_stream_page(found.data, page, self.segments)
         self._keep(page, streams)
         return streams
 
@@ -200,7 +188,7 @@ class StreamPages:
         if known is not None:
             yield known
             return
-        raw = _encode(streams)
+        raw = encode_stream_page(streams)
         if len(raw) > MOST_BYTES and len(streams) > 1:
             half = len(streams) // 2
             yield from self._stored(streams[:half], there)
@@ -262,7 +250,7 @@ class StreamPages:
             is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
         )
         page = _stored_as(page, stored)
-        self._keep(page, _decode(data, page, self.segments), in_place=True)
+        self._keep(page, decode_stream_page(data, page, self.segments), in_place=True)
         return page
 
     def _keep(self, page: StreamPageRef, streams: tuple[StreamBackup, ...], *, in_place: bool = False) -> None:
@@ -288,59 +276,6 @@ def _stored_as(page: StreamPageRef, stored: Document) -> StreamPageRef:
     return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)
 
 
-def stream_pages_to_json(pages: Sequence[StreamPageRef]) -> JsonObject:
-    """Return the list of pages as manifests have it: rows of name, replacement, size and SHA-256 of the stored object
-    ("" if it is the name), first stream, number of streams, messages and raw bytes.
-    """
-    suffix = layout.SEALED_SUFFIX if pages[0].key.endswith(layout.SEALED_SUFFIX) else ""
-    return {"suffix": suffix, "pages": [_row_of(page) for page in pages]}
-
-
-def _row_of(page: StreamPageRef) -> list[Any]:
-    return [
-        page.name,
-        layout.replacement_of(page.key),
-        page.size,
-        "" if page.sha256 == page.name else page.sha256,
-        page.first,
-        page.streams,
-        page.messages,
-        page.bytes,
-    ]
-
-
-def stream_pages_from_json(fields: DocumentFields) -> tuple[StreamPageRef, ...]:
-    """Decode the list of pages. Raises FormatError."""
-    suffix = fields.text("suffix")
-    if suffix not in ("", layout.SEALED_SUFFIX):
-        fields.wrong("suffix", "that of an object")
-    where = f"{fields.where}: pages"
-    pages = tuple(_page_from(row, f"{where}[{at}]", suffix) for at, row in enumerate(fields.array("pages")))
-    if len({page.name for page in pages}) != len(pages):
-        fields.wrong("pages", "a list of different pages")
-    return pages
-
-
-def _page_from(values: Any, where: str, suffix: str) -> StreamPageRef:
-    if not isinstance(values, list) or len(values) != 8 or not isinstance(values[4], str):
-        raise FormatError(f"{where} is not the row of a page")
-    row = PageRow(values, where)
-    name, replacement = row.text(0, HEX256), row.text(1, REPLACEMENT)
-    key = layout.stream_page_key(name)
-    if replacement:
-        key = key.replace(".json", f".{replacement}.json")
-    return StreamPageRef(
-        key=f"{key}{suffix}",
-        size=row.number(2, 1),
-        sha256=row.text(3, HEX256) if values[3] != "" else name,
-        name=name,
-        first=values[4],
-        streams=row.number(5, 1, _MOST),
-        messages=row.number(6),
-        bytes=row.number(7),
-    )
-
-
 def _are_large(streams: Sequence[StreamBackup]) -> bool:
     """Return whether the entries of the streams are more than a manifest should have. Looks at no more than that."""
     size = 0
@@ -357,7 +292,7 @@ def _are_large(streams: Sequence[StreamBackup]) -> bool:
 def _pages_of(streams: Sequence[StreamBackup]) -> Iterator[Sequence[StreamBackup]]:
     begin = 0
     for at, stream in enumerate(streams, 1):
-        if at == len(streams) or at - begin >= _MOST or _ends_page(stream):
+        if at == len(streams) or at - begin >= MOST_STREAMS or _ends_page(stream):
             yield streams[begin:at]
             begin = at
 
@@ -371,71 +306,6 @@ def _ends_page(stream: StreamBackup) -> bool:
 @lru_cache(maxsize=1 << 14)  # `follow` asks for the same names every two seconds
 def _end_of_digest(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[-4:], "big")
-
-
-def _encode(streams: Sequence[StreamBackup]) -> bytes:
-    document: JsonObject = {
-        "format": FORMAT_VERSION,
-        "required_features": [],
-        "streams": [_without_capture(stream_to_json(stream)) for stream in streams],
-    }
-    return encode_document(document, f"page of stream {streams[0].name}")
-
-
-def _without_capture(entry: JsonObject) -> JsonObject:
-    entry = {key: value for key, value in entry.items() if key not in ("archive_format", "read")}
-    captured = {key: value for key, value in entry["captured"].items() if key not in ("begun", "ended")}
-    return {**entry, "captured": captured}
-
-
-def _decode(data: bytes, page: StreamPageRef, segments: PageStore) -> tuple[StreamBackup, ...]:
-    """Return the streams that a page lists, as captured at no known time.
-
-    Raises:
-        FormatError: damaged, hostile, or not the page that `page` describes.
-        UnsupportedError: it has a later format.
-    """
-    what = f"page {page.key}"
-    fields = decode_document(_decompressed(data, what), what)
-    fields.version(FORMAT_VERSION, FEATURES)
-    streams = tuple(stream_from_json(_with_capture(one), segments) for one in fields.each("streams"))
-    stated = (page.first, page.streams, page.messages, page.bytes)
-    messages = sum(stream.captured.messages for stream in streams)
-    raw = sum(stream.captured.bytes for stream in streams)
-    if not streams or (streams[0].name, len(streams), messages, raw) != stated:
-        raise FormatError(f"{what} is not the one that is named: its totals differ")
-    if len({stream.name for stream in streams}) != len(streams):
-        raise FormatError(f"{what} lists a stream twice")
-    return streams
-
-
-def _limit_of(page: StreamPageRef) -> int:
-    return MAX_DOCUMENT_BYTES if page.streams == 1 else MOST_BYTES
-
-
-def _raw_bytes(data: bytes, page: StreamPageRef) -> int:
-    """Return how many bytes a page will have when it is decompressed."""
-    try:
-        size = zstandard.frame_content_size(data)
-    except zstandard.ZstdError:
-        size = -1
-    if not 0 <= size <= _limit_of(page):
-        raise FormatError(f"page {page.key} is not compressed as a page of streams is")
-    return size
-
-
-def _decompressed(data: bytes, what: str) -> bytes:
-    try:
-        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FormatError(f"{what} cannot be decompressed: {error}") from error
-
-
-def _with_capture(fields: DocumentFields) -> DocumentFields:
-    captured: Mapping[str, Any] = fields.object("captured")
-    times = {"begun": _UNKNOWN, "ended": _UNKNOWN}
-    how: JsonObject = {"archive_format": ArchiveFormat.MESSAGES.value, "read": None}
-    return DocumentFields({**fields.value, **how, "captured": {**captured, **times}}, fields.where)
 
 
 def _is_same(one: StreamBackup, other: StreamBackup) -> bool:
