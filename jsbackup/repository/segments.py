@@ -7,7 +7,6 @@ already stored, even if it does not know of them (`receipts.py`).
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,9 +16,7 @@ from functools import cached_property
 
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.formats.batch import columns_from_batch
-from jsbackup.formats.compressed_batch import PackedBatch
-from jsbackup.formats.digest import EncodedRows, MessageBatch, encode_rows
-from jsbackup.formats.gaps import GapDigest
+from jsbackup.formats.digest import MessageBatch, encode_rows
 from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.progress import ignored
@@ -27,7 +24,8 @@ from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import ends_of, raw_bytes_of, split_at
 from jsbackup.repository.write.cutter import SegmentCutter, checked_batches
-from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
+from jsbackup.repository.write.held_run import HeldRun
+from jsbackup.repository.write.reuse import Cuts
 
 __all__ = ["SegmentReader", "SegmentWriter", "StoredSegments"]
 
@@ -78,9 +76,9 @@ class SegmentWriter:
         self._cutter = SegmentCutter(objects, folder, segment_bytes, note)
         self._cuts = Cuts(raw_bytes_of(previous), segment_bytes)
         self._previous = previous
-        self._run: _Run | None = None  # the messages of `_ahead[0]` so far
-        self._new: _Run | None = None  # new messages, while they may be joined with those in the window
-        self._window: list[_Run] = []
+        self._run: HeldRun | None = None  # the messages of `_ahead[0]` so far
+        self._new: HeldRun | None = None  # new messages, while they may be joined with those in the window
+        self._window: list[HeldRun] = []
         self._gone_bytes = 0  # bytes of the segments that were lost completely, before the first message
         self._last_seq = 0
         self._messages = 0
@@ -229,7 +227,7 @@ class SegmentWriter:
             self._end_new()
             if self._held_bytes() + ref.bytes > self._cuts.segment_bytes:
                 self._flush()
-            self._run = _Run(digest=True)
+            self._run = HeldRun(digest=True)
         return ref.last_seq
 
     def _take(self, batch: MessageBatch) -> None:
@@ -252,7 +250,7 @@ class SegmentWriter:
         rows = encode_rows(batch)
         fitting = bisect_right(rows.ends, self._cuts.segment_bytes - self._held_bytes())
         if fitting:
-            self._new = self._new or _Run()
+            self._new = self._new or HeldRun()
             fit = batch.slice(0, fitting)
             self._new.add(fit, rows if fitting == batch.num_rows else encode_rows(fit))
         if fitting < batch.num_rows:
@@ -291,7 +289,7 @@ class SegmentWriter:
             self._settle(run, [self._cuts.segment_bytes])
         self._cutter.end()
 
-    def _settle(self, run: _Run, sizes: list[int]) -> None:
+    def _settle(self, run: HeldRun, sizes: list[int]) -> None:
         """Put a complete run into the window, where others may be joined with it, or store it cut to `sizes`."""
         if len(sizes) > 1:
             self._flush()
@@ -300,7 +298,7 @@ class SegmentWriter:
         self._window.append(run)
         count = self._cuts.joined([one.extent for one in self._window])
         if count > 1:
-            joined = _Run.of(self._window[-count:])
+            joined = HeldRun.of(self._window[-count:])
             self._window[-count:] = [joined]
         if not self._cuts.joinable(self._window[-1].extent):
             self._flush()
@@ -313,7 +311,7 @@ class SegmentWriter:
             else:
                 self._store(run, [self._cuts.segment_bytes])
 
-    def _store(self, run: _Run, sizes: list[int]) -> None:
+    def _store(self, run: HeldRun, sizes: list[int]) -> None:
         self._cutter.begin(sizes)
         for batch in run.take():
             self._cutter.add(batch)
@@ -351,52 +349,3 @@ class SegmentReader:
         The messages are verified once all are read. Raises as `read`.
         """
         return checked_batches(self._objects.fetch(ref), ref)
-
-
-class _Run:
-    """Messages that are kept until it is known where they go. `ref` is their segment, if they have one."""
-
-    def __init__(self, *, digest: bool = False) -> None:
-        self.extent = SegmentExtent(0, 0, 0, 0)
-        self.ref: SegmentRef | None = None
-        self._sha256 = hashlib.sha256() if digest else None
-        self._gaps = GapDigest()
-        self._pieces: deque[PackedBatch] = deque()
-
-    @property
-    def packed_bytes(self) -> int:
-        """The memory it takes."""
-        return sum(piece.size for piece in self._pieces)
-
-    @classmethod
-    def of(cls, runs: Sequence[_Run]) -> _Run:
-        """Join several runs."""
-        whole = cls()
-        whole.extent = runs[0].extent
-        for run in runs[1:]:
-            whole.extent += run.extent
-        whole._pieces.extend(piece for run in runs for piece in run._pieces)
-        return whole
-
-    def add(self, batch: MessageBatch, rows: EncodedRows) -> None:
-        first, last = batch.column("sequence")[0].as_py(), batch.column("sequence")[-1].as_py()
-        added = SegmentExtent(first, last, batch.num_rows, rows.size)
-        self.extent = self.extent + added if self.extent.messages else added
-        if self._sha256 is not None:
-            self._sha256.update(rows.encoded)
-            self._gaps.update(memoryview(columns_from_batch(batch).sequences).cast("B").cast("q"))
-        self._pieces.append(PackedBatch(batch))
-
-    def is_still(self, ref: SegmentRef) -> bool:
-        """Return whether these are the messages of the stored segment."""
-        same = self.extent == extent_of(ref)
-        return same and self._sha256 is not None and self._sha256.hexdigest() == ref.digest
-
-    def named(self, ref: SegmentRef) -> SegmentRef:
-        """Return the segment of these messages. An older jsbackup did not record the missing sequences."""
-        return ref if ref.gaps else replace(ref, gaps=self._gaps.hex)
-
-    def take(self) -> Iterator[MessageBatch]:
-        """Yield the messages; each batch is released when it is yielded."""
-        while self._pieces:
-            yield self._pieces.popleft().unpack()
