@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ from jsbackup.errors import (
     FormatError,
     IntegrityError,
     JsBackupError,
-    ObjectExists,
     ObjectNotFound,
     RepositoryNotFound,
     UsageError,
@@ -37,12 +35,12 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
-from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor, encode_descriptor
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
+from jsbackup.repository.crypto.new_keys import NewKeys, copy_keys, put_keys
+from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
-from jsbackup.repository.location import in_a_folder, no_repository, nothing_at
+from jsbackup.repository.location import in_a_folder
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -50,6 +48,14 @@ from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.segment_size import SEGMENT_BYTES
+from jsbackup.repository.stored_descriptor import (
+    fetch_descriptor,
+    put_descriptor,
+    put_upgrade,
+    read_descriptor,
+    refuse_occupied,
+)
+from jsbackup.repository.write.manifest_links import ManifestLinks
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
@@ -61,11 +67,6 @@ if TYPE_CHECKING:
 __all__ = ["Repository"]
 
 _log = logging.getLogger(__name__)
-
-_MAX_DESCRIPTOR_BYTES = 1 << 20
-
-# The limit of `writers.py` for the largest of them.
-_MAX_KEY_OBJECT_BYTES = 64 << 20
 
 
 class Repository:
@@ -99,7 +100,7 @@ class Repository:
             replaces=descriptor.replaces_objects,
         )
         self._paged: Manifest | None = None  # the newest result of `paged`
-        self._sha256: dict[str, str] = {}  # of manifests that were read or stored, by backup
+        self._links = ManifestLinks(self.documents, signed=descriptor.authority is not None)
         self.secret = access.secret
 
     @classmethod
@@ -124,7 +125,7 @@ class Repository:
             UsageError: there is already a repository, or something else.
             UnsupportedError: the store lacks something that a repository needs.
         """
-        _refuse_occupied(store)
+        refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(repository_id))
         descriptor = Descriptor(
             repository_id,
@@ -139,10 +140,7 @@ class Repository:
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
             keys = GivenKeys(writer=new_keys.writer_key)
             put_keys(store, new_keys, created)
-        try:
-            store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
-        except ObjectExists:  # someone else was faster
-            raise _exists(store) from None
+        put_descriptor(store, descriptor)
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     @classmethod
@@ -155,19 +153,12 @@ class Repository:
         Objects sealed and signed in one are valid in the other. `probe_id` is random, the rest as in `create`; `keys`
         as in `open`.
         """
-        _refuse_occupied(store)
+        refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
-        for info in source.store.list(layout.KEYS):
-            if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
-                data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)
-                with suppress(ObjectExists):  # left by an interrupted run
-                    store.put(info.key, data)
+        copy_keys(source.store, store)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
-        try:
-            store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
-        except ObjectExists:
-            raise _exists(store) from None
+        put_descriptor(store, descriptor)
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     @classmethod
@@ -183,7 +174,7 @@ class Repository:
             UnsupportedError: it needs a newer tool.
             StoreError: the store does not answer.
         """
-        descriptor = _newest(store, _decode(_read_descriptor(store), layout.DESCRIPTOR))
+        descriptor = read_descriptor(store)
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     def upgrade(self, tool: str) -> bool:
@@ -200,7 +191,7 @@ class Repository:
         if self.descriptor.pages:
             return False
         self.documents.ensure_writable()
-        self._put_upgrade(tool)
+        put_upgrade(self.store, replace(self.descriptor, pages=True, tool=tool))
         return True
 
     def follow_upgrade(self, source: Repository, tool: str) -> bool:
@@ -209,12 +200,8 @@ class Repository:
         """
         if self.descriptor.pages or not source.descriptor.pages:
             return False
-        self._put_upgrade(tool)
+        put_upgrade(self.store, replace(self.descriptor, pages=True, tool=tool))
         return True
-
-    def _put_upgrade(self, tool: str) -> None:
-        with suppress(ObjectExists):  # someone else was faster
-            self.store.put(layout.UPGRADED, encode_descriptor(replace(self.descriptor, pages=True, tool=tool)))
 
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
@@ -230,11 +217,7 @@ class Repository:
         """
         self.check_there()
         key = layout.manifest_key(manifest.id)
-        if self.descriptor.authority is not None:
-            manifest = self._chained(manifest)
-        elif manifest.previous is not None:
-            manifest = replace(manifest, previous_sha256=self._sha256_of(manifest.previous))
-        manifest = self.paged(manifest)
+        manifest = self.paged(self._links.linked(manifest, self.backups))
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
             hint = "" if self.descriptor.pages else UPGRADE_HINT
@@ -245,7 +228,7 @@ class Repository:
         if encode_manifest(decode_manifest(data, key, self.stream_pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         stored = self.documents.put(key, data)
-        self._sha256 = {manifest.id: stored.sha256}
+        self._links.note_committed(manifest.id, stored.sha256)
         note_backup(self.documents, manifest.id, manifest.previous, self.witness_of(stored.sha256))
         try:
             tend_catalog(self.documents)
@@ -276,7 +259,7 @@ class Repository:
         """
         try:
             with in_a_folder():
-                data = _read_descriptor(self.store)
+                data = fetch_descriptor(self.store)
         except IntegrityError as error:  # what lies below the mount point, from another time
             raise RepositoryNotFound(error.message, hint=error.hint) from error
         found = decode_descriptor(data)
@@ -316,23 +299,6 @@ class Repository:
     def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
         return self.pages.store(segments) if self.descriptor.pages else tuple(segments)
-
-    def _chained(self, manifest: Manifest) -> Manifest:
-        for previous in reversed([backup for backup in self.backups() if backup != manifest.id]):
-            with suppress(ObjectNotFound, IntegrityError):  # forgotten just now, or damaged, which `verify` reports
-                stored = self.documents.fetch(layout.manifest_key(previous), MAX_DOCUMENT_BYTES)
-                return replace(manifest, previous=previous, previous_sha256=stored.sha256)
-        return replace(manifest, previous=None, previous_sha256=None)
-
-    def _sha256_of(self, backup: str) -> str | None:
-        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, or forgotten."""
-        if backup not in self._sha256:
-            with suppress(ObjectNotFound, IntegrityError):
-                key = layout.manifest_key(backup)
-                stored = self.documents.fetch(key, MAX_DOCUMENT_BYTES)
-                decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
-                self._sha256[backup] = stored.sha256
-        return self._sha256.get(backup)
 
     def witness_of(self, sha256: str) -> bytes:
         """Return what the witness of a manifest with this SHA-256 says: nothing where signatures prove manifests."""
@@ -425,65 +391,5 @@ class Repository:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
         pages = self.stream_pages if streams else None
         manifest = decode_manifest(stored.data, key, pages, in_part=in_part, names=names)
-        self._sha256[backup] = stored.sha256
+        self._links.note(backup, stored.sha256)
         return manifest
-
-
-def _read_descriptor(store: Store) -> bytes:
-    with suppress(ObjectNotFound):
-        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
-    error = no_repository(store) or nothing_at(store)
-    # The descriptor is stored before any backup: objects that were seen may belong to a new repository.
-    try:
-        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
-    except ObjectNotFound:
-        raise error from None
-
-
-def _decode(data: bytes, key: str) -> Descriptor:
-    try:
-        return decode_descriptor(data, key)
-    except FormatError as error:
-        hint = f"Restore {key} from a copy of this repository; the backups themselves may be intact."
-        raise error.with_hint(hint) from error
-
-
-def _newest(store: Store, first: Descriptor) -> Descriptor:
-    """Return the descriptor that is used. Raises IntegrityError if that of an upgrade is of another repository."""
-    if first.pages:
-        return first
-    try:
-        upgraded = _decode(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
-    except ObjectNotFound:
-        return first
-    if replace(upgraded, pages=first.pages, tool=first.tool) != first:
-        raise IntegrityError(
-            f"{layout.UPGRADED} does not belong to {layout.DESCRIPTOR}",
-            hint="One of the two was replaced. Restore it from a copy.",
-        )
-    return upgraded
-
-
-def _refuse_occupied(store: Store) -> None:
-    if _has_descriptor(store):
-        raise _exists(store)
-    found = no_repository(store)
-    if found is None:
-        return
-    if _has_descriptor(store):  # it was made just now
-        raise _exists(store)
-    if isinstance(found, RepositoryNotFound):
-        raise UsageError(f"{store.location} is not empty, and is not a repository", hint="Choose an empty location.")
-    raise found
-
-
-def _has_descriptor(store: Store) -> bool:
-    try:
-        store.head(layout.DESCRIPTOR)
-    except ObjectNotFound:
-        return False
-    return True
-
-
-def _exists(store: Store) -> UsageError:
-    return UsageError(f"there is a repository at {store.location} already")

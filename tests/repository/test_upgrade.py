@@ -152,7 +152,7 @@ def test_a_version_without_pages_refuses_by_name_and_deletes_nothing(
     assert not first.pages, "which such a version goes on to read"
     with pytest.raises(UnsupportedError, match="needs features not known here: pages"):
         scene.open()
-    monkeypatch.setattr("jsbackup.repository.repository._newest", lambda store, first: first)
+    monkeypatch.setattr("jsbackup.repository.stored_descriptor.newest_descriptor", lambda store, first: first)
     before = {info.key for info in scene.store.list(layout.SEGMENTS)}
     scene.open().manifest(OLD[0])
     with pytest.raises(UnsupportedError, match="has format 2, known up to 1"):

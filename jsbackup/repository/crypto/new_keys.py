@@ -8,20 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectNotFound, UsageError
+from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NEEDS_WRITER, needed, put_identity, put_passphrase
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.signing import Signatory
 from jsbackup.repository.crypto.writer_key import WriterKey
-from jsbackup.repository.crypto.writers import Writer, load_signers, put_writer
+from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, load_signers, put_writer
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import Store
 
-__all__ = ["NewKeys", "make_new_keys", "put_keys", "replace_writer"]
+__all__ = ["NewKeys", "copy_keys", "make_new_keys", "put_keys", "replace_writer"]
 
 Random = Callable[[int], bytes]
 
@@ -77,6 +77,15 @@ def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
             put_passphrase(store, repository, new_keys.secret, passphrase, random=random)
     writer = Writer(repository, new_keys.recipient, new_keys.writer_key.signatory.public, created)
     put_writer(store, new_keys.authority, writer)
+
+
+def copy_keys(source: Store, target: Store) -> None:
+    """Copy everything below `keys/` to the store of a replica."""
+    for info in source.list(layout.KEYS):
+        if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
+            data = source.get_range(info.key, 0, MAX_WRITER_BYTES)  # the largest of them are writers
+            with suppress(ObjectExists):  # left by an interrupted run
+                target.put(info.key, data)
 
 
 def replace_writer(
