@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
-from jsbackup.cli.options.command_help import COMMAND_HELP, write_end, write_examples
+from jsbackup.cli.options.command_help import command_help, write_end, write_examples
 from jsbackup.cli.options.context import (
     HELP_ALL,
     NOTES,
@@ -248,8 +248,8 @@ class Command(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
-        if (name := _name_of(ctx)) in COMMAND_HELP:
-            write_examples(formatter, COMMAND_HELP[name].examples)
+        if (name := _name_of(ctx)) in command_help():
+            write_examples(formatter, command_help()[name].examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         help_option = self.get_help_option(ctx)
@@ -277,7 +277,7 @@ class Command(click.Command):
             write_options(ctx, formatter, "Hooks and notifications", HOOK_OPTIONS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if (name := _name_of(ctx)) in COMMAND_HELP:
+        if (name := _name_of(ctx)) in command_help():
             write_end(formatter, name)
 
 

@@ -13,7 +13,7 @@ import pytest
 from jsbackup.cli.main import COMMANDS, cli
 from jsbackup.cli.manual.pages import read_page, topics
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.command_help import COMMAND_HELP, MANUAL_PAGES
+from jsbackup.cli.options.command_help import command_help
 from jsbackup.exit_codes import EXIT_CODES
 from tests.cli.typed import Typed
 
@@ -30,6 +30,7 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
+COMMAND_HELP = command_help()
 EXAMPLES = [(name, line) for name, told in COMMAND_HELP.items() for line in told.examples]
 
 
@@ -90,11 +91,12 @@ def test_help_ends_as_a_man_page_does(name: str, typed: Callable[..., Typed]) ->
     for other in told.see_also:
         assert f"jsbackup {other}" in " ".join(end.split())
     if name != "help":
-        assert f"jsbackup help {MANUAL_PAGES[name]}" in " ".join(end.split())
+        assert f"jsbackup help {told.page}" in " ".join(end.split())
 
 
 def test_every_command_leads_to_a_page_that_names_it() -> None:
-    assert MANUAL_PAGES.keys() == COMMAND_HELP.keys() - {"help"}
-    for name, page in MANUAL_PAGES.items():
+    pages = {name: told.page for name, told in COMMAND_HELP.items() if told.page}
+    assert pages.keys() == COMMAND_HELP.keys() - {"help"}
+    for name, page in pages.items():
         assert page in topics()
         assert re.search(rf"(jsbackup |`){name}\b", read_page(page)), (name, page)
