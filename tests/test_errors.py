@@ -66,5 +66,5 @@ def test_no_module_assigns_an_attribute_of_an_error() -> None:
     found = {path.relative_to(ROOT).as_posix(): names for path in ROOT.rglob("*.py") if (names := _assigned(path))}
     assert found == {
         "errors.py": {"self.message", "self.hint", "another.__cause__"},  # where they are made
-        "cli/options/command.py": {"wrong.ctx"},  # of click, which sets it too
+        "cli/parsing/command.py": {"wrong.ctx"},  # of click, which sets it too
     }

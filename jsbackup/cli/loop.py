@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from jsbackup.api.worker import raise_first
-from jsbackup.cli.options.context import INTERRUPTED
+from jsbackup.cli.parsing.context import INTERRUPTED
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.errors import Interrupted, JsBackupError
 

@@ -24,8 +24,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
-from jsbackup.cli.options.command_help import write_examples
-from jsbackup.cli.options.context import (
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.output.output import Output, silence
+from jsbackup.cli.parsing.command_help import write_examples
+from jsbackup.cli.parsing.context import (
     COMPLETE_VARIABLE,
     HELP_ALL,
     INTERRUPTED,
@@ -34,9 +36,7 @@ from jsbackup.cli.options.context import (
     wants_all,
     write_options,
 )
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.usage import usage_error
-from jsbackup.cli.output.output import Output, silence
+from jsbackup.cli.parsing.usage import usage_error
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
@@ -117,7 +117,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "config": ("jsbackup.cli.commands.config_check", "Show what profiles set, and what is wrong with them."),
         "key": ("jsbackup.cli.commands.keys", "Manage who reads an encrypted repository, and who signs in it."),
-        "completion": ("jsbackup.cli.options.completion", "Print the completion script of a shell."),
+        "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
         "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
     },
     "Analyse": {
@@ -211,7 +211,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | None) -> None:
     """Answer a shell; the scripts of `jsbackup completion` ask by an environment variable."""
     if instruction and not ctx.resilient_parsing:
-        from jsbackup.cli.options.completion import answer_shell
+        from jsbackup.cli.parsing.completion import answer_shell
 
         ctx.exit(answer_shell(cli, instruction))
 

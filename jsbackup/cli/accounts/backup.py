@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 
 from jsbackup.cli.accounts.options import AskedAccounts
 from jsbackup.cli.accounts.report import tell_all_backups
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository, run_async
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.backups import back_up_accounts, earlier_backups, with_streams
 from jsbackup.engine.accounts.chosen import choose_accounts

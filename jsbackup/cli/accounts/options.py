@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.context import GIVEN, Shared
 from jsbackup.cli.options.opening import connection_of
+from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.config import Glob, environment, expand_path, parse_duration
 from jsbackup.errors import UsageError
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from jsbackup.cli.accounts.options import AskedAccounts
 from jsbackup.cli.accounts.restore_report import tell_all_plans, tell_all_restores
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
 from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream
-from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.restore_options import refuse_given
@@ -19,6 +16,9 @@ from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_stream
+from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.config import parse_glob
 from jsbackup.stores.base import LockMode
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import GIVEN, Shared, jobs_option, write_options
 from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
 from jsbackup.cli.options.reshaping import mask_key_options
 from jsbackup.cli.options.restore_options import Asked, live_planning_options, window_option
@@ -23,6 +21,8 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.plan_report import preview_json, tell_preview
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
 from jsbackup.config import parse_size
 
 if TYPE_CHECKING:

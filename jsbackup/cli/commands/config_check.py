@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import HELP_ALL, CommandContext, HelpGroup, Shared, merge_shared
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import HELP_ALL, CommandContext, HelpGroup, Shared, merge_shared
 from jsbackup.config import default_config_path, environment, examine_config, expand_path, hide_logins
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject

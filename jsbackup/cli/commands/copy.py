@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import GIVEN, Shared, write_options
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
@@ -30,11 +27,14 @@ from jsbackup.cli.options.opening import (
     store_at,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.diff_report import tell_diff
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.progress import Progress

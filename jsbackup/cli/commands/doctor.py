@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, keys_of, run_async
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import JsBackupError
 from jsbackup.exit_codes import combined

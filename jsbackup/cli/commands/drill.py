@@ -6,9 +6,6 @@ from pathlib import Path
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import run_async
@@ -22,9 +19,12 @@ from jsbackup.cli.options.throwaway import (
     warned_progress,
     work_dir_option,
 )
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.drill_report import tell_drill
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared, jobs_option
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.cli.stop_signals import closing_undisturbed
 from jsbackup.config import parse_glob
 

@@ -21,9 +21,6 @@ from jsbackup.cli.commands.spark.tables import (
     table_options,
     write_tables,
 )
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
@@ -41,6 +38,9 @@ from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
 from jsbackup.exchange.leftovers import clear_leftovers

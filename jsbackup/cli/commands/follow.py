@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream
-from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository
 from jsbackup.cli.options.tag_options import tagged_as
@@ -20,6 +17,9 @@ from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_live_line
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_stream
+from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.config import parse_duration, parse_glob, parse_size
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject

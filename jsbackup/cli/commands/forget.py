@@ -13,17 +13,17 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.commands.prune import grace_option, run_prune
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_tag
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.retention_report import tell_forget
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_tag
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_duration
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject

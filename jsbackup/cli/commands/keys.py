@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.opening import open_repository, open_with_keys
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.config import environment, new_writer_key_file, secret_file
 from jsbackup.errors import UsageError
 from jsbackup.times import format_time

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -24,6 +22,8 @@ from jsbackup.cli.options.restore_options import (
 )
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.retention_report import print_prune, prune_json, tell_leases
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import parse_duration
 from jsbackup.exit_codes import damage
 from jsbackup.tool import TOOL

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, open_with_keys, run_async, store_at
@@ -23,6 +20,9 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.repair_report import tell_repair
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import JsBackupError, RepositoryNotFound, UsageError
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ import time
 import click
 
 from jsbackup.cli.commands.keys import encryption_options, new_keys_of, writer_key_file
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.backup_report import tell_listed, tell_shown
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -25,6 +23,8 @@ from jsbackup.cli.options.spark import Where, spread_by_spark
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.config import parse_size
 from jsbackup.errors import Interrupted, UsageError
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.runbook_report import tell_runbook, tell_runbook_plan
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.profiles.runbook_file import RunbookEntry, naming_restore, read_runbook
 from jsbackup.engine.link.source import read_source
 from jsbackup.engine.restore.run import RestoreSettings

@@ -16,16 +16,16 @@ from click.core import ParameterSource
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
 from jsbackup.cli.notify.push import PushTarget, parse_push_url, push_metrics
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_stream
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import Glob, hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import open_with_keys
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
-from jsbackup.cli.options.typed_amounts import Percentage
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_time
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import problem_json
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import Percentage
 from jsbackup.config import parse_size
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import damage

@@ -15,9 +15,9 @@ from jsbackup.cli.commands.plan import preview_asked
 from jsbackup.cli.guided.questions import STAYS, Questions
 from jsbackup.cli.guided.restore_questions import ask_backup, ask_moment, ask_repository, ask_server, ask_streams
 from jsbackup.cli.guided.same_line import same_line
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, NatsError
 from jsbackup.planning.configs.adapting import ADAPT

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.guided.questions import Questions
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository
-from jsbackup.cli.options.typed_times import as_rfc3339
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import format_bytes, format_count, format_time
 from jsbackup.cli.output.terminal import clip
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_times import as_rfc3339
 from jsbackup.config import environment, nearest, parse_glob
 from jsbackup.config.contexts import context_names
 from jsbackup.errors import Interrupted, JsBackupError, KeyUnavailable, UsageError

@@ -9,9 +9,9 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.manual.pages import read_page, search, topics
 from jsbackup.cli.manual.plain import plain
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared, help_of_all
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared, help_of_all
 from jsbackup.config import similar
 from jsbackup.errors import UsageError
 

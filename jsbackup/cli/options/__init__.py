@@ -1,1 +1,1 @@
-"""Shared options of commands: parsed to values, and the connection and repository opened with them."""
+"""Options of several commands, and the connection, repository and backup opened with them."""

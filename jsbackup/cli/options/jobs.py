@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.spark import SparkUse, Where, place_given, settings_of
 from jsbackup.cli.output.output import format_bytes
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.model import JsonObject

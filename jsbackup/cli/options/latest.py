@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import CommandContext, Shared
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import Glob, read_config
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.context import Shared
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import parse_duration
 
 if TYPE_CHECKING:

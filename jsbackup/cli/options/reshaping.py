@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.typed_amounts import WholeNumber
-from jsbackup.cli.options.typed_times import understand_time
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_times import understand_time
 from jsbackup.config import environment, mask_secret, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError

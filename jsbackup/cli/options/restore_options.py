@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import GIVEN, Shared
 from jsbackup.cli.options.latest import Choosing, Finder, WantedBackup, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.options.reshaping import RESHAPING
-from jsbackup.cli.options.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import GIVEN, Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from jsbackup.cli.options.context import Shared
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, parse_duration, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
 

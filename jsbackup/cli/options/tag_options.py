@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.completion import complete_tag
+from jsbackup.cli.parsing.completion import complete_tag
 
 __all__ = ["only_origin", "only_tagged", "tagged_as"]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, Choosing, WantedBackup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.errors import UsageError
 

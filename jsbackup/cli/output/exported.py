@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.readable import in_short
 

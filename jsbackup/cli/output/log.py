@@ -6,11 +6,11 @@ import logging
 import sys
 from collections.abc import Mapping
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.colour import State, paint, wants_colour
 from jsbackup.cli.output.output import log_line
 from jsbackup.cli.output.progress import write_beside_bars
 from jsbackup.cli.output.terminal import printable
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import hide_logins
 from jsbackup.readable import NAMED, without_name
 

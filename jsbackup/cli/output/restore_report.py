@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import notes_json
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
@@ -16,6 +15,7 @@ from jsbackup.cli.output.reports import (
     problem_json,
     restored_stream_json,
 )
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time

@@ -20,11 +20,11 @@ import click
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX
 from jsbackup.cli.notify.pings import check_url
-from jsbackup.cli.options.option_keys import check_kind, option_keys
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
-from jsbackup.cli.options.typed_amounts import AMOUNTS
-from jsbackup.cli.options.usage import value_error
+from jsbackup.cli.parsing.option_keys import check_kind, option_keys
+from jsbackup.cli.parsing.typed_amounts import AMOUNTS
+from jsbackup.cli.parsing.usage import value_error
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import (
     ConfigFile,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import CommandContext, Shared
 from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import read_config
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject

@@ -9,9 +9,9 @@ import click
 import pytest
 
 from jsbackup.cli.commands import plan, restore
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys, read_runbook
 from jsbackup.config import Secret, UserPassword
 from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES

@@ -13,11 +13,11 @@ import pytest
 from jsbackup.cli.commands import backup, repo
 from jsbackup.cli.main import COMMANDS, cli, run
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import GIVEN, CommandContext, Shared
 from jsbackup.cli.options.opening import connection_of, connection_reference_of
-from jsbackup.cli.options.option_keys import option_keys
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import GIVEN, CommandContext, Shared
+from jsbackup.cli.parsing.option_keys import option_keys
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import ConnectionOptions, UserPassword
 from jsbackup.errors import UsageError

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import (
     Connection,
     ConnectionOptions,

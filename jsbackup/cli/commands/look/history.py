@@ -14,15 +14,15 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
 from jsbackup.cli.commands.look.object_history import OBJECT_STREAM, print_versions
 from jsbackup.cli.commands.look.opened import check_readable, filter_options
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stored_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_stored_stream
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import nearest, parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable

@@ -16,10 +16,10 @@ from jsbackup.cli.commands.look.opened import (
     find_opened,
     open_messages,
 )
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time

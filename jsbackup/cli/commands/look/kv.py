@@ -16,12 +16,12 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened, time_option
 from jsbackup.cli.commands.look.other_backups import ask_latest, keys_at, value_at, with_last_value
 from jsbackup.cli.commands.look.printing import print_bytes
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.cli.options.latest import LATEST, choosing_options
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.terminal import clip
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, expand_path
 from jsbackup.errors import IncompleteError
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.shell import command_line, quoted_command

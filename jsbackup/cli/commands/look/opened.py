@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.reshaping import CONDITIONS, NEWEST
-from jsbackup.cli.options.typed_times import understand_time
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_times import understand_time
 from jsbackup.config import Glob
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import JsBackupError
 from jsbackup.shell import command_line
 from jsbackup.times import format_time

@@ -14,14 +14,14 @@ import click
 
 from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, time_option
 from jsbackup.cli.commands.look.put_back_report import tell_put_back
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import Glob
 from jsbackup.errors import Interrupted, UsageError
 from jsbackup.readable import count_were

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import TargetConflict
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM

@@ -14,9 +14,9 @@ import click
 
 from jsbackup.cli.commands.look.opened import backup_and_stream, filter_options, newest_options, open_messages
 from jsbackup.cli.commands.look.printing import print_bytes, print_json_lines, print_lines
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import Shared
-from jsbackup.cli.options.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from jsbackup.cli.options.context import GIVEN, Shared
 from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import (
     connection_of,
@@ -24,6 +23,7 @@ from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
 from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.engine.backup.backup import begin_backup, finish_backup
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun

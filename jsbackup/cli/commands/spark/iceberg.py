@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_stream
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import Glob, environment, nearest, s3_settings
 from jsbackup.config.values import parse_glob
 from jsbackup.errors import UnsupportedError, UsageError

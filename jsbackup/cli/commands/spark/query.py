@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.commands.spark.payloads import PayloadOptions, payload_options
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import LEAST_SPARK_BYTES, open_with_spark
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.spark import Where, on_spark, place_given, require_spark, settings_of
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import choose_readable, open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option
 from jsbackup.cli.options.spark import Where, on_spark_if_large
-from jsbackup.cli.options.typed_amounts import WholeNumber
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.stats_report import stats_json, tell_stats
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config.values import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from jsbackup.cli.commands.spark.payloads import PayloadOptions, payload_options
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import (
     LEAST_SPARK_BYTES,
     LEAST_SPARK_LINES_BYTES,
@@ -32,6 +31,7 @@ from jsbackup.cli.options.opening import open_or_make_repository
 from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.exported import tell_leftovers
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import UsageError
 

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream
-from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.jobs import SparkChoice, check_spark_options, choose_spark, job_runner
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
@@ -29,6 +26,9 @@ from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_eac
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject

@@ -13,8 +13,8 @@ from jsbackup import errors
 from jsbackup.cli.commands import verify
 from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
-from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.parsing.command import Command
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.pipeline.session import embedded_java

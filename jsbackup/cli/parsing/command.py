@@ -11,8 +11,10 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
-from jsbackup.cli.options.command_help import command_help, write_end, write_examples
-from jsbackup.cli.options.context import (
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
+from jsbackup.cli.parsing.context import (
     HELP_ALL,
     NOTES,
     CommandContext,
@@ -24,9 +26,7 @@ from jsbackup.cli.options.context import (
     wants_all,
     write_options,
 )
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.typed_amounts import check_amounts
-from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.typed_amounts import check_amounts
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
 from jsbackup.errors import JsBackupError, UsageError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from jsbackup.cli.options.context import NOTES
+from jsbackup.cli.parsing.context import NOTES
 from jsbackup.config import environment, parse_duration, parse_typed_time
 from jsbackup.errors import UsageError
 

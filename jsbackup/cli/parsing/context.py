@@ -14,10 +14,10 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.typed_amounts import WholeNumber, check_amounts
-from jsbackup.cli.options.usage import no_such_command
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.typed_amounts import WholeNumber, check_amounts
+from jsbackup.cli.parsing.usage import no_such_command
 from jsbackup.cli.profiles.precedence import over
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
 from jsbackup.cli.options.opening import connection_of, open_repository, store_at
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
 from jsbackup.config import environment, environment_with
 
 __all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stored_stream", "complete_stream", "complete_tag"]
