@@ -9,7 +9,7 @@ import time
 
 import click
 
-from jsbackup.cli.commands.keys import encryption_options, new_keys_of, writer_key_file
+from jsbackup.cli.commands.operate.keys import encryption_options, new_keys_of, writer_key_file
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.commands.prune import grace_option, run_prune
+from jsbackup.cli.commands.keep.prune import grace_option, run_prune
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository

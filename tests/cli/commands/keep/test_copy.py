@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.commands.copy import TO_OPTIONS
+from jsbackup.cli.commands.keep.copy import TO_OPTIONS
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.document import decode_document, encode_document

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.cli.commands.forget import GROUPINGS
+from jsbackup.cli.commands.keep.forget import GROUPINGS
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.repository import Repository

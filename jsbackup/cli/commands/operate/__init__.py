@@ -1,0 +1,1 @@
+"""Commands for who operates backups: those under "Operate" in `--help`."""
