@@ -26,8 +26,8 @@ from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import lives_of, named_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.link.workers import run_workers
-from jsbackup.engine.read.damage import DAMAGE_HINT, is_damage
 from jsbackup.engine.read.downstream import CaptureOrder, order_of
+from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage
 from jsbackup.errors import ApiError, JsBackupError, NatsError, NothingChosen, UsageError
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by

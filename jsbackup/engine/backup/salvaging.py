@@ -1,4 +1,4 @@
-"""Store what can be read of a stream that the server cannot read as a whole (`engine/read/salvage.py`)."""
+"""Store what can be read of a stream that the server cannot read as a whole (`engine/read/salvage/salvage.py`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.damage import is_salvageable
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import take_increment
-from jsbackup.engine.read.salvage import SalvageRun
+from jsbackup.engine.read.salvage.damage import is_salvageable
+from jsbackup.engine.read.salvage.salvage import SalvageRun
 from jsbackup.errors import JsBackupError
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, SegmentRef
 from jsbackup.repository.segments import SegmentReader

@@ -13,9 +13,9 @@ from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at, is_overwritten
-from jsbackup.engine.read.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
 from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
+from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import capture_opaque

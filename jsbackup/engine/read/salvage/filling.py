@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pyarrow as pa
 
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.around_damage import merged
+from jsbackup.engine.read.salvage.around_damage import merged
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader, SegmentWriter

@@ -24,11 +24,11 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.around_damage import AroundDamage, SequenceRanges
 from jsbackup.engine.read.catch_up import describe_stream
-from jsbackup.engine.read.damage import REPORTED, Ranges, spans_of
-from jsbackup.engine.read.filling import fill_in
 from jsbackup.engine.read.increment import PresentSequences
+from jsbackup.engine.read.salvage.around_damage import AroundDamage, SequenceRanges
+from jsbackup.engine.read.salvage.damage import REPORTED, Ranges, spans_of
+from jsbackup.engine.read.salvage.filling import fill_in
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import Advance, Capture, capture_snapshot
