@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import LEFT_SECONDS, PUT_BACK_DESCRIPTION
+from jsbackup.engine.read.reader_consumer import LEFT_SECONDS, PUT_BACK_DESCRIPTION
 from jsbackup.errors import ApiError, JsBackupError, NatsError, NatsPermissionDenied, TargetConflict
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.responses import ErrCode

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.read.consume import owner_of
+from jsbackup.engine.read.reader_consumer import owner_of
 from jsbackup.errors import FormatError, NatsError
 from jsbackup.protocol.info import ConsumerInfo
 

@@ -28,7 +28,8 @@ from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.held_messages import LEAST_PIECE_BYTES, ROW_BYTES, Piece, Rows
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
-from jsbackup.engine.read.consume import is_control, position_of, read_messages, reader_config
+from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.read.reader_consumer import is_control, position_of, reader_config
 from jsbackup.errors import DigestMismatch, JsBackupError, NatsError, NatsTimeout, TransferError
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.progress import ignored
