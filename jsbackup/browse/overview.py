@@ -10,8 +10,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from jsbackup.config import format_bytes
+from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, last_good_drill, span
-from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
+from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.html.charts import spark
 from jsbackup.html.page import Markup, clipped, element
 from jsbackup.html.page_parts import cell, number_cell, table

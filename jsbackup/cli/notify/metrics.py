@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, not_backed_up
-from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
+from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.repository.checks.outcomes import DrillOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import Result

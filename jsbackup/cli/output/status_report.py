@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
+from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import (
     Breach,
     Limits,
@@ -18,7 +19,7 @@ from jsbackup.engine.check.health_rules import (
     span,
 )
 from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
-from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals
+from jsbackup.engine.check.status import RepositoryStatus, SeenWork, StoredTotals
 from jsbackup.model import JsonObject
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from jsbackup.browse.overview import NO_POLICY, growth_of_series, key_figures, recent_table, verdict
 from jsbackup.cli.output.output import format_bytes, format_count, format_seconds, format_time
 from jsbackup.cli.output.status_report import Report, recovery_point_seconds
+from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import not_backed_up, span
-from jsbackup.engine.check.status import BackupSeries
 from jsbackup.html.charts import CALENDAR_WEEKS, ChartLine, ChartScale, Day, Slot, bar, calendar, columns, lines
 from jsbackup.html.page import Markup, clipped, document, element
 from jsbackup.html.page_parts import cell, figure, folded, number_cell, table
