@@ -17,47 +17,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.unchanged import has_many
 from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.follow_report import FollowReport
-from jsbackup.engine.follow.followed_stream import Followed
-from jsbackup.engine.follow.held_leases import HeldLease, HeldLeases
+from jsbackup.engine.follow.followed_streams import FollowedStreams
+from jsbackup.engine.follow.held_leases import HeldLeases
 from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.poll import Lookout, some_of
+from jsbackup.engine.follow.poll import Lookout
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import named_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.read.copy_reach import reach_of
-from jsbackup.engine.read.downstream import order_of
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import (
-    JsBackupError,
     NatsError,
     NatsPermissionDenied,
     ObjectNotFound,
     RepositoryLocked,
     RepositoryNotFound,
     StoreError,
-    TransferError,
 )
 from jsbackup.failure import Failure
-from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.progress import ignored
-from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Source
 from jsbackup.repository.write.new_backup import StoredStream
-from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
@@ -135,13 +125,11 @@ class _Following:
         # Twice the bytes that make a backup due: more arrive while it is made.
         self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
         self._lookout = Lookout(js, run.options, run.clock_ns)
-        self._followed: dict[str, Followed] = {}
-        self._reading: dict[str, asyncio.Task[StoredStream]] = {}
+        self._streams = FollowedStreams(js, self._run, source, lookout=self._lookout, backlog=self._backlog)
         self._up_to_ns: int | None = None  # the newest backup has everything published until then
         self._committed_at = 0.0
         self._generation = js.link.generation
         self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
-        self._circles: dict[str, frozenset[str]] = {}  # those already reported
         self.report = FollowReport()
 
     async def run(self, stopping: asyncio.Event, first_done: Callable[[], None]) -> FollowReport:
@@ -187,13 +175,12 @@ class _Following:
 
     async def close(self) -> None:
         await self._lookout.close()
-        await self._start_over()
-        await self._leases.give_up(self._reading.values())
+        await self._streams.leave_all()
+        await self._leases.give_up(self._streams.readings)
 
-    async def _start_over(self) -> None:
-        """Forget all followed streams: the next backup begins with what the repository has."""
-        for name in [*self._followed]:
-            await self._leave(name)
+    def _has_changed(self, looks: Mapping[str, Look], unread: frozenset[str]) -> bool:
+        """Return whether a backup made now would differ from the newest one."""
+        return self.report.newest is None or unread != self._failing or self._streams.have_changed(looks, unread)
 
     def _say_late(self) -> None:
         """Report a late backup: requests to the store are retried for minutes before they fail."""
@@ -216,8 +203,8 @@ class _Following:
         failures = {failure.name: failure for failure in silent}
         failing = frozenset(failures)
         # Streams that are still being read count as unreadable until they are done.
-        unread = failing | {name for name, task in self._reading.items() if not task.done()}
-        has_read = any(task.done() for task in self._reading.values())
+        unread = failing | self._streams.being_read
+        has_read = any(task.done() for task in self._streams.readings)
         due = asyncio.get_running_loop().time() - self._committed_at >= self._options.at_least_every_seconds
         if not (due or has_read or self._has_changed(looks, unread)):
             self._up_to_ns = self.report.up_to_ns = begun_ns
@@ -227,29 +214,21 @@ class _Following:
                 await in_thread(self._repository.check_there)
             held = await self._leases.take()
             await in_thread(self._repository.look_for_damage)
-            await self._find_earlier(looks, failing)
+            await self._forget_removed()
+            await self._streams.follow(looks, failing)
             receipts = Receipts(self._repository.documents, held.lease.id, format_time(begun_ns), TOOL)
             if self.report.newest is None:
                 await in_thread(receipts.read_earlier)
-            results, failed = await self._read(looks, receipts, held)
+            longest = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
+            results, failed = await self._streams.read(looks, receipts, held, seconds=longest)
             if failed and not self._js.link.connected:
-                raise next((one.error for one in failed if one.name not in self._reading), failed[0].error)
+                raise next((one.error for one in failed if one.name not in self._streams.being_read), failed[0].error)
             for failure in failed:
                 failures.setdefault(failure.name, failure)
             self._leases.check()
             await self._commit(begun_ns, held.lease, receipts, results, failures=failures)
         finally:
-            await self._leases.give_up(self._reading.values())
-
-    def _has_changed(self, looks: Mapping[str, Look], unread: frozenset[str]) -> bool:
-        """Return whether a backup made now would differ from the newest one."""
-        if (
-            self.report.newest is None
-            or unread != self._failing
-            or self._followed.keys() - unread != looks.keys() - unread
-        ):
-            return True
-        return any(self._followed[name].has_changed(look) for name, look in looks.items() if name not in unread)
+            await self._leases.give_up(self._streams.readings)
 
     async def _commit(
         self,
@@ -261,7 +240,7 @@ class _Following:
         failures: Mapping[str, Failure],
     ) -> None:
         # By name: a stream that was just read completely may not answer any more.
-        results = {**self._as_before(failures), **read}
+        results = {**self._streams.as_before(failures), **read}
         missing = [failure for name, failure in failures.items() if name not in results]
         for name in failures.keys() & results.keys():
             results[name] = _unanswered(results[name], failures[name])
@@ -269,17 +248,14 @@ class _Following:
             raise missing[0].error
         begun = BegunBackup(begun_ns, Chosen(self._source, (), {}), (), receipts, None)
         streams = [results[name] for name in sorted(results)]
-        entries = {name: one.entry for name, one in self._followed.items() if one.entry is not None}
+        entries = self._streams.entries()
         report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease, followed=entries)
         manifest = report.manifest
         assert manifest is not None
-        before = {name: self._last_seq(name) for name in read}
+        before = {name: entries[name].state.last_seq if name in entries else 0 for name in read}
         stored = {stream.name: stream for stream in manifest.streams}
-        for name, result in read.items():
-            if result.stream.created == self._followed[name].created:
-                self._followed[name].committed(stored[name])
-            else:  # it was created again before it was read: it is followed from this backup on
-                await self._leave(name)
+        for name in read:
+            await self._streams.committed(stored[name])
         new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
         stored_bytes = sum(result.stored_bytes for result in read.values())
         now_ns = self._run.clock_ns()
@@ -296,131 +272,17 @@ class _Following:
             manifest, tuple(failures[name] for name in sorted(failures)), new, stored_bytes, behind_seconds=behind
         )
 
-    def _last_seq(self, name: str) -> int:
-        entry = self._followed[name].entry
-        return entry.state.last_seq if entry else 0
-
-    def _as_before(self, names: Iterable[str]) -> dict[str, StoredStream]:
-        """Return the streams as they were last stored, if they were."""
-        entries = {name: self._followed[name].entry for name in names if name in self._followed}
-        return {
-            name: StoredStream(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
-        }
-
-    async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
-        """Find the last backups of streams that are new, or were recreated."""
+    async def _forget_removed(self) -> None:
+        """Start over if the newest backup is not there any more."""
         newest = self.report.newest
-        if newest is not None:
-            key = self._repository.documents.stored_key(layout.manifest_key(newest.id))
-            try:
-                await in_thread(self._repository.store.head, key)
-            except ObjectNotFound:
-                _log.warning("backup %s was removed; the next one builds on the remaining ones", newest.id)
-                await self._start_over()
-        for name in [*self._followed]:
-            if name not in looks and name not in failing:
-                await self._leave(name)
-        new: dict[str, StreamInfo] = {}
-        for name, look in looks.items():
-            followed = self._followed.get(name)
-            if followed is not None and followed.created != look.info.created:
-                await self._leave(name)
-                followed = None
-            if followed is None:
-                new[name] = look.info
-        if not new:
+        if newest is None:
             return
-        source = self._source
-        incarnations = {name: source.incarnation(name, info.created) for name, info in new.items()}
-        earlier = await in_thread(previous_streams, self._repository, incarnations)
-        run = replace(self._run, many=has_many(looks))
-        for name, info in new.items():
-            entry = earlier.get(name)
-            self._followed[name] = Followed(self._js, run, source, self._backlog, info=info, entry=entry)
-
-    async def _read(
-        self, looks: Mapping[str, Look], receipts: Receipts, held: HeldLease
-    ) -> tuple[dict[str, StoredStream], list[Failure]]:
-        """Read all streams of `looks`. Reading a slow stream continues, for a later backup.
-
-        Streams that copy from another one are read before that is described (`downstream.py`). Streams at rest are not
-        read, so they cost little, in an account of thousands.
-        """
-        gate = asyncio.Semaphore(self._run.options.jobs)
-        infos = {name: look.info for name, look in looks.items()}
-        now = format_time(self._run.clock_ns())
-        results = {
-            name: resting.with_copied(reach_of(look.info, infos))
-            for name, look in looks.items()
-            if name not in self._reading and (resting := self._followed[name].at_rest(look, now)) is not None
-        }
-        # A copy that is read now may have what its origin got after the look.
-        moving = deque(info for name, info in infos.items() if name not in results)
-        while moving:
-            for origin in origin_names(moving.popleft().config):
-                if results.pop(origin, None) is not None:
-                    moving.append(infos[origin])
-        order = order_of([info for name, info in infos.items() if name not in results])
-        for origin, copies in order.broken.items():
-            if self._circles.get(origin) != copies:
-                self._circles[origin] = copies
-                _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
-
-        async def read(followed: Followed, look: Look) -> StoredStream:
-            if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
-                await asyncio.wait(copies)
-                look = await self._lookout.again(followed.name) or look
-            async with gate:
-                result = await followed.read_on(look, receipts)
-            return result.with_copied(reach_of(look.info, infos))
-
-        new = []
-        # In this order, so that the streams that others wait for are being read.
-        for name in [name for stage in order.stages for name in stage]:
-            look = looks[name]
-            if name not in self._reading:
-                task = asyncio.create_task(read(self._followed[name], look))
-                self._reading[name] = task
-                held.readings.add(task)
-                new.append(task)
-        if new:
-            timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
-            await some_of(new, timeout)
-        failures: list[Failure] = []
-        for_all: list[JsBackupError] = []
-        for name, task in [*self._reading.items()]:
-            if not task.done():
-                failures.append(Failure(name, TransferError("it takes long to read, and is still being read")))
-                continue
-            del self._reading[name]
-            try:
-                results[name] = task.result()
-            except (StoreError, NatsPermissionDenied) as error:
-                for_all.append(error)
-            except JsBackupError as error:
-                if await self._is_gone(name, error):
-                    await self._leave(name)
-                else:
-                    failures.append(Failure(name, error))
-        if for_all:
-            raise for_all[0]
-        return results, sorted(failures, key=lambda failure: failure.name)
-
-    async def _is_gone(self, name: str, error: JsBackupError) -> bool:
-        """Return whether a stream could not be read because it was deleted meanwhile."""
-        if not lacks_stream(error):
-            return False
-        with suppress(NatsError):
-            return await self._lookout.again(name) is None
-        return False
-
-    async def _leave(self, name: str) -> None:
-        """Stop following it."""
-        task = self._reading.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
-        await self._followed.pop(name).close()
+        key = self._repository.documents.stored_key(layout.manifest_key(newest.id))
+        try:
+            await in_thread(self._repository.store.head, key)
+        except ObjectNotFound:
+            _log.warning("backup %s was removed; the next one builds on the remaining ones", newest.id)
+            await self._streams.leave_all()
 
 
 def _unanswered(result: StoredStream, failure: Failure) -> StoredStream:
