@@ -105,7 +105,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 
 # Third-party imports that belong to few files alone, and files that may be imported from one place alone.
 DOORS = {
-    "nats": {"engine/link/link.py"},
+    "nats": {"engine/link/link.py", "engine/link/nats_client.py"},
     "nkeys": {"engine/link/nkey_pairs.py"},
     "cryptography": {"repository/crypto/signing.py", "formats/server_store/ciphers.py"},
     "pyrage": {"repository/crypto/age.py"},

@@ -1,8 +1,8 @@
-"""The link to a NATS server, and the only module that uses nats-py. Takes and returns plain values; raises
-jsbackup.errors.
+"""The link to a NATS server. Takes and returns plain values; raises jsbackup.errors. Only this module and
+`nats_client.py` use nats-py.
 
 - Headers are passed on byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
-  spaces; so `_Client` takes each message before that, and sends a header block as it is.
+  spaces; so `NatsClient` takes each message before that, and sends a header block as it is.
 - nats-py never reconnects (`peer.py` does, and explains why). When a connection is lost in any way, its conversation
   ends, and everything that waits fails.
 - nats-py never writes to stderr: its errors arrive through callbacks, and its logger is silent.
@@ -12,29 +12,27 @@ jsbackup.errors.
 This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
 `_flusher_task`, `_send_command`, `_flush_pending`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of
-them changes its meaning. The module is long so that no other one depends on any of this.
+them changes its meaning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from types import FunctionType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import nats.errors
 import nats.protocol.parser
-from nats.aio.client import Client, RawCredentials
-from nats.aio.transport import TcpTransport, Transport
-from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
+from nats.aio.client import RawCredentials
+from nats.aio.transport import TcpTransport
 
 from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
 from jsbackup.config.accounts.claims import user_claims
 from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
+from jsbackup.engine.link.nats_client import NatsClient, credentials_of, join_writes
 from jsbackup.engine.link.nkey_pairs import public_key
 from jsbackup.engine.link.peer import AnyHeaders, Candidate, NatsConnection, Peer
 from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
@@ -56,72 +54,9 @@ _CLOSE_SECONDS: Final = 2.0
 _ABANDON_SECONDS: Final = 0.1
 # How many published bytes may be pending in this process before `publish` waits: enough to keep the socket busy.
 _PENDING_LIMIT_BYTES: Final = 2 << 20
-# The server's own limits: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
-_MESSAGE_LIMIT_BYTES: Final = 65 << 20
-_CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
 
 _VIOLATION = re.compile(rf'permissions violation for ({PUBLISH}|{REPLY}|{SUBSCRIBE}) ("(?:[^"\\]|\\.)*")')
 _NOT_A_SUBJECT = re.compile(rf"[{BLANKS}\0]|\A\.|\.\.|\.\Z|\A\Z")
-
-
-# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects with a
-# vertical tab or a form feed.
-_ARGUMENTS = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
-_PATTERNS: Final = {
-    "MSG_RE": re.compile(rb"\AMSG" + _ARGUMENTS + rb"(\d+)\r\n"),
-    "HMSG_RE": re.compile(rb"\AHMSG" + _ARGUMENTS + rb"(\d+)[ \t]+(\d+)\r\n"),
-}
-# The same code with these patterns, so that nats-py is unchanged for other users in this process.
-_parse: Final = FunctionType(Parser.parse.__code__, {**nats.protocol.parser.__dict__, **_PATTERNS}, "parse", (b"",))
-
-
-class _BoundedParser(Parser):
-    """nats-py's parser, which would otherwise accept messages of any size and endless control lines."""
-
-    async def parse(self, data: bytes = b"") -> None:
-        await _parse(self, data)
-        if self.state == AWAITING_MSG_PAYLOAD:
-            if self.needed > _MESSAGE_LIMIT_BYTES:
-                raise nats.errors.ProtocolError
-        elif len(self.buf) > _CONTROL_LINE_LIMIT_BYTES:
-            raise nats.errors.ProtocolError
-
-
-class _Client(Client):
-    """nats-py's client, with access to unparsed messages and to the server's INFO."""
-
-    def __init__(self, wire: _Wire) -> None:
-        super().__init__()
-        self._wire = wire
-        self._ps = _BoundedParser(self)
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        # Does not call super, which would parse the headers and queue the message, with limits that drop messages.
-        if headers and len(headers) + len(data) != self._ps.needed:
-            raise nats.errors.ProtocolError  # the parser accepts headers that are longer than their message
-        text = subject.decode("utf-8", "surrogateescape")
-        answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
-        self._wire.conversation.deliver(sid, Message(text, answer_to, headers or b"", data))
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        self._wire.take_info(info, initial_connection)
-        await super()._process_info(info, initial_connection)
-
-    async def publish_block(self, subject: str, payload: bytes, reply: str, block: bytes) -> None:
-        """Publish with a header block, byte for byte."""
-        size = len(block) + len(payload)
-        command = f"HPUB {subject} {f'{reply} ' if reply else ''}{len(block)} {size}\r\n"
-        await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
-        await self._flush_pending()
-
-    def _connect_command(self) -> bytes:
-        # nats-py omits the token if there is a user and a password; an auth callout may need both.
-        command: bytes = super()._connect_command()
-        if self._wire.token_on_top is None:
-            return command
-        options = json.loads(command.removeprefix(b"CONNECT "))
-        options["auth_token"] = self._wire.token_on_top
-        return b"CONNECT " + json.dumps(options).encode() + b"\r\n"
 
 
 class _Wire:
@@ -131,7 +66,7 @@ class _Wire:
         self.server = candidate.server
         self.generation = generation
         self.conversation = Conversation(str(self.server))
-        self.client = _Client(self)
+        self.client = NatsClient(self)
         self.info: JsonObject = {}
         self.account: str | None = None
         self.quickest_seconds: float | None = None
@@ -186,7 +121,7 @@ class _Wire:
             case UserJwt(seed=None):
                 bearer = login.jwt.reveal().encode()
             case UserJwt(seed=Secret() as signer):
-                credentials = _decorated(login.jwt.reveal(), signer.reveal())
+                credentials = credentials_of(login.jwt.reveal(), signer.reveal())
         await self.client.connect(
             servers=[str(self.server)],
             name=name,
@@ -214,7 +149,7 @@ class _Wire:
         # If a server hangs up instead of answering CONNECT, nats-py is neither connected nor raises an error.
         if not self.client.is_connected:
             raise self._last_error or nats.errors.UnexpectedEOF()
-        _join_writes(self.client._transport)
+        join_writes(self.client._transport)
         for task in (self.client._reading_task, self.client._flusher_task):
             if task is not None:
                 task.add_done_callback(self._task_ended)
@@ -448,21 +383,3 @@ class Link(Peer):
         wire = _Wire(candidate, self.connection, generation)
         await wire.open(self.name)
         return wire
-
-
-def _join_writes(transport: Transport | None) -> None:
-    """Make the transport write many parts as one.
-
-    In Python 3.12 and early 3.13 `writelines` on a lost socket keeps watching its file descriptor, which may be that of
-    the next connection by then: that one hangs (https://github.com/python/cpython/issues/136234).
-    """
-    if transport is not None:
-        transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
-
-
-def _decorated(jwt: str, seed: str) -> RawCredentials:
-    """Return JWT and seed as the text of a credentials file, the only form in which nats-py takes both from memory."""
-    return RawCredentials(
-        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-    )
