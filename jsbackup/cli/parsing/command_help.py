@@ -69,6 +69,7 @@ def command_help() -> Mapping[str, CommandHelp]:
 
 
 def _read(
+    *,
     examples: Mapping[str, str],
     codes: Sequence[str | int] = (),
     means: Mapping[str, str] | None = None,
