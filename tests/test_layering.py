@@ -234,10 +234,9 @@ def test_no_imports_go_round_in_a_circle() -> None:
 def test_a_public_class_has_its_name_alone() -> None:
     where: dict[str, list[str]] = {}
     for path in _files():
-        if path.name != "_kernels_py.py":  # the twin of the compiled kernel
-            for node in _parsed(path).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    where.setdefault(node.name, []).append(_module(path))
+        for node in _parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(_module(path))
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
 
 

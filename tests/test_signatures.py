@@ -11,7 +11,7 @@ MOST = 4
 
 # Others decide what these take.
 OTHERS = {
-    "formats/_kernels_py.py: decode_records",  # as its compiled twin
+    "formats/twin/records.py: decode_records",  # as its compiled twin
     "engine/link/nats_client.py: _process_msg",  # of nats-py
 }
 
