@@ -62,10 +62,6 @@ class MessageFilter:
         """Return whether any of these sequences is chosen."""
         return self.chosen is None or self.chosen.rank(last) > self.chosen.rank(first - 1)
 
-    def takes_all_of(self, part: Part) -> bool:
-        """Return whether all messages of a page or segment are wanted."""
-        return not self.by_content and self.chosen is None and self._share(part) is KeptShare.ALL
-
     def _share(self, part: Part) -> KeptShare:
         return self.cut.share(part.first_seq, part.last_seq, part.min_ns, part.max_ns)
 

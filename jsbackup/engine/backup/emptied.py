@@ -144,10 +144,8 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
     """Return for each stream which backup has it in this state, and with how many messages."""
     held: dict[str, str] = {}
     for backup in reversed(repository.backups()) if streams else ():
-        try:
-            manifest = repository.manifest(backup, in_part=True)
-        except JsBackupError as error:
-            _log.warning("backup %s: %s", backup, error.message)
+        manifest = _manifest(repository, backup)
+        if manifest is None:
             continue
         for one in manifest.streams:
             if one.name in streams and one.name not in held and one.captured == streams[one.name].captured:
@@ -179,13 +177,18 @@ def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSumma
         if one.result is result
     )
     for backup in islice(newest, _LOOKED_AT):
-        try:
-            manifest = repository.manifest(backup, in_part=True)
-        except JsBackupError as error:
-            _log.warning("backup %s: %s", backup, error.message)
-            continue
-        if _of_worth(manifest, made):
+        manifest = _manifest(repository, backup)
+        if manifest is not None and _of_worth(manifest, made):
             yield manifest
+
+
+def _manifest(repository: Repository, backup: str) -> Manifest | None:
+    """Return what can be read of a manifest; None if that is nothing, which is logged."""
+    try:
+        return repository.manifest(backup, in_part=True)
+    except JsBackupError as error:
+        _log.warning("backup %s: %s", backup, error.message)
+        return None
 
 
 def _is_comparable(backup: BackupSummary, mine: BackupSummary) -> bool:

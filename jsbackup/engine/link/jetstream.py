@@ -305,29 +305,22 @@ class JetStream:
 
     async def message(self, stream: str, sequence: int) -> StoredMessage | None:
         """Return the message, or None if it was deleted."""
-        try:
-            found = stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
-            if found.sequence != sequence:
-                raise FormatError(f"stream {stream}: asked for message {sequence}, got message {found.sequence}")
-            return found
-        except ApiError as error:
-            if error.err_code == ErrCode.NO_MESSAGE_FOUND:
-                return None
-            raise
+        found = await self._message(api.message_get(self.prefix, stream, sequence))
+        if found is not None and found.sequence != sequence:
+            raise FormatError(f"stream {stream}: asked for message {sequence}, got message {found.sequence}")
+        return found
 
     async def next_message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
         """Return the first message at or after a sequence whose subject matches, or None."""
-        try:
-            return stored_message(await self.ask(api.message_get_next(self.prefix, stream, sequence, subject)))
-        except ApiError as error:
-            if error.err_code == ErrCode.NO_MESSAGE_FOUND:
-                return None
-            raise
+        return await self._message(api.message_get_next(self.prefix, stream, sequence, subject))
 
     async def last_message(self, stream: str, subject: str) -> StoredMessage | None:
         """Return the last message with a subject, or None."""
+        return await self._message(api.message_get_last(self.prefix, stream, subject))
+
+    async def _message(self, request: api.Request) -> StoredMessage | None:
         try:
-            return stored_message(await self.ask(api.message_get_last(self.prefix, stream, subject)))
+            return stored_message(await self.ask(request))
         except ApiError as error:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None

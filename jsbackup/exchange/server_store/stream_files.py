@@ -71,7 +71,6 @@ class StreamFiles:
         self.keys = keys
         self.flaws: list[FileFlaw] = []
         self._entries = folder.entries()
-        self._key_problem = ""
 
     # --- the stream ---
 

@@ -5,12 +5,41 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from jsbackup.errors import FormatError, IntegrityError, ObjectExists
+from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.refs import PageRef, StreamPageRef
 
-__all__ = ["NamedDocuments"]
+__all__ = ["NamedDocuments", "fetch_page", "stored_as"]
+
+AnyPage = TypeVar("AnyPage", PageRef, StreamPageRef)
+
+
+def fetch_page(documents: Documents, objects: Objects, page: PageRef | StreamPageRef, limit: int) -> bytes:
+    """Return the document of a page, of at most `limit` bytes; `objects` learns of a damaged one.
+
+    Raises:
+        IntegrityError: it is missing, or not the one that was stored.
+        KeyUnavailable, StoreError: it cannot be read.
+    """
+    try:
+        found = documents.fetch(page.key.removesuffix(objects.sealing.suffix), limit)
+    except ObjectNotFound as error:
+        objects.note_damaged(page)
+        raise IntegrityError(f"object {page.key} is missing") from error
+    if (found.size, found.sha256) != (page.size, page.sha256):
+        objects.note_damaged(page)
+        raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
+    return found.data
+
+
+def stored_as(page: AnyPage, stored: Document) -> AnyPage:
+    """Return the page with the object that it is stored in."""
+    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)
 
 
 class NamedDocuments:

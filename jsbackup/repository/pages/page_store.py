@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from threading import Lock
 
-from jsbackup.errors import DigestMismatch, IntegrityError, ObjectNotFound
+from jsbackup.errors import ObjectNotFound
 from jsbackup.repository import layout
-from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.documents import Documents
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.named_documents import NamedDocuments
+from jsbackup.repository.pages.named_documents import NamedDocuments, fetch_page, stored_as
 from jsbackup.repository.pages.page_json import MAX_PAGE_BYTES, decode_page, encode_page, page_of
 from jsbackup.repository.pages.paging import arrange
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
@@ -62,15 +61,7 @@ class PageStore:
             if page in self._kept:
                 self._kept.move_to_end(page)
                 return self._kept[page]
-        try:
-            found = self._documents.fetch(page.key.removesuffix(self._sealing.suffix), MAX_PAGE_BYTES)
-        except ObjectNotFound as error:
-            self._objects.note_damaged(page)
-            raise IntegrityError(f"object {page.key} is missing") from error
-        if (found.size, found.sha256) != (page.size, page.sha256):
-            self._objects.note_damaged(page)
-            raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
-        parts = decode_page(found.data, page)
+        parts = decode_page(fetch_page(self._documents, self._objects, page, MAX_PAGE_BYTES), page)
         self._keep(page, parts)
         return parts
 
@@ -102,9 +93,9 @@ class PageStore:
             data,
             name=name,
             limit=MAX_PAGE_BYTES,
-            is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
+            is_damaged=lambda found: self._objects.is_damaged(stored_as(page, found)),
         )
-        page = _stored_as(page, stored)
+        page = stored_as(page, stored)
         self._keep(page, tuple(parts))
         return page
 
@@ -134,7 +125,3 @@ class PageStore:
             self._kept[page] = parts
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-
-
-def _stored_as(page: PageRef, stored: Document) -> PageRef:
-    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)

@@ -13,11 +13,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.archive.archive_items import (
-    asset_name_is_sound,
-    state_from_json,
-    state_to_json,
-)
+from jsbackup.formats.archive.archive_items import asset_name_is_sound, state_from_json, state_to_json
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout

@@ -20,22 +20,22 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache, partial
 from operator import attrgetter
 from threading import Lock
 
 import zstandard
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectNotFound
+from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, encode_document
-from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Captured, StreamBackup
 from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.named_documents import NamedDocuments
+from jsbackup.repository.pages.named_documents import NamedDocuments, fetch_page, stored_as
 from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.repository.pages.stream_page_json import (
@@ -143,26 +143,11 @@ class StreamPages:
             raise FormatError(f"object {page.key} is said to have {page.size} bytes, more than such a page has")
         with self._room.share() as share:
             share.hold(page.size)
-            try:
-                found = self._documents.fetch(page.key.removesuffix(self._sealing.suffix), page.size)
-            except ObjectNotFound as error:
-                self._objects.note_damaged(page)
-                raise IntegrityError(f"object {page.key} is missing") from error
-            if (found.size, found.sha256) != (page.size, page.sha256):
-                self._objects.note_damaged(page)
-                raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
-            share.hold(raw_bytes_of_stream_page(found.data, page))
-            streams = decode_stream_page(found.data, page, self.segments)
+            data = fetch_page(self._documents, self._objects, page, page.size)
+            share.hold(raw_bytes_of_stream_page(data, page))
+            streams = decode_stream_page(data, page, self.segments)
         self._keep(page, streams)
         return streams
-
-    def is_sound(self, page: StreamPageRef) -> bool:
-        """Return whether a page can be read. Raises KeyUnavailable and StoreError as `read`."""
-        try:
-            self._read(page)
-        except IntegrityError:
-            return False
-        return True
 
     def note(self, pages: Iterable[StreamPageRef], backup: str) -> None:
         """Note that the manifest of a backup names these pages: as long as it exists, they do."""
@@ -247,9 +232,9 @@ class StreamPages:
             data,
             name=name,
             limit=MAX_DOCUMENT_BYTES,
-            is_damaged=lambda found: self._objects.is_damaged(_stored_as(page, found)),
+            is_damaged=lambda found: self._objects.is_damaged(stored_as(page, found)),
         )
-        page = _stored_as(page, stored)
+        page = stored_as(page, stored)
         self._keep(page, decode_stream_page(data, page, self.segments), in_place=True)
         return page
 
@@ -270,10 +255,6 @@ class StreamPages:
         self._named_by.pop(page, None)
         if self._by_first.get(page.first) == page:
             del self._by_first[page.first]
-
-
-def _stored_as(page: StreamPageRef, stored: Document) -> StreamPageRef:
-    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)
 
 
 def _are_large(streams: Sequence[StreamBackup]) -> bool:

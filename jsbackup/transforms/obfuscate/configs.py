@@ -96,28 +96,21 @@ def _changed(config: JsonObject, plain: frozenset[str], changes: dict[str, _Chan
 
 def _texts(change: Callable[[str], str]) -> _Change:
     """Return what changes a text, or each of a list."""
-
-    def changed(value: object) -> object:
-        if value is None:
-            return None
-        if isinstance(value, list):
-            return [changed(one) for one in value]
-        if not isinstance(value, str):
-            raise TypeError
-        return change(value)
-
-    return changed
+    return _each(str, change)
 
 
 def _objects(change: Callable[[JsonObject], JsonObject]) -> _Change:
     """Return what changes an object, or each of a list."""
+    return _each(dict, change)
 
+
+def _each(kind: type, change: _Change) -> _Change:
     def changed(value: object) -> object:
         if value is None:
             return None
         if isinstance(value, list):
             return [changed(one) for one in value]
-        if not isinstance(value, dict):
+        if not isinstance(value, kind):
             raise TypeError
         return change(value)
 
