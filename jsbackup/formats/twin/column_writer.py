@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 from jsbackup.formats.batch import Columns
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MAX_TAKE_BYTES", "ColumnWriter"]
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jsbackup.errors import FormatError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["append_uvarint", "uvarint"]
 
