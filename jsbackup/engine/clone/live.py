@@ -14,7 +14,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.clone.live_newest import look_for_newest
 from jsbackup.engine.clone.live_source import CloneSource, Replan
 from jsbackup.engine.clone.proof import prove_copy
-from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read, not_yet
+from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
@@ -29,6 +29,9 @@ from jsbackup.repository.manifest import ArchiveFormat
 from jsbackup.repository.read.archiving import state_to_restore
 
 __all__ = ["LiveSupply"]
+
+# Settings that would prevent late deletions, or would remove such messages before they are accounted for.
+_NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
 
 
 class LiveSupply:
@@ -61,7 +64,7 @@ class LiveSupply:
         return False  # what the source loses meanwhile cannot be compared
 
     def on_the_way(self, config: JsonObject) -> JsonObject:
-        return not_yet(config)
+        return {key: value for key, value in config.items() if key not in _NOT_YET}
 
     async def has_last(self, action: Action, state: StreamState) -> bool:
         if action.reshape.renumber:  # which message of the source that is, is not known

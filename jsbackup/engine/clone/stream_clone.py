@@ -14,8 +14,8 @@ Some facts that a repository has in advance are only learnt during the transfer:
   (`catch_up.py`). Which ones are deleted by then is only known afterwards.
 - **Late deletions.** A snapshot v1 reports at its end which of its messages had been deleted (`late_deletions`). The
   target has them by then, so they are deleted there before the stream counts as complete. Until then it has a
-  configuration that allows that (`not_yet`). Doubtful ones stay: those replaced by newer messages of a subject are
-  removed by the target's own limit.
+  configuration that allows that (`LiveSupply.on_the_way`). Doubtful ones stay: those replaced by newer messages of a
+  subject are removed by the target's own limit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from jsbackup.formats.archive.archive import late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, StreamState
 from jsbackup.planning.interrupted.marker import about_mark
 from jsbackup.planning.model import PlannedConsumer, SendAs
 from jsbackup.planning.reshaping import about_markers
@@ -63,16 +63,9 @@ from jsbackup.repository.read.archiving import archive_batches, state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.reshape import ReshapeTally
 
-__all__ = ["LiveSent", "Passage", "Read", "not_yet"]
+__all__ = ["LiveSent", "Passage", "Read"]
 
 _RELAY_BYTES = 2 << 20  # batches have 1 MiB: enough that neither side waits for the next one
-# Settings that would prevent late deletions, or would remove such messages before they are accounted for.
-_NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
-
-
-def not_yet(config: JsonObject) -> JsonObject:
-    """Return the stream's configuration until it is complete."""
-    return {key: value for key, value in config.items() if key not in _NOT_YET}
 
 
 @dataclass(frozen=True, slots=True)
