@@ -42,6 +42,7 @@ from jsbackup.errors import (
 )
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.writer_key import WriterKey, decode_writer_key
 from jsbackup.repository.descriptor import Descriptor
@@ -112,11 +113,11 @@ def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age
     """Return the identities of an identity file; `passphrase` opens one that is itself encrypted. Raises
     `UsageError`.
     """
-    if age.needs_passphrase(data):
+    if is_passphrase_file(data):
         if passphrase is None:
             raise UsageError(f"the {what} takes a passphrase", hint="Give it with --passphrase-file.")
         try:
-            data = age.decrypt_with_passphrase(data, passphrase, f"the {what}")
+            data = decrypt_passphrase_file(data, passphrase, f"the {what}")
         except FormatError as error:
             raise UsageError(error.message) from None
     try:
@@ -260,7 +261,7 @@ def _open(store: Store, wrapped: WrappedIdentity, descriptor: Descriptor, given:
     if wrapped.whom.startswith(_PASSPHRASE):
         if given.passphrase is None:
             raise KeyUnavailable("no passphrase was given")
-        text = age.decrypt_with_passphrase(data, given.passphrase, wrapped.key)
+        text = decrypt_passphrase_file(data, given.passphrase, wrapped.key)
     else:
         text = _decrypt(data, wrapped, given.identities)
     try:

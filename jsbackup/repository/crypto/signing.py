@@ -1,4 +1,4 @@
-"""Signatures of documents (Ed25519) and derived secrets (HKDF): everything that uses `cryptography`.
+"""Signatures of documents (Ed25519) and derived secrets (HKDF), with `cryptography`.
 
 It is imported where it is used: plain repositories have no signatures, and every command imports this module.
 
