@@ -44,13 +44,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 
 from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
+from jsbackup.records import dataclass
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.times import parse_time
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +36,7 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
+from jsbackup.records import dataclass
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

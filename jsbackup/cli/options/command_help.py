@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import click
 
 from jsbackup.exit_codes import EXIT_CODES
+from jsbackup.records import dataclass
 
 __all__ = ["COMMAND_HELP", "MANUAL_PAGES", "write_end", "write_examples"]
 

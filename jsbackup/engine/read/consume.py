@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -43,6 +42,7 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.records import dataclass
 
 __all__ = [
     "IDLE_SECONDS",

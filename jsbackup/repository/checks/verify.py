@@ -17,7 +17,7 @@ Header blocks are compared by digest only and not parsed: servers accept any byt
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import chain, pairwise
@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.folder_listing import FolderListing

@@ -13,9 +13,8 @@ shows a plain repository in place of an encrypted one must not get plain message
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsbackup.errors import IntegrityError, KeyUnavailable, UsageError
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.encryption import AgeSealing, EncryptedEnvelope, SignedEnvelope

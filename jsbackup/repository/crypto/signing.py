@@ -21,9 +21,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jsbackup.errors import IntegrityError
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.stores.base import Data
 
