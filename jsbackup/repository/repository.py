@@ -35,9 +35,7 @@ from jsbackup.errors import (
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.crypto.access import Access, open_access
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
+from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
 from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
 from jsbackup.repository.documents import Documents
@@ -54,6 +52,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
 if TYPE_CHECKING:
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.read.latest import Choice
     from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.sources import Wanted
@@ -136,6 +135,8 @@ class Repository:
         )
         keys = NO_KEYS
         if new_keys is not None:
+            from jsbackup.repository.crypto.new_keys import put_keys
+
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
             keys = GivenKeys(writer=new_keys.writer_key)
             put_keys(store, new_keys, created)
@@ -143,7 +144,7 @@ class Repository:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
         except ObjectExists:  # someone else was faster
             raise _exists(store) from None
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, _open_access(store, descriptor, keys))
 
     @classmethod
     def create_replica(
@@ -168,7 +169,7 @@ class Repository:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
         except ObjectExists:
             raise _exists(store) from None
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, _open_access(store, descriptor, keys))
 
     @classmethod
     def open(cls, store: Store, keys: GivenKeys = NO_KEYS) -> Repository:
@@ -184,7 +185,7 @@ class Repository:
             StoreError: the store does not answer.
         """
         descriptor = _newest(store, _decode(_read_descriptor(store), layout.DESCRIPTOR))
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, _open_access(store, descriptor, keys))
 
     def upgrade(self, tool: str) -> bool:
         """Let new backups store long lists of segments in pages. Returns False if they do already.
@@ -427,6 +428,15 @@ class Repository:
         manifest = decode_manifest(stored.data, key, pages, in_part=in_part, names=names)
         self._sha256[backup] = stored.sha256
         return manifest
+
+
+def _open_access(store: Store, descriptor: Descriptor, keys: GivenKeys) -> Access:
+    """Return what the keys open. Raises as `open_access`. A plain repository needs none of its imports."""
+    if descriptor.authority is None and keys == NO_KEYS:
+        return Access()
+    from jsbackup.repository.crypto.opening import open_access
+
+    return open_access(store, descriptor, keys)
 
 
 def _read_descriptor(store: Store) -> bytes:

@@ -41,7 +41,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.crypto.keys import GivenKeys
+    from jsbackup.repository.crypto.access import GivenKeys
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import CopyReport
     from jsbackup.stores.base import Store
@@ -169,7 +169,7 @@ def _open_target(
     """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
     those of the first one.
     """
-    from jsbackup.repository.crypto.keys import NO_KEYS
+    from jsbackup.repository.crypto.access import NO_KEYS
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import is_replica
 
@@ -211,7 +211,7 @@ def _late_target(
     decrypt: bool,
 ) -> Repository:
     """Return a repository to be created at `store`: a plain one, or a replica."""
-    from jsbackup.repository.crypto.access import open_access
+    from jsbackup.repository.crypto.opening import open_access
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.late_repository import make_late

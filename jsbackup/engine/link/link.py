@@ -33,7 +33,6 @@ from nats.aio.transport import TcpTransport, Transport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
-from jsbackup.config.accounts.claims import user_claims
 from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
 from jsbackup.engine.link.nkey_pairs import public_key
 from jsbackup.engine.link.peer import AnyHeaders, Candidate, NatsConnection, Peer
@@ -437,6 +436,8 @@ class Link(Peer):
             case Nkey(seed=seed):
                 return f"nkey {public_key(seed)}"
             case UserJwt(jwt=jwt):
+                from jsbackup.config.accounts.claims import user_claims
+
                 claims = user_claims(jwt.reveal())
                 return f"account {claims.account if claims else ''}"
             case IssuedUser(account=account):

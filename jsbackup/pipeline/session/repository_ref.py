@@ -19,7 +19,8 @@ from jsbackup.config.secrets import expand_path
 from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.model import S3Settings
 from jsbackup.records import dataclass
-from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NO_KEYS, read_keys
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS
+from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.location import in_a_folder
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository

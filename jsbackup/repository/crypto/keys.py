@@ -42,17 +42,14 @@ from jsbackup.errors import (
 from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
 from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
 from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.writer_key import WriterKey, decode_writer_key
+from jsbackup.repository.crypto.writer_key import decode_writer_key
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.stores.base import Store
 
 __all__ = [
-    "NEEDS_IDENTITY",
-    "NEEDS_WRITER",
-    "NO_KEYS",
-    "GivenKeys",
     "WrappedIdentity",
     "list_identities",
     "needed",
@@ -64,9 +61,6 @@ __all__ = [
     "remove_identity",
 ]
 
-NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
-NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
-
 # An identity for an RSA key takes about 700 bytes.
 _MAX_BYTES = 64 << 10
 # Limits how much a hostile store can make us read.
@@ -76,24 +70,6 @@ _MOST_IDENTITIES = 5000
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class GivenKeys:
-    """The keys that the user gave. `expect_signer` is the authority's public key, 64 hex digits; not a secret."""
-
-    writer: WriterKey | None = None
-    identities: tuple[age.Identity, ...] = ()
-    passphrase: str | None = None
-    expect_signer: str | None = None
-
-    @property
-    def reads(self) -> bool:
-        """Whether a key was given that may read messages."""
-        return bool(self.identities) or self.passphrase is not None
-
-
-NO_KEYS = GivenKeys()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import (
