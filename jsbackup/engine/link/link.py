@@ -107,9 +107,9 @@ class _Client(Client):
         await super()._process_info(info, initial_connection)
 
     async def publish_block(self, subject: str, payload: bytes, reply: str, block: bytes) -> None:
-        """Publish with a header block, byte for byte."""
-        size = len(block) + len(payload)
-        command = f"HPUB {subject} {f'{reply} ' if reply else ''}{len(block)} {size}\r\n"
+        """Publish with a header block, byte for byte; none if it is empty. nats-py would copy the payload twice."""
+        sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
+        command = f"{'HPUB' if block else 'PUB'} {subject} {f'{reply} ' if reply else ''}{sizes}\r\n"
         await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
         await self._flush_pending()
 
@@ -248,10 +248,12 @@ class _Wire:
         if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
             raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
         try:
-            if isinstance(headers, bytes):
-                await self.client.publish_block(subject, payload, reply or "", headers)
+            if isinstance(headers, bytes) or not headers:
+                await self.client.publish_block(
+                    subject, payload, reply or "", headers if isinstance(headers, bytes) else b""
+                )
             else:
-                await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
+                await self.client.publish(subject, payload, reply or "", dict(headers))
         except (nats.errors.Error, UnicodeEncodeError) as error:
             self.conversation.check()
             raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
