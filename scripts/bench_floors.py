@@ -4,13 +4,13 @@ Each step runs alone, in one thread, on the messages of one stream in one piece:
 
     backup               receiving (`link`); S2 and SHA-256 (`decode`); zstd (`compress`); SHA-256 of what is stored,
                          and writing it (`store`)
-    restore, unproved    reading, SHA-256 of what is stored, zstd, the checksums of an archive v1, and those of S2
-                         (`encode`); sending (`link`)
+    restore, unproved    reading, SHA-256 of what is stored, zstd (`read`); the checksums of an archive v1, and those
+                         of S2 (`decode`, whose threads make the archive); sending (`link`)
     restore, proved      that, and receiving (`link`); S2 and the stream's digest (`decode`)
 
-Where a server sends archives v1, `decode` has the checksums of their records, too. What is sent in the floor of a
-restore is the archive that this server sends, in frames that are not compressed. `start` is importing the libraries
-that have to be there.
+Where a server sends archives v1, the checksums of their records are added to what decodes them. What is sent in the
+floor of a restore is the archive that this server sends, in frames that are not compressed. `start` is importing the
+libraries that have to be there.
 """
 
 from __future__ import annotations
@@ -96,12 +96,13 @@ def floors(
         "compress": packing,
         "store": hashing_stored + writing,
     }
-    made = reading + hashing_stored + expanding + framing + (0.0 if wire == "v2" else checksums)
+    read = reading + hashing_stored + expanding
+    made = framing + (0.0 if wire == "v2" else checksums)
     proof = unpacking + checksums * (2 if sent_as_v1 else 1)
     return {
         BACKUP: backup,
-        RESTORE: {"start": start, "link": sending, "encode": made},
-        PROVED: {"start": start, "link": sending + receiving, "encode": made, "decode": proof},
+        RESTORE: {"start": start, "link": sending, "read": read, "decode": made},
+        PROVED: {"start": start, "link": sending + receiving, "read": read, "decode": made + proof},
     }
 
 

@@ -30,15 +30,15 @@ __all__ = ["STAGES", "measure", "table"]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOOK_SECONDS = 0.01
 # What threads do, by the names that they have.
-_THREADS = {"MainThread": "link", "jsbackup": "decode", "compress": "compress", "store": "store", "ahead": "encode"}
-STAGES = ("start", "link", "decode", "compress", "store", "encode", "other", "server")
+_THREADS = {"MainThread": "link", "jsbackup": "decode", "compress": "compress", "store": "store", "ahead": "read"}
+STAGES = ("start", "link", "decode", "compress", "store", "read", "other", "server")
 _MEANING = {
     "start": "Python, imports, requests",
     "link": "the connection and the event loop",
-    "decode": "blocks of the archive to columns, and digests; in a restore its proof",
+    "decode": "an archive to columns, and digests; in a restore columns to an archive, and the proof",
     "compress": "columns to Parquet",
     "store": "SHA-256, encryption and writing",
-    "encode": "in a restore: reading segments, and making the archive",
+    "read": "in a restore: stored segments to columns",
     "other": "all other threads",
     "server": "nats-server",
 }

@@ -160,15 +160,15 @@ def test_processor_time_is_told_by_thread() -> None:
     floors = {name: rows.pop(name) for name in (BACKUP, RESTORE, PROVED)}
     for name, stages in (
         (BACKUP, {"start", "link", "decode", "compress", "store"}),
-        (RESTORE, {"start", "link", "encode"}),
-        (PROVED, {"start", "link", "encode", "decode"}),
+        (RESTORE, {"start", "link", "read", "decode"}),
+        (PROVED, {"start", "link", "read", "decode"}),
     ):
         assert {stage for stage, spent in floors[name].items() if spent > 0} == stages
     assert list(rows) == ["backup", "restore, --verify none", "restore, --verify full"]
     # A tick of the processor's clock is half a second for each GB here.
     assert all(tuple(row) == STAGES and row["start"] > 0 and row["other"] < 3 for row in rows.values())
-    assert rows["backup"]["compress"] > 0 and rows["backup"]["encode"] == 0
-    assert rows["restore, --verify none"]["encode"] > 0 and rows["restore, --verify none"]["compress"] == 0
+    assert rows["backup"]["compress"] > 0 and rows["backup"]["read"] == 0
+    assert rows["restore, --verify none"]["read"] > 0 and rows["restore, --verify none"]["compress"] == 0
 
 
 @pytest.mark.nats
