@@ -11,8 +11,8 @@ jsbackup.errors.
 
 This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`, `_send_command`, `_flush_pending`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of
-them changes its meaning. The module is long so that no other one depends on any of this.
+`_flusher_task`, `_send_command`, `_flush_pending`, `_flush_queue`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py
+fails if one of them changes its meaning. The module is long so that no other one depends on any of this.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class _Client(Client):
         sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
         command = f"{'HPUB' if block else 'PUB'} {subject} {f'{reply} ' if reply else ''}{sizes}\r\n"
         await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
-        await self._flush_pending()
+        if self._flush_queue is not None and self._flush_queue.empty():  # as nats-py: a full queue waits for ever
+            await self._flush_pending()
 
     def _connect_command(self) -> bytes:
         # nats-py omits the token if there is a user and a password; an auth callout may need both.
@@ -248,12 +249,11 @@ class _Wire:
         if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
             raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
         try:
-            if isinstance(headers, bytes) or not headers:
-                await self.client.publish_block(
-                    subject, payload, reply or "", headers if isinstance(headers, bytes) else b""
-                )
-            else:
+            if headers and not isinstance(headers, bytes):
                 await self.client.publish(subject, payload, reply or "", dict(headers))
+            else:
+                block = headers if isinstance(headers, bytes) else b""
+                await self.client.publish_block(subject, payload, reply or "", block)
         except (nats.errors.Error, UnicodeEncodeError) as error:
             self.conversation.check()
             raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
