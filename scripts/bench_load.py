@@ -16,9 +16,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Text", "fill", "request", "request_each"]
+__all__ = ["Text", "fill", "receive", "request", "request_each", "restore_chunks"]
 
 CHUNK_BYTES = 512 * 1024
 SEND_WINDOW_BYTES = 4 << 20
@@ -191,21 +192,26 @@ def send(url: str, directory: str) -> int:
     """Restores a directory as the nats CLI writes it with nothing but a window of chunks. The bytes sent."""
     folder = Path(directory)
     saved = json.loads((folder / "backup.json").read_text())
+    archive = next(path for path in folder.iterdir() if path.name != "backup.json")
+    with archive.open("rb") as file:
+        chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
+        return restore_chunks(url, {"config": saved["config"], "state": saved["state"]}, chunks)
+
+
+def restore_chunks(url: str, asked: dict[str, Any], chunks: Iterable[bytes]) -> int:
+    """Restores the chunks of an archive; `asked` has the stream's config and state. The bytes sent."""
     wire = Wire(url)
-    asked = {"config": saved["config"], "state": saved["state"]}
     answer = wire.ask(f"$JS.API.STREAM.RESTORE.{asked['config']['name']}", asked)
     to = str(answer["deliver_subject"]).encode()
     wire.send(b"SUB %b.acks 1\r\n" % wire.inbox)
     total, waiting = 0, deque[int]()
-    archive = next(path for path in folder.iterdir() if path.name != "backup.json")
-    with archive.open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            wire.send(b"PUB %b %b.acks %d\r\n%b\r\n" % (to, wire.inbox, len(piece), piece))
-            total += len(piece)
-            waiting.append(len(piece))
-            while sum(waiting) > SEND_WINDOW_BYTES:
-                wire.message()
-                waiting.popleft()
+    for piece in chunks:
+        wire.send(b"PUB %b %b.acks %d\r\n%b\r\n" % (to, wire.inbox, len(piece), piece))
+        total += len(piece)
+        waiting.append(len(piece))
+        while sum(waiting) > SEND_WINDOW_BYTES:
+            wire.message()
+            waiting.popleft()
     for _ in waiting:
         wire.message()
     wire.send(b"PUB %b %b.acks 0\r\n\r\n" % (to, wire.inbox))

@@ -3,15 +3,12 @@
 Each command runs in a process that looks at the times of its threads every hundredth of a second. `start` is what the
 same command takes for a stream of one message. Seconds of processor for each GB of messages, the median of the runs.
 
-`floor of a backup` is what the same bytes take with nothing around them: a connection that receives and drops them (in
-`link`), S2 and SHA-256 of the messages (`decode`), zstd (`compress`), SHA-256 and writing of what is stored (`store`),
-and importing the libraries that have to be there (`start`). Its least run counts.
+The floors are what the same bytes take with nothing around them (`bench_floors.py`). The least run of each step counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import statistics
@@ -19,39 +16,29 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
-
-from jsbackup.formats.s2 import S2Decoder
 from scripts.bench_cases import busy_seconds
-from scripts.bench_load import Text, fill, receive, request
+from scripts.bench_floors import FLOORS, floors
+from scripts.bench_load import Text, fill, request
 from tests.harness.servers import NEWEST, NatsServer
 
-__all__ = ["FLOOR", "STAGES", "measure", "table"]
-
-FLOOR = "floor of a backup"
-# As segments are written: pages of a megabyte at the default level.
-_PAGE_BYTES = 1 << 20
-_LEVEL = 1
-_IMPORTS = "import asyncio, ssl, click, nats, pyarrow.parquet, zstandard"
+__all__ = ["STAGES", "measure", "table"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOOK_SECONDS = 0.01
 # What threads do, by the names that they have.
-_THREADS = {"MainThread": "link", "jsbackup": "decode", "compress": "compress", "store": "store", "ahead": "encode"}
-STAGES = ("start", "link", "decode", "compress", "store", "encode", "other", "server")
+_THREADS = {"MainThread": "link", "jsbackup": "decode", "compress": "compress", "store": "store", "ahead": "read"}
+STAGES = ("start", "link", "decode", "compress", "store", "read", "other", "server")
 _MEANING = {
     "start": "Python, imports, requests",
     "link": "the connection and the event loop",
-    "decode": "blocks of the archive to columns, and digests; in a restore its proof",
+    "decode": "an archive to columns, and digests; in a restore columns to an archive, and the proof",
     "compress": "columns to Parquet",
     "store": "SHA-256, encryption and writing",
-    "encode": "in a restore: reading segments, and making the archive",
+    "read": "in a restore: stored segments to columns",
     "other": "all other threads",
     "server": "nats-server",
 }
@@ -103,8 +90,12 @@ def _run(server: NatsServer, *words: str) -> dict[str, float]:
     return {**stages, "server": busy_seconds(server) - before}
 
 
-def measure(version: str, message_bytes: int, total_bytes: int, runs: int) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield a name and the seconds of each stage for each GB, for a backup, and for restores with and without proof."""
+def measure(
+    version: str, message_bytes: int, total_bytes: int, runs: int, wire: str
+) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Yield a name and the seconds of each stage for each GB, for a backup, for restores with and without proof, and
+    for the floor of each. `wire` is the archive that a restore sends.
+    """
     text = Text(length=4 << 20)
     with tempfile.TemporaryDirectory(prefix="jsbackup-profile-") as folder, NatsServer(version) as server:
         for name, count in (("ONE", 1), ("MANY", max(1, total_bytes // message_bytes))):
@@ -123,45 +114,22 @@ def measure(version: str, message_bytes: int, total_bytes: int, runs: int) -> It
             for proof in ("none", "full"):
                 with NatsServer(version) as target:
                     took = {
-                        name: _run(target, "restore", "latest", "-r", repositories[name], "--verify", proof)
+                        name: _run(
+                            target, "restore", "latest", "-r", repositories[name], "--verify", proof, "--wire", wire
+                        )
                         for name in repositories
                     }
                 found.setdefault(f"restore, --verify {proof}", []).append(_by_size(took, total_bytes))
-        floors = [_floor(server, Path(folder) / "floor", total_bytes) for _ in range(runs)]
-        found[FLOOR] = [{stage: min(row[stage] for row in floors) for stage in STAGES}]
+        for _ in range(runs):
+            with NatsServer(version) as target:
+                file = Path(folder) / "floor"
+                least = floors(server, target, "MANY", file, total_bytes=total_bytes, wire=wire)
+            for name in FLOORS:
+                found.setdefault(name, []).append({stage: least[name].get(stage, 0.0) for stage in STAGES})
+        for name in FLOORS:
+            found[name] = [{stage: min(row[stage] for row in found[name]) for stage in STAGES}]
     for case, rows in found.items():
         yield case, {stage: statistics.median(row[stage] for row in rows) for stage in STAGES}
-
-
-def _floor(server: NatsServer, file: Path, total_bytes: int) -> dict[str, float]:
-    """Return what the steps of a backup that nothing avoids take, each alone, in one thread."""
-    took = dict.fromkeys(STAGES, 0.0)
-
-    def timed(stage: str, work: Callable[[], object]) -> None:
-        began = time.process_time()
-        work()
-        took[stage] += (time.process_time() - began) * 10**9 / total_bytes
-
-    before = os.times()
-    subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
-    after = os.times()
-    took["start"] = after.children_user + after.children_system - before.children_user - before.children_system
-    chunks: list[bytes] = []
-    timed("link", lambda: receive(server.url, "MANY", chunks))
-    blocks: list[bytes] = []
-    decoder = S2Decoder()
-    timed("decode", lambda: blocks.extend(block for chunk in chunks for block in decoder.feed(chunk)))
-    hashing = hashlib.sha256()
-    timed("decode", lambda: deque((hashing.update(block) for block in blocks), maxlen=0))
-    whole = b"".join(blocks)
-    pages = [whole[at : at + _PAGE_BYTES] for at in range(0, len(whole), _PAGE_BYTES)]
-    codec = pa.Codec("zstd", compression_level=_LEVEL)
-    stored: list[pa.Buffer] = []
-    timed("compress", lambda: stored.extend(codec.compress(page) for page in pages))
-    timed("store", lambda: deque((hashing.update(page) for page in stored), maxlen=0))
-    with file.open("wb") as out:
-        timed("store", lambda: out.writelines(stored))
-    return took
 
 
 def _by_size(took: Mapping[str, Mapping[str, float]], total_bytes: int) -> dict[str, float]:
@@ -195,9 +163,10 @@ def main() -> None:
     parser.add_argument("--message-bytes", type=int, default=1024)
     parser.add_argument("--stream-bytes", type=int, default=400_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--wire", choices=("auto", "v1", "v2"), default="auto", help="the archive that a restore sends")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
-    rows = list(measure(asked.version, asked.message_bytes, asked.stream_bytes, asked.runs))
+    rows = list(measure(asked.version, asked.message_bytes, asked.stream_bytes, asked.runs, asked.wire))
     if asked.json:
         print(json.dumps({"rows": [{"case": case, **spent} for case, spent in rows]}, indent=2))
     else:

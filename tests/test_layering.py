@@ -31,8 +31,12 @@ BASE = {
     "shell",
 }
 
+# What every package may import: it stands in for the standard library.
+FOR_ALL = ("", "__version__", "records")
+
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
+    "records": (set(), set()),
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
     "exit_codes": ({"errors"}, set()),
@@ -178,7 +182,7 @@ def _wrong_imports(path: Path) -> Iterator[str]:
         top, _, rest = name.partition(".")
         if top == "jsbackup":
             target = rest.split(".")[0]
-            if target not in ("", "__version__", layer, *inner):
+            if target not in (*FOR_ALL, layer, *inner):
                 yield f"{_name(path)}: {layer} must not import {name}"
         elif top not in sys.stdlib_module_names:
             doors = DOORS.get(top)

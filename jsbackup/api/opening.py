@@ -10,7 +10,8 @@ from jsbackup.api.connecting import File
 from jsbackup.api.stored import BackupRepository
 from jsbackup.config import KeySecrets, environment, key_secrets, s3_settings
 from jsbackup.pipeline.session.repository_ref import place_of
-from jsbackup.repository.crypto.keys import NO_KEYS, read_keys
+from jsbackup.repository.crypto.access import NO_KEYS
+from jsbackup.repository.crypto.keys import read_keys
 
 __all__ = ["open"]
 

@@ -19,7 +19,7 @@ from jsbackup.config import Glob, nearest, parse_glob
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.location import in_a_folder
 from jsbackup.repository.manifest import Manifest, Result

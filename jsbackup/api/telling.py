@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from jsbackup.errors import RepositoryLocked
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.records import dataclass
 
 __all__ = ["OnProgress", "StreamProgress", "note_waiting", "progress_to"]
 

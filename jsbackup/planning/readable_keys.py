@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jsbackup.errors import KeyUnavailable, ObjectNotFound
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.repository.crypto.keys import NEEDS_IDENTITY
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["SubjectIndex", "first_overlap"]

@@ -13,10 +13,11 @@ Two origins are the same if all of these are. The name that an operator gave an 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from jsbackup.config import Glob
+from jsbackup.records import dataclass
 
 __all__ = ["Origin", "OriginFields", "named_cluster", "origin_of"]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jsbackup.formats.digest import StreamDigest
+from jsbackup.records import dataclass
 
 __all__ = [
     "ID_BYTES",

@@ -33,9 +33,8 @@ from jsbackup.errors import (
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.crypto.access import Access, open_access
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import NewKeys, copy_keys, put_keys
+from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
+from jsbackup.repository.crypto.opened import opened_access
 from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
@@ -60,6 +59,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
 if TYPE_CHECKING:
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.read.latest import Choice
     from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.sources import Wanted
@@ -137,11 +137,13 @@ class Repository:
         )
         keys = NO_KEYS
         if new_keys is not None:
+            from jsbackup.repository.crypto.new_keys import put_keys
+
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
             keys = GivenKeys(writer=new_keys.writer_key)
             put_keys(store, new_keys, created)
         put_descriptor(store, descriptor)
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, opened_access(store, descriptor, keys))
 
     @classmethod
     def create_replica(
@@ -155,11 +157,13 @@ class Repository:
         """
         refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
+        from jsbackup.repository.crypto.new_keys import copy_keys
+
         copy_keys(source.store, store)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
         put_descriptor(store, descriptor)
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, opened_access(store, descriptor, keys))
 
     @classmethod
     def open(cls, store: Store, keys: GivenKeys = NO_KEYS) -> Repository:
@@ -175,7 +179,7 @@ class Repository:
             StoreError: the store does not answer.
         """
         descriptor = read_descriptor(store)
-        return cls(store, descriptor, open_access(store, descriptor, keys))
+        return cls(store, descriptor, opened_access(store, descriptor, keys))
 
     def upgrade(self, tool: str) -> bool:
         """Let new backups store long lists of segments in pages. Returns False if they do already.

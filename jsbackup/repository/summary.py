@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
 from jsbackup.times import parse_time
 

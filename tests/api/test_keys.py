@@ -10,7 +10,8 @@ import pytest
 
 import jsbackup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys, needed, put_passphrase
+from jsbackup.repository.crypto.access import GivenKeys
+from jsbackup.repository.crypto.keys import needed, put_passphrase
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.api.shop import Shop, look, rows

@@ -10,11 +10,11 @@ import pyarrow as pa
 from jsbackup.formats.archive.archive import (
     ArchiveDecoder,
     ArchiveEnd,
-    ArchiveV1Reader,
     ArchiveV2Reader,
     ArchiveV2Writer,
     StreamMeta,
 )
+from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair, StreamState

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive import archive_v1_reader, archive_v1_writer
-from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveV1Reader, IndexState, SealedBlock, late_deletions
+from jsbackup.formats.archive.archive import ArchiveEnd, IndexState, SealedBlock, late_deletions
+from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.archive.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.formats.sequences import SequenceSet

@@ -25,7 +25,7 @@ from jsbackup.repository.catalog import CatalogEntry, entry_of
 from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.keep.forget import plan_by_policy, remove_decided

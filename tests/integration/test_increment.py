@@ -24,8 +24,8 @@ from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import Joined, take_increment
 from jsbackup.errors import KeyUnavailable
 from jsbackup.model import Fidelity
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.age import random_identity
-from jsbackup.repository.crypto.keys import GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.repository import Repository

@@ -19,8 +19,8 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.formats.sequences import SequenceSet
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.age import random_identity
-from jsbackup.repository.crypto.keys import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.read.archiving import read_stream

@@ -15,7 +15,7 @@ from jsbackup.errors import ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository

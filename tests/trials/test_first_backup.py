@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import StoreError
-from jsbackup.repository.crypto.keys import NO_KEYS
+from jsbackup.repository.crypto.access import NO_KEYS
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_repository import make_late, open_unless_vacant

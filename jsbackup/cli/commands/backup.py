@@ -9,7 +9,6 @@ import click
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
-from jsbackup.cli.options.restore_options import refuse_given
 from jsbackup.cli.options.spark import Where, spread_by_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
@@ -135,6 +134,7 @@ def backup(
     )
     if accounts.all_accounts:
         from jsbackup.cli.accounts.backup import back_up_all
+        from jsbackup.cli.options.restore_options import refuse_given
 
         spark = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
         refuse_given(click.get_current_context(), "--all-accounts", *spark)

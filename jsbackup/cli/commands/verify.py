@@ -87,7 +87,7 @@ def verify(
     """
     from jsbackup.repository.checks.verify import Level
     from jsbackup.repository.checks.verify_run import VerifyRun
-    from jsbackup.repository.crypto.keys import NO_KEYS
+    from jsbackup.repository.crypto.access import NO_KEYS
 
     start_log(shared)
     if expect is not None:

@@ -37,7 +37,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.crypto.keys import GivenKeys
+    from jsbackup.repository.crypto.access import GivenKeys
     from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.repository import Repository
 
@@ -125,11 +125,13 @@ def _variables(shared: Shared) -> Mapping[str, str]:
 
 def keys_of(shared: Shared) -> GivenKeys:
     """Return the keys from options and environment. Raises UsageError for invalid ones."""
-    from jsbackup.repository.crypto.keys import NO_KEYS, read_keys
+    from jsbackup.repository.crypto.access import NO_KEYS
 
     secrets = key_secrets(shared.keys, _variables(shared))
     if secrets == KeySecrets():
         return NO_KEYS
+    from jsbackup.repository.crypto.keys import read_keys
+
     return read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jsbackup.config import Glob
+from jsbackup.records import dataclass
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.keep.retention import TagRule

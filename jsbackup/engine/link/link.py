@@ -11,8 +11,8 @@
 
 This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`, `_send_command`, `_flush_pending`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of
-them changes its meaning.
+`_flusher_task`, `_send_command`, `_flush_pending`, `_flush_queue`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py
+fails if one of them changes its meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from nats.aio.client import RawCredentials
 from nats.aio.transport import TcpTransport
 
 from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
-from jsbackup.config.accounts.claims import user_claims
 from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
 from jsbackup.engine.link.nats_client import NatsClient, credentials_of, join_writes
 from jsbackup.engine.link.nkey_pairs import public_key
@@ -184,10 +183,11 @@ class _Wire:
         if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
             raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
         try:
-            if isinstance(headers, bytes):
-                await self.client.publish_block(subject, payload, reply or "", headers)
+            if headers and not isinstance(headers, bytes):
+                await self.client.publish(subject, payload, reply or "", dict(headers))
             else:
-                await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
+                block = headers if isinstance(headers, bytes) else b""
+                await self.client.publish_block(subject, payload, reply or "", block)
         except (nats.errors.Error, UnicodeEncodeError) as error:
             self.conversation.check()
             raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
@@ -372,6 +372,8 @@ class Link(Peer):
             case Nkey(seed=seed):
                 return f"nkey {public_key(seed)}"
             case UserJwt(jwt=jwt):
+                from jsbackup.config.accounts.claims import user_claims
+
                 claims = user_claims(jwt.reveal())
                 return f"account {claims.account if claims else ''}"
             case IssuedUser(account=account):

@@ -78,11 +78,12 @@ class NatsClient(Client):
         await super()._process_info(info, initial_connection)
 
     async def publish_block(self, subject: str, payload: bytes, reply: str, block: bytes) -> None:
-        """Publish with a header block, byte for byte."""
-        size = len(block) + len(payload)
-        command = f"HPUB {subject} {f'{reply} ' if reply else ''}{len(block)} {size}\r\n"
+        """Publish with a header block, byte for byte; none if it is empty. nats-py would copy the payload twice."""
+        sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
+        command = f"{'HPUB' if block else 'PUB'} {subject} {f'{reply} ' if reply else ''}{sizes}\r\n"
         await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
-        await self._flush_pending()
+        if self._flush_queue is not None and self._flush_queue.empty():  # as nats-py: a full queue waits for ever
+            await self._flush_pending()
 
     def _connect_command(self) -> bytes:
         # nats-py omits the token if there is a user and a password; an auth callout may need both.

@@ -11,8 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError, JsBackupError, UnknownArchiveFormat
-from jsbackup.formats.archive.archive_items import ArchiveEnd, ArchiveItem, ArchiveReader, IndexState, StreamMeta
-from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader, LateDeletions, SealedBlock, late_deletions
+from jsbackup.formats.archive.archive_items import (
+    ArchiveEnd,
+    ArchiveItem,
+    ArchiveReader,
+    IndexState,
+    LateDeletions,
+    SealedBlock,
+    StreamMeta,
+    late_deletions,
+)
 from jsbackup.formats.archive.archive_v2 import MAGIC, ArchiveV2Reader, ArchiveV2Writer
 from jsbackup.formats.archive.tar import TAR_BLOCK_BYTES, header_name
 from jsbackup.formats.s2 import S2Decoder
@@ -20,13 +28,13 @@ from jsbackup.formats.s2 import S2Decoder
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader
     from jsbackup.formats.sequences import SequenceSet
 
 __all__ = [
     "ArchiveDecoder",
     "ArchiveEnd",
     "ArchiveItem",
-    "ArchiveV1Reader",
     "ArchiveV2Reader",
     "ArchiveV2Writer",
     "IndexState",
@@ -53,6 +61,7 @@ class ArchiveDecoder:
         self._s2 = S2Decoder()
         self._start = b""  # the first bytes, until they are enough to recognize the format
         self._reader: ArchiveReader | None = None
+        self._v1: ArchiveV1Reader | None = None  # the same, where it is one
         self._refusal: JsBackupError | None = None
 
     def feed(self, chunk: Buffer) -> Iterator[ArchiveItem]:
@@ -73,7 +82,7 @@ class ArchiveDecoder:
     @property
     def flaws(self) -> Sequence[str]:
         """What a lenient reader left out."""
-        return self._reader.flaws if isinstance(self._reader, ArchiveV1Reader) else ()
+        return () if self._v1 is None else self._v1.flaws
 
     def _items(self, blocks: Iterator[bytes]) -> Iterator[ArchiveItem]:
         try:
@@ -98,4 +107,8 @@ class ArchiveDecoder:
         name = header_name(start[:TAR_BLOCK_BYTES]) or ""
         if name.rpartition("/")[2] not in ("meta.inf", "errors.txt"):
             raise UnknownArchiveFormat(start)
-        return ArchiveV1Reader(self._first_seq, self._deleted, lenient=self._lenient)
+        # With what it needs it takes longer to import than all other formats, and servers from 2.15 on send no v1.
+        from jsbackup.formats.archive.archive_v1_reader import ArchiveV1Reader
+
+        self._v1 = ArchiveV1Reader(self._first_seq, self._deleted, lenient=self._lenient)
+        return self._v1

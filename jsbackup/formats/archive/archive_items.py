@@ -11,8 +11,8 @@ JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from jsbackup.errors import FormatError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.names import is_new_name
+from jsbackup.records import dataclass
 from jsbackup.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ __all__ = [
     "ArchiveItem",
     "ArchiveReader",
     "IndexState",
+    "LateDeletions",
+    "SealedBlock",
     "StreamMeta",
     "asset_name_is_sound",
     "integer",
+    "late_deletions",
     "state_from_json",
     "state_to_json",
 ]
@@ -145,3 +149,32 @@ def state_to_json(state: StreamState) -> JsonObject:
     if state.deleted:
         value["num_deleted"] = state.deleted
     return value
+
+
+class SealedBlock(FormatError):
+    """A block without a single record: it is damaged all over, or still encrypted."""
+
+
+class LateDeletions(NamedTuple):
+    """What a v1 archive says at its end about earlier messages.
+
+    `certain` are deleted. `doubtful` were deleted while the snapshot ran, perhaps by a newer message that the snapshot
+    does not have: removing a key's only message would lose the key. Drop one of these only if enough newer messages of
+    its subject explain it.
+    """
+
+    certain: SequenceSet
+    doubtful: SequenceSet
+
+
+def late_deletions(end: ArchiveEnd) -> LateDeletions:
+    """Return which of the yielded messages have to be removed again.
+
+    If `index.db` ends where the blocks end, nothing arrived after the blocks were read and it is exact.
+    """
+    if end.index is None:
+        return LateDeletions(end.tombstoned, SequenceSet())
+    if end.index.last_seq <= end.last_seq:
+        return LateDeletions(end.tombstoned | end.index.removed, SequenceSet())
+    buried = set(end.tombstoned)
+    return LateDeletions(end.tombstoned, SequenceSet(s for s in end.index.removed if s not in buried))

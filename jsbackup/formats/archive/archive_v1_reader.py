@@ -40,6 +40,7 @@ from jsbackup.formats.archive.archive_items import (
     ArchiveEnd,
     ArchiveItem,
     IndexState,
+    SealedBlock,
     StreamMeta,
     asset_name_is_sound,
 )
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["MAX_BLOCK_MEMBER_BYTES", "ArchiveV1Reader", "LateDeletions", "SealedBlock", "late_deletions"]
+__all__ = ["MAX_BLOCK_MEMBER_BYTES", "ArchiveV1Reader"]
 
 # Servers make blocks of at most 8 MiB, or one message. Streams that 2.2 created may still have blocks of 64 MiB.
 MAX_BLOCK_MEMBER_BYTES = 128 << 20
@@ -77,10 +78,6 @@ _OLD_NAME = re.compile(r"msgs/[0-9]+\.(idx|fss)", re.ASCII)
 
 # The parts of the archive, in their order.
 _META, _SUM, _MESSAGES, _CONSUMERS = range(4)
-
-
-class SealedBlock(FormatError):
-    """A block without a single record: it is damaged all over, or still encrypted."""
 
 
 class ArchiveV1Reader:
@@ -328,28 +325,3 @@ def _shown(text: str) -> str:
     """Return at most a line of the text, safe for any terminal."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text[:200])
     return line + "…" if len(text) > 200 else line
-
-
-class LateDeletions(NamedTuple):
-    """What a v1 archive says at its end about earlier messages.
-
-    `certain` are deleted. `doubtful` were deleted while the snapshot ran, perhaps by a newer message that the snapshot
-    does not have: removing a key's only message would lose the key. Drop one of these only if enough newer messages of
-    its subject explain it.
-    """
-
-    certain: SequenceSet
-    doubtful: SequenceSet
-
-
-def late_deletions(end: ArchiveEnd) -> LateDeletions:
-    """Return which of the yielded messages have to be removed again.
-
-    If `index.db` ends where the blocks end, nothing arrived after the blocks were read and it is exact.
-    """
-    if end.index is None:
-        return LateDeletions(end.tombstoned, SequenceSet())
-    if end.index.last_seq <= end.last_seq:
-        return LateDeletions(end.tombstoned | end.index.removed, SequenceSet())
-    buried = set(end.tombstoned)
-    return LateDeletions(end.tombstoned, SequenceSet(s for s in end.index.removed if s not in buried))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.segments import SegmentReader
 

@@ -16,7 +16,6 @@ Options may be visible to others, so a secret among them is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.config import (
@@ -30,6 +29,7 @@ from jsbackup.config import (
 from jsbackup.errors import UsageError
 from jsbackup.names import check_name
 from jsbackup.pipeline.messages.source_options import option_of
+from jsbackup.records import dataclass
 
 __all__ = ["WRITER_NAMES", "WriterOptions", "check_rows", "read_writer_options"]
 

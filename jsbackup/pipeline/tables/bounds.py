@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from jsbackup.records import dataclass
 
 __all__ = ["BoundsOfRows", "FileBounds"]
 

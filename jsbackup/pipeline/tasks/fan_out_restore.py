@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -48,6 +48,7 @@ from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import origin_of

@@ -22,7 +22,7 @@ from jsbackup.errors import (
 from jsbackup.formats.compression import ZSTD
 from jsbackup.model import Check
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS, GivenKeys
 from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor
 from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, store_now
 from jsbackup.repository.location import holds_anything

@@ -2,8 +2,7 @@
 
 An age file has a header, with one stanza for each recipient that holds the file's key, and the content in authenticated
 blocks of 64 KiB. Decrypting never expands it. Errors are distinct: no stanza is for a given identity
-(`KeyUnavailable`), or the file is damaged (`FormatError`). The file names the work factor of its passphrase; the
-library refuses one that would take minutes.
+(`KeyUnavailable`), or the file is damaged (`FormatError`). Files for a passphrase are opened by `passphrase_file.py`.
 
 No error message of this module repeats its input: users may have passed a secret in place of a public key.
 """
@@ -11,10 +10,8 @@ No error message of this module repeats its input: users may have passed a secre
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyrage
@@ -23,6 +20,7 @@ from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.formats.paged import PagedFile
+from jsbackup.records import dataclass
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -30,19 +28,14 @@ __all__ = [
     "Recipient",
     "age_identity",
     "decrypt",
-    "decrypt_with_passphrase",
     "encrypt",
     "encrypt_content",
     "encrypt_with_passphrase",
-    "needs_passphrase",
     "parse_identities",
     "parse_recipient",
     "random_identity",
 ]
 
-_MAGIC = b"age-encryption.org/v1\n"
-_ARMOR = b"-----BEGIN AGE ENCRYPTED FILE-----"
-_SCRYPT = b"-> scrypt "
 _SSH_KEY = "-----BEGIN "
 _SECRET = "AGE-SECRET-KEY-1"
 # The library's message if no stanza is for any of the identities; a test checks it.
@@ -172,35 +165,10 @@ def decrypt(data: bytes, identities: Sequence[Identity], what: str) -> bytes:
     return opened
 
 
-def needs_passphrase(data: bytes) -> bool:
-    """Return whether this is an age file encrypted with a passphrase."""
-    if data.startswith(_ARMOR):
-        try:
-            data = base64.b64decode(b"".join(data.split(b"\n")[1:3]), validate=True)
-        except binascii.Error:
-            return False
-    return data.startswith(_MAGIC + _SCRYPT)
-
-
 def encrypt_with_passphrase(data: bytes, passphrase: str) -> bytes:
     """Encrypt with a passphrase. Takes a second or two, which makes guessing slow."""
     sealed: bytes = _passphrase.encrypt(data, passphrase)
     return sealed
-
-
-def decrypt_with_passphrase(data: bytes, passphrase: str, what: str) -> bytes:
-    """Decrypt with a passphrase.
-
-    Raises `KeyUnavailable` if the passphrase is wrong, `FormatError` if the file is damaged or asks for too much work.
-    The two cannot always be distinguished: a damaged stanza looks like a wrong passphrase.
-    """
-    try:
-        opened: bytes = _passphrase.decrypt(data, passphrase)
-    except pyrage.DecryptError as error:
-        if str(error) == "Decryption failed":
-            raise KeyUnavailable(f"the passphrase does not open {what}") from None
-        raise _wrong(error, what) from None
-    return opened
 
 
 def _wrong(error: pyrage.DecryptError, what: str) -> KeyUnavailable | FormatError:

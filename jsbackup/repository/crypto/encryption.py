@@ -17,7 +17,7 @@ from typing import NoReturn
 from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NEEDS_WRITER
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NEEDS_WRITER
 from jsbackup.repository.crypto.secret import DocumentsSecret
 from jsbackup.repository.crypto.signing import SIGNATURE_BYTES, Signatory, Signers, claimed_signer, sign_document
 from jsbackup.repository.documents import Envelope

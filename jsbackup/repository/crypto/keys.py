@@ -29,7 +29,6 @@ If a thief may have had both the store and a key that was since replaced or remo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from jsbackup.errors import (
     FormatError,
@@ -40,18 +39,17 @@ from jsbackup.errors import (
     ObjectNotFound,
     UsageError,
 )
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
+from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
 from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.writer_key import WriterKey, decode_writer_key
+from jsbackup.repository.crypto.writer_key import decode_writer_key
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.stores.base import Store
 
 __all__ = [
-    "NEEDS_IDENTITY",
-    "NEEDS_WRITER",
-    "NO_KEYS",
-    "GivenKeys",
     "WrappedIdentity",
     "list_identities",
     "needed",
@@ -63,9 +61,6 @@ __all__ = [
     "remove_identity",
 ]
 
-NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
-NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
-
 # An identity for an RSA key takes about 700 bytes.
 _MAX_BYTES = 64 << 10
 # Limits how much a hostile store can make us read.
@@ -75,24 +70,6 @@ _MOST_IDENTITIES = 5000
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class GivenKeys:
-    """The keys that the user gave. `expect_signer` is the authority's public key, 64 hex digits; not a secret."""
-
-    writer: WriterKey | None = None
-    identities: tuple[age.Identity, ...] = ()
-    passphrase: str | None = None
-    expect_signer: str | None = None
-
-    @property
-    def reads(self) -> bool:
-        """Whether a key was given that may read messages."""
-        return bool(self.identities) or self.passphrase is not None
-
-
-NO_KEYS = GivenKeys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +89,11 @@ def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age
     """Return the identities of an identity file; `passphrase` opens one that is itself encrypted. Raises
     `UsageError`.
     """
-    if age.needs_passphrase(data):
+    if is_passphrase_file(data):
         if passphrase is None:
             raise UsageError(f"the {what} takes a passphrase", hint="Give it with --passphrase-file.")
         try:
-            data = age.decrypt_with_passphrase(data, passphrase, f"the {what}")
+            data = decrypt_passphrase_file(data, passphrase, f"the {what}")
         except FormatError as error:
             raise UsageError(error.message) from None
     try:
@@ -260,7 +237,7 @@ def _open(store: Store, wrapped: WrappedIdentity, descriptor: Descriptor, given:
     if wrapped.whom.startswith(_PASSPHRASE):
         if given.passphrase is None:
             raise KeyUnavailable("no passphrase was given")
-        text = age.decrypt_with_passphrase(data, given.passphrase, wrapped.key)
+        text = decrypt_passphrase_file(data, given.passphrase, wrapped.key)
     else:
         text = _decrypt(data, wrapped, given.identities)
     try:

@@ -11,7 +11,8 @@ from itertools import chain
 from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import NEEDS_WRITER, needed, put_identity, put_passphrase
+from jsbackup.repository.crypto.access import NEEDS_WRITER
+from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.signing import Signatory
 from jsbackup.repository.crypto.writer_key import WriterKey

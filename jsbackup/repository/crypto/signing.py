@@ -1,4 +1,4 @@
-"""Signatures of documents (Ed25519) and derived secrets (HKDF): everything that uses `cryptography`.
+"""Signatures of documents (Ed25519) and derived secrets (HKDF), with `cryptography`.
 
 It is imported where it is used: plain repositories have no signatures, and every command imports this module.
 
@@ -21,9 +21,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jsbackup.errors import IntegrityError
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.stores.base import Data
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jsbackup.model import JsonObject
+from jsbackup.records import dataclass
 
 __all__ = ["HolderProcess", "holder_of", "is_gone", "this_process"]
 

@@ -20,8 +20,7 @@ from dataclasses import replace
 
 from jsbackup.errors import JsBackupError, RepositoryLocked, RepositoryNotFound, StoreError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.access import Access
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.location import is_vacant

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, objects_named

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jsbackup.failure import Failure
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     CopiedFrom,

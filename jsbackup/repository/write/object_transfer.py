@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from jsbackup.errors import DigestMismatch, ObjectExists, ObjectNotFound
 from jsbackup.progress import Progress
+from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import (

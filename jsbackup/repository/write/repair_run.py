@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, NatsError, StoreError
 from jsbackup.progress import Progress
+from jsbackup.records import dataclass
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import (

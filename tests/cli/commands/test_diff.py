@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.model import ConsumerState, SequencePair
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
 from jsbackup.repository.repository import Repository

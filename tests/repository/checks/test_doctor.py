@@ -11,7 +11,7 @@ from jsbackup.errors import UsageError
 from jsbackup.model import Check, Verdict
 from jsbackup.repository import layout
 from jsbackup.repository.checks.doctor import Purpose, check_clock, examine_repository
-from jsbackup.repository.crypto.keys import NO_KEYS
+from jsbackup.repository.crypto.access import NO_KEYS
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.keep.leases import Mode, Terms, acquire
 from jsbackup.repository.repository import Repository

@@ -8,7 +8,8 @@ from jsbackup.errors import StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.checks.document_checks import check_own_documents
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys, put_identity
+from jsbackup.repository.crypto.access import GivenKeys
+from jsbackup.repository.crypto.keys import put_identity
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.keep.holds import Hold, put_hold, release_hold
 from jsbackup.repository.layout import ObjectKind

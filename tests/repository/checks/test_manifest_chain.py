@@ -10,7 +10,7 @@ from jsbackup.repository.catalog import Catalog, CatalogEntry, entry_of
 from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.manifest_chain import Evidence, check_chain
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document

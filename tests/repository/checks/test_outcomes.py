@@ -23,7 +23,7 @@ from jsbackup.repository.checks.outcomes import (
     read_verifies,
 )
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import replace_writer
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.documents import Documents

@@ -27,7 +27,7 @@ from jsbackup.repository.checks.verified import (
     remember,
 )
 from jsbackup.repository.checks.verify import Level, Stocked, Verifier
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents

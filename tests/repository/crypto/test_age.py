@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyrage import x25519
 
-from jsbackup.errors import FormatError, JsBackupError, KeyUnavailable, UsageError
+from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.repository.crypto import age
-from tests.harness.age_files import cheap_passphrase_file
 
 ME = age.age_identity(bytes(range(32)))
 OTHER = age.age_identity(bytes(32))
@@ -156,47 +155,3 @@ def test_an_ssh_key_with_a_passphrase_is_refused_with_the_reason(tmp_path: Path)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(file)], check=True)
     with pytest.raises(UsageError, match="is an SSH key with a passphrase"):
         age.parse_identities(file.read_text(), "identity")
-
-
-# --- passphrases ---
-
-
-@pytest.mark.slow
-def test_a_passphrase_opens_what_it_closed() -> None:
-    sealed = age.encrypt_with_passphrase(b"hello", "correct horse")
-    assert age.needs_passphrase(sealed) and not age.needs_passphrase(SEALED)
-    assert age.decrypt_with_passphrase(sealed, "correct horse", "it") == b"hello"
-
-
-def test_another_passphrase_does_not_open_it() -> None:
-    sealed = cheap_passphrase_file(b"hello", "correct horse")
-    assert age.decrypt_with_passphrase(sealed, "correct horse", "it") == b"hello"
-    with pytest.raises(KeyUnavailable, match=r"^the passphrase does not open it$"):
-        age.decrypt_with_passphrase(sealed, "battery staple", "it")
-    with pytest.raises(KeyUnavailable):
-        age.decrypt(sealed, [ME], "it")
-
-
-def test_a_flipped_bit_in_a_passphrase_file_is_an_error() -> None:
-    sealed = cheap_passphrase_file(b"hello", "p")
-    for at in range(len(sealed)):
-        flipped = bytearray(sealed)
-        flipped[at] ^= 1 << at % 8
-        with pytest.raises((FormatError, KeyUnavailable)):
-            age.decrypt_with_passphrase(bytes(flipped), "p", "it")
-
-
-def test_a_file_that_asks_for_hours_of_work_is_refused() -> None:
-    with pytest.raises(FormatError, match="Excessive work"):
-        age.decrypt_with_passphrase(cheap_passphrase_file(b"hello", "p", 40), "p", "it")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", SEALED, b"-----BEGIN AGE ENCRYPTED FILE-----\n?\n", b"-----BEGIN AGE ENCRYPTED FILE-----"],
-    ids=["empty", "for a key", "bad armour", "cut off"],
-)
-def test_what_takes_no_passphrase_is_an_error_of_ours(data: bytes) -> None:
-    assert not age.needs_passphrase(data)
-    with pytest.raises(JsBackupError):
-        age.decrypt_with_passphrase(data, "p", "it")

@@ -12,14 +12,8 @@ from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, Repos
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import (
-    GivenKeys,
-    list_identities,
-    open_secret,
-    put_identity,
-    read_identities,
-    remove_identity,
-)
+from jsbackup.repository.crypto.access import GivenKeys
+from jsbackup.repository.crypto.keys import list_identities, open_secret, put_identity, read_identities, remove_identity
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.manifest import Manifest, Result, Source

@@ -11,7 +11,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided

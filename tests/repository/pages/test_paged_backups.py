@@ -18,7 +18,7 @@ from jsbackup.errors import IntegrityError, UnsupportedError
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, ProblemKind, verify_backup
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import replace_writer
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from jsbackup.repository.keep.forget import plan_by_ids, remove_decided

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, KeyUnavailable, UnsupportedError
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.progress import NullProgress
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,

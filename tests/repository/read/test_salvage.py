@@ -15,7 +15,7 @@ from jsbackup.model import ConsumerState, Fidelity
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import ProblemKind, check_manifest
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects

@@ -16,7 +16,7 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,11 +36,12 @@ from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
+from jsbackup.records import dataclass
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.crypto.keys import GivenKeys
+    from jsbackup.repository.crypto.access import GivenKeys
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import CopyReport
     from jsbackup.stores.base import Store
@@ -168,7 +169,7 @@ def _open_target(
     """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
     those of the first one.
     """
-    from jsbackup.repository.crypto.keys import NO_KEYS
+    from jsbackup.repository.crypto.access import NO_KEYS
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import is_replica
 
@@ -210,7 +211,7 @@ def _late_target(
     decrypt: bool,
 ) -> Repository:
     """Return a repository to be created at `store`: a plain one, or a replica."""
-    from jsbackup.repository.crypto.access import open_access
+    from jsbackup.repository.crypto.opening import open_access
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.late_repository import make_late
