@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, JsBackupError
-from jsbackup.records import dataclass
 
 __all__ = ["FailedProof", "Failure", "all_failed", "naming"]
 

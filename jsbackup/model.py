@@ -7,12 +7,11 @@ each release, and a backup must carry fields that this version of the tool has n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
 from jsbackup.errors import JsBackupError
-from jsbackup.records import dataclass
 
 __all__ = [
     "ArchivedConsumer",

@@ -111,7 +111,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 DOORS = {
     "nats": {"engine/link/link.py", "engine/link/nats_client.py"},
     "nkeys": {"engine/link/nkey_pairs.py"},
-    "cryptography": {"repository/crypto/signing.py", "formats/server_store/ciphers.py"},
+    "cryptography": {
+        "repository/crypto/signing.py",
+        "repository/crypto/passphrase_file.py",
+        "formats/server_store/ciphers.py",
+    },
     "pyrage": {"repository/crypto/age.py"},
     "boto3": {"stores/s3_client.py"},
     "botocore": {"stores/s3_client.py"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from jsbackup.api.arguments import (
@@ -27,7 +28,6 @@ from jsbackup.putting_back.chosen import FirstFound, possible_streams
 from jsbackup.putting_back.model import PutBackOptions, PutBackReport
 from jsbackup.putting_back.publishing import WritingRun
 from jsbackup.putting_back.run import PutBackRun, run_put_back
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.search import BackupSearch

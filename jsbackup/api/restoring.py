@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
 from jsbackup.api.arguments import (
@@ -35,7 +35,6 @@ from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.chosen_streams import needed_by
 from jsbackup.planning.typed_options import keeping_obfuscated, restore_options
 from jsbackup.readable import format_count, in_sentences
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.search import BackupSearch

@@ -6,6 +6,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.model import JsonObject
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import segments_within
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.times import format_time

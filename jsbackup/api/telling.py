@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jsbackup.errors import RepositoryLocked
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 
 __all__ = ["OnProgress", "StreamProgress", "note_waiting", "progress_to"]
 

@@ -12,13 +12,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from jsbackup.config import Connection, hide_logins
 from jsbackup.engine.check.health_rules import Breach, Limits, find_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.memory import give_back
-from jsbackup.records import dataclass
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.holds import held_backups
 from jsbackup.repository.keep.retention import Policy

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import islice, takewhile
 
 from jsbackup.readable import clip, printable
-from jsbackup.records import dataclass
 
 __all__ = [
     "MarkedLine",

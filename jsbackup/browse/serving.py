@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import uvicorn
 from anyio import create_task_group, sleep
@@ -16,7 +17,6 @@ from jsbackup.browse.app import make_app
 from jsbackup.browse.guard import new_token
 from jsbackup.browse.library import Library
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["PageServer", "listen"]
 

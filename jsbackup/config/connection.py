@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -27,7 +28,6 @@ from jsbackup.config.secrets import Secret, check_jwt, check_seed, expand_path, 
 from jsbackup.config.values import parse_duration
 from jsbackup.errors import UsageError
 from jsbackup.names import BLANKS
-from jsbackup.records import dataclass
 
 __all__ = [
     "Connection",

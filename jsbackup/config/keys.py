@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jsbackup.config.programs import output_of
 from jsbackup.config.secrets import expand_path, read_binary_file
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["KeySecrets", "key_secrets", "mask_secret", "new_writer_key_file", "secret_file", "server_store_keys"]
 

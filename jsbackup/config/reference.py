@@ -8,7 +8,7 @@ secret on the command line or within a URL is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from jsbackup.config.contexts import context_path, selected_context
 from jsbackup.config.options import ConnectionOptions, environment_options
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["ConnectionReference", "connection_reference", "target_reference"]
 

@@ -12,11 +12,11 @@ import datetime as dt
 import fnmatch
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from jsbackup.errors import UsageError
 from jsbackup.names import has_blank
-from jsbackup.records import dataclass
 
 __all__ = [
     "MAY_MISS",

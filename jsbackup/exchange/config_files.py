@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
@@ -24,7 +25,6 @@ from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository.names import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 

@@ -11,7 +11,7 @@ written (`NewFolder`). An opaque stream is written unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -27,7 +27,6 @@ from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import archive_batches, archive_stream, state_to_restore

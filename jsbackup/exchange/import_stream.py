@@ -20,7 +20,7 @@ The time of creation of a v2 stream is not known: it is set to Go's zero time, w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.exchange.archive_file import ArchiveFile
@@ -32,7 +32,6 @@ from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveItem, StreamMeta
 from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,

@@ -10,6 +10,7 @@ cluster and account of the streams are not known.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from jsbackup.errors import JsBackupError
 from jsbackup.exchange.config_files import StreamConfigs
@@ -19,7 +20,6 @@ from jsbackup.exchange.source import FoundStream, ImportSource
 from jsbackup.failure import Failure
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Source, StreamBackup

@@ -22,6 +22,7 @@ for folders (`info`, `validate`, `edit`) only support v2.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
@@ -33,7 +34,6 @@ from jsbackup.formats.archive.archive_items import (
     state_to_json,
 )
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [

@@ -11,6 +11,7 @@ that is not a backup, or a damaged one, is reported separately and does not affe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,6 @@ from jsbackup.exchange.declared.terraform import TERRAFORM_SUFFIX, read_terrafor
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.nats_cli import StreamMetaFile
 from jsbackup.failure import Failure
-from jsbackup.records import dataclass
 from jsbackup.repository.layout import DESCRIPTOR
 
 __all__ = ["FoundStream", "ImportSource", "SourceKind"]

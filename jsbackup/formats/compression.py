@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-
-from jsbackup.records import dataclass
+from dataclasses import dataclass
 
 __all__ = ["ZSTD", "Compression"]
 

@@ -17,6 +17,7 @@ manifests and everywhere else.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ import pyarrow as pa
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
-from jsbackup.records import dataclass
 
 __all__ = ["Digester", "EncodedRows", "MessageBatch", "StreamDigest", "StreamDigester", "digest_rows", "encode_rows"]
 

@@ -6,10 +6,9 @@ by their numbers, and those for a message are a set of numbers in rising order, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
-
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

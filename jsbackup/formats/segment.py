@@ -20,6 +20,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -32,7 +33,6 @@ from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.paged import PagedFile
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_json
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ numbers beside it. The view box is narrow enough for text to be readable on a ph
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from jsbackup.html.page import Markup, element, join
-from jsbackup.records import dataclass
 
 __all__ = [
     "CALENDAR_HEIGHT",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from jsbackup.html.page import Markup, element
-from jsbackup.records import dataclass
 
 __all__ = ["Tile", "tile_row"]
 

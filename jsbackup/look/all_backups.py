@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from threading import Lock
@@ -24,7 +24,6 @@ from jsbackup.look.message import LookedUp, messages_in
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.new_segments import Reach, folder_of, with_sequences
 from jsbackup.look.segments import heads, in_parallel, refs_within
-from jsbackup.records import dataclass
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, Result, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects

@@ -7,7 +7,7 @@ messages, or none, and still say where to go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -15,7 +15,6 @@ from jsbackup import compute as pc
 from jsbackup.look.message import subject_text
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import matching, refs_within
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import AtSequence, Cut

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,7 +16,6 @@ from jsbackup import compute as pc
 from jsbackup.look.message_filter import ALL_MESSAGES
 from jsbackup.look.moment import end_of
 from jsbackup.look.segments import heads
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.look.all_backups import Series
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["ChangeKind", "StreamChange", "changes_of"]

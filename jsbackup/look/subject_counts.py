@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from threading import Lock
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from jsbackup.look.grouping import Groups, joined_column
 from jsbackup.look.message import subject_text
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import heads, in_parallel, refs_within
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 

@@ -7,11 +7,11 @@ of segments, are spread evenly between its first and its last time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from jsbackup import compute as pc
 from jsbackup.look.message_filter import ALL_MESSAGES
 from jsbackup.look.segments import heads
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import Part, parts_of, size_of

@@ -6,7 +6,7 @@ Values only: `plan.py` decides, `limits.py` and `forecast.py` find the consequen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,6 @@ from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.interrupted.staged import StagedCopy
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import AccountInfo, StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ObjectRef, StreamBackup
 from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.rename import RenameOptions

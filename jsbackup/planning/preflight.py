@@ -17,7 +17,7 @@ know all of that. If objects are lost, a restore is refused, or planned again wi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
 from jsbackup.failure import Failure
@@ -25,7 +25,6 @@ from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.readable import alike, format_count, of_streams, without_name
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.presence import find_absent
 from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of

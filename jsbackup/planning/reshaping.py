@@ -7,7 +7,7 @@ name is refused, and not planned further.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import MAY_MISS, nearest
 from jsbackup.errors import PlanRefused, UsageError
@@ -17,7 +17,6 @@ from jsbackup.planning.obfuscating import about_obfuscation, against_obfuscation
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.masking import about_masks, about_nothing_kept, against_payload_masks
 from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.shell import shell_word
 from jsbackup.transforms.cut import Cut

@@ -6,12 +6,12 @@ rule: for which stream, why, and what to do about it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
 from jsbackup.errors import KeyUnavailable, NatsError, PlanRefused, TargetConflict
 from jsbackup.exit_codes import DAMAGE
-from jsbackup.records import dataclass
 
 __all__ = ["Finding", "Rule"]
 

@@ -7,6 +7,7 @@ the same stream twice, overlapping subjects, common limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from jsbackup.planning.configs.limits import against_limits
@@ -15,7 +16,6 @@ from jsbackup.planning.model import Action, RestorePlan, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.planning.subjects import SubjectIndex
-from jsbackup.records import dataclass
 
 __all__ = ["PlannedPart", "against_each_other"]
 

@@ -20,6 +20,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from jsbackup.errors import FormatError, JsBackupError, PlanRefused, Unsupported
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.overrides import check_override
 from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
-from jsbackup.records import dataclass
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import encode_manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused
 from jsbackup.planning.copies.copy_positions import look_at_copies
@@ -15,7 +15,6 @@ from jsbackup.planning.selection.limited import LimitedStreams
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
 from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.transforms.cut import Cut

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["SubjectIndex", "first_overlap"]

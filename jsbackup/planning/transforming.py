@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused
@@ -24,7 +24,6 @@ from jsbackup.planning.selection.point_in_time import against_cut, is_imported
 from jsbackup.planning.selection.renumbering import about_renumbered, against_renumbering
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.planning.subjects import SubjectIndex, first_overlap
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.transforms.obfuscate.names import keyed_hash

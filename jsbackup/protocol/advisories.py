@@ -7,12 +7,12 @@ Anything else is None: anyone who may publish on their subjects can send advisor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
 from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object
 
 __all__ = ["Advisory", "AdvisoryKind", "advisory_subjects", "decode_advisory"]

@@ -9,12 +9,12 @@ Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject
 from jsbackup.protocol.info import state_to_json
 from jsbackup.protocol.responses import TYPE_PREFIX
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 
 __all__ = [
     "ChunkAcknowledged",

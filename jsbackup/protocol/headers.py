@@ -7,8 +7,9 @@ Only the first line is parsed here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 
 __all__ = ["NO_RESPONDERS", "HeaderStatus", "one_line", "parse_status"]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject, SequencePair, StreamState
 from jsbackup.protocol.fields import INT64, Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.records import dataclass
 from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = [

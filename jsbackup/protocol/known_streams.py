@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import marshal
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo, stream_info
-from jsbackup.records import dataclass
 from jsbackup.strict_json import MAX_DEPTH, read_object
 
 __all__ = ["KnownStreams"]

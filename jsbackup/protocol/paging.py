@@ -15,7 +15,7 @@ A page accounts for more than it lists: streams and consumers that did not answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
 from jsbackup.errors import NatsError
@@ -23,7 +23,6 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, consumer_info, stream_info
-from jsbackup.records import dataclass
 
 __all__ = [
     "Listing",

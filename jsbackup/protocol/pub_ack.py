@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.errors import ApiError
 from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object
 
 __all__ = ["PubAck", "decode_ack"]

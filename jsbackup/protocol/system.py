@@ -15,12 +15,12 @@ Accounts of an operator are known by their public keys and have a name besides; 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object, write_json
 
 __all__ = [

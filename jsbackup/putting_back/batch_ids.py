@@ -22,13 +22,12 @@ from array import array
 from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from uuid import UUID
 
 from jsbackup.putting_back.new_rows import NewRow, WrittenRows
-from jsbackup.records import dataclass
 
 __all__ = [
     "BatchId",

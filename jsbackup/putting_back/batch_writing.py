@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
 
@@ -60,7 +60,6 @@ from jsbackup.putting_back.row_sender import connected, same_stream, send_rows
 from jsbackup.putting_back.row_writing import stored_before
 from jsbackup.putting_back.target import subject_limit
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["START_AGAIN", "BatchTask", "EndedBatch", "end_batch", "may_have_run_before", "write_batch"]
 

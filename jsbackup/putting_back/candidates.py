@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from sys import intern
 
 from jsbackup.look.message import LookedUp
@@ -14,7 +14,6 @@ from jsbackup.putting_back.chosen import is_value, name_of_key
 from jsbackup.putting_back.headers import MessageOrigin, comparable, is_marker, message_id, origin_in, reason_against
 from jsbackup.putting_back.model import Fate, PlannedMessage
 from jsbackup.putting_back.target import takes_not
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.times import format_time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from jsbackup.engine.link.source import FindBackup
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
@@ -13,7 +14,6 @@ from jsbackup.look.newest_messages import newest_messages
 from jsbackup.look.stream import find_stream, messages_of, with_messages
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.putting_back.model import PutBackOptions
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.look.buckets.bucket import KeyValueBucket
@@ -10,7 +10,6 @@ from jsbackup.look.buckets.bucket_series import find_series
 from jsbackup.names import is_subject
 from jsbackup.putting_back.chosen import find_entry
 from jsbackup.putting_back.model import PutBackOptions
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.shell import command_line

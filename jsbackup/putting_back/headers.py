@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from jsbackup.errors import FormatError
 from jsbackup.names import is_name
-from jsbackup.records import dataclass
 from jsbackup.times import format_time, parse_time
 
 __all__ = [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, TargetConflict, UsageError
 from jsbackup.look.buckets.object_bucket import ObjectEntry
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.transforms.cut import Cut, Edge
 from jsbackup.transforms.filters.filters import Filters

@@ -9,6 +9,7 @@ one, or one that is made of the write, the partition and the number of the row i
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
@@ -18,7 +19,6 @@ from jsbackup.names import is_subject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck
 from jsbackup.putting_back.headers import MAX_HEADER_BYTES, ROW_HEADER, block_of_new, message_id, reason_against_new
-from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import is_pattern, matcher
 
 __all__ = [

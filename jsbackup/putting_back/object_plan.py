@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
@@ -15,7 +15,6 @@ from jsbackup.names import OBJECT_STREAM
 from jsbackup.protocol.info import StoredMessage
 from jsbackup.putting_back.model import Blocked, Fate, PlannedMessage, PutBackPlan
 from jsbackup.putting_back.target import EXTRA_BYTES, blocked_by_limits, takes_not
-from jsbackup.records import dataclass
 from jsbackup.repository.objects import Objects
 from jsbackup.strict_json import read_object
 from jsbackup.times import format_time

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jsbackup.errors import FormatError, ObjectExists
-from jsbackup.records import dataclass
 from jsbackup.repository.objects import StoredObject, sha256_of
 from jsbackup.stores.base import Data, ObjectInfo, Store
 

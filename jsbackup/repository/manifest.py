@@ -12,14 +12,13 @@ A stream's segments are a sequence: a tuple, or, if they are many, a list whose 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
 from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef, StreamPageRef

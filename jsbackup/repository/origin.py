@@ -13,11 +13,10 @@ Two origins are the same if all of these are. The name that an operator gave an 
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from jsbackup.config import Glob
-from jsbackup.records import dataclass
 
 __all__ = ["Origin", "OriginFields", "named_cluster", "origin_of"]
 

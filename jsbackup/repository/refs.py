@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from jsbackup.formats.digest import StreamDigest
-from jsbackup.records import dataclass
 
 __all__ = [
     "ID_BYTES",

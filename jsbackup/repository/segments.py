@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jsbackup.errors import FormatError, IntegrityError
@@ -20,7 +20,6 @@ from jsbackup.formats.digest import MessageBatch, encode_rows
 from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.progress import ignored
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import ends_of, raw_bytes_of, split_at

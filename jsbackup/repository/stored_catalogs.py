@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from jsbackup.errors import JsBackupError, ObjectNotFound, StoreError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import MAX_CATALOG_BYTES, Catalog, decode_catalog
 from jsbackup.repository.documents import Documents

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
 from jsbackup.times import parse_time
 

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from jsbackup.errors import StoreError, UnsupportedError
-from jsbackup.records import dataclass
 
 __all__ = [
     "MAX_KEY_BYTES",

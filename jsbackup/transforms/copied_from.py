@@ -17,11 +17,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, PlanRefused
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_json
 from jsbackup.transforms.copy_positions import SourceKey, source_key
 from jsbackup.transforms.follow import origins_of

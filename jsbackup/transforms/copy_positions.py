@@ -32,12 +32,12 @@ observed on real servers:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeAlias
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import HEADERS, SEQUENCE, MessageBatch
 from jsbackup.transforms.header_block import fields
 

@@ -17,7 +17,7 @@ stay. Dropped messages are as if deleted, so that after the cut (`Cut.state_afte
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from typing import TypeAlias
@@ -28,7 +28,6 @@ from jsbackup import compute as pc
 from jsbackup.config import parse_duration, parse_typed_time
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.records import dataclass
 from jsbackup.times import format_time
 from jsbackup.times import parse_time as decode_time
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch

@@ -15,10 +15,10 @@ and `..*` are refused by name. Names without quotes: letters, digits, `_`, `-` a
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
 from jsbackup.formats.mask_rules import Step, StepKind
-from jsbackup.records import dataclass
 
 __all__ = ["JsonPath", "Step", "StepKind"]
 

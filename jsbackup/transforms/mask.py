@@ -22,14 +22,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import UsageError
 from jsbackup.formats.mask_rules import MaskAction, MaskPlace, MaskRule
-from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import check_pattern, overlaps
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_new_name
-from jsbackup.records import dataclass
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
 from jsbackup.transforms.subjects import contains
 

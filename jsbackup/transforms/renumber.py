@@ -15,12 +15,11 @@ server reads these again. `Nats-Stream-Source` has sequences of another stream.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jsbackup import compute as pc
 from jsbackup.model import ConsumerState, JsonObject, SequencePair
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import SEQUENCE, MessageBatch, with_column
 from jsbackup.transforms.filters.rising import RisingSequences
 

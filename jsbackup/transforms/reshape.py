@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import FormatError, PlanRefused, UsageError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import (
     DATA,
     HEADERS,

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, takewhile
 
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.names import BLANKS
-from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
 
 __all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "is_reserved", "wildcard_of"]

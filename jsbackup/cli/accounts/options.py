@@ -6,7 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,6 @@ from jsbackup.cli.options.opening import connection_of
 from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.config import Glob, environment, expand_path, parse_duration
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.config import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.cli.accounts.options import AskedAccounts
 from jsbackup.cli.accounts.restore_report import tell_all_plans, tell_all_restores
@@ -26,7 +26,6 @@ from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.layout import is_backup_id
 from jsbackup.repository.manifest import Source
 from jsbackup.repository.origin import Origin, origin_of

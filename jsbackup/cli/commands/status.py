@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,6 @@ from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import Glob, hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.cli.notify.metrics import Metrics

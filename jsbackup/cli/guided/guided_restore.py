@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.commands.plan import preview_asked
@@ -22,7 +22,6 @@ from jsbackup.config import environment
 from jsbackup.errors import Interrupted, NatsError
 from jsbackup.planning.configs.adapting import ADAPT
 from jsbackup.planning.rules import Rule
-from jsbackup.records import dataclass
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from jsbackup.records import dataclass
 
 __all__ = ["Section", "read_page", "search", "topics"]
 

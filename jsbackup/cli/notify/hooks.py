@@ -22,6 +22,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
@@ -29,7 +30,6 @@ import click
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import Secret, environment, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "Occasion", "run_between"]
 

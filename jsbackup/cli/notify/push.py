@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.cli.notify.metrics import Metrics

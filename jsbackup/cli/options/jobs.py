@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.cli.options.latest import WantedBackup

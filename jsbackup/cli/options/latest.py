@@ -7,7 +7,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,7 +19,6 @@ from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import Glob, read_config
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.repository.keep.retention import TagRule

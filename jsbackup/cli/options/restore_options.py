@@ -6,7 +6,7 @@ The engine is imported when it is called: `--help` and completion load this modu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,6 @@ from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.planning.model import RestoreOptions

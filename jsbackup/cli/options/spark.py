@@ -6,6 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
 from importlib.util import find_spec
@@ -16,7 +17,6 @@ import click
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, parse_duration, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.session.repository_ref import RepositoryRef

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
@@ -15,7 +16,6 @@ from jsbackup.cli.output.output import Output, failure_json, format_count
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.readable import NAMED, alike, in_short, without_name
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.repository.checks.verify import Problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
@@ -21,7 +21,6 @@ from jsbackup.engine.check.health_rules import (
 from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import RepositoryStatus, SeenWork, StoredTotals
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.summary import BackupSummary

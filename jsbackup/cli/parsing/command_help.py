@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import click
 
 from jsbackup.exit_codes import EXIT_CODES
-from jsbackup.records import dataclass
 
 __all__ = ["command_help", "write_end", "write_examples"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.typed_amounts import WholeNumber, check_amounts
 from jsbackup.cli.parsing.usage import no_such_command
 from jsbackup.cli.profiles.precedence import over
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,6 @@ from jsbackup.config import (
     parse_glob,
 )
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.stores.url import open_store
 
 __all__ = ["HOOKS", "Profile", "Setting", "read_profile"]

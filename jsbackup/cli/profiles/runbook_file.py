@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +40,6 @@ from jsbackup.cli.parsing.usage import usage_error
 from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml
 from jsbackup.errors import UsageError
 from jsbackup.failure import naming
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.config import Connection

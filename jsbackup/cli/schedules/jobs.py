@@ -10,12 +10,12 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jsbackup.config import parse_duration
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["JOBS", "Credential", "Job", "Plan", "ScheduleFile", "When", "times_of"]
 

@@ -6,10 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object
 
 __all__ = ["AccountClaims", "UserClaims", "account_claims", "is_account_key", "user_claims"]

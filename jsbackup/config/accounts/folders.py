@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,6 @@ from jsbackup.config.accounts.claims import UserClaims, user_claims
 from jsbackup.config.connection import UserJwt
 from jsbackup.config.secrets import Secret, expand_path, home, parse_account_seed, parse_creds, read_file, shown
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["AccountSeed", "CredsFile", "find_creds", "find_seeds", "nsc_folder", "place", "read_creds"]
 

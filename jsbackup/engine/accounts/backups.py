@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.accounts.chosen import AccountsChosen, streams_of
@@ -32,7 +32,6 @@ from jsbackup.exit_codes import combined
 from jsbackup.failure import all_failed
 from jsbackup.planning.interrupted.staged import useless_copies
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.origin import Origin, origin_of

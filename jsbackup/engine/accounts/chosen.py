@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob, nearest
 from jsbackup.config.accounts.claims import AccountClaims
@@ -13,7 +14,6 @@ from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginSo
 from jsbackup.engine.restore.run import Complete
 from jsbackup.errors import UsageError
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.origin import Origin
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.config.accounts.claims import AccountClaims, account_claims
@@ -29,7 +29,6 @@ from jsbackup.protocol.system import (
     listed_accounts,
     meta_group,
 )
-from jsbackup.records import dataclass
 from jsbackup.repository.origin import Origin, named_cluster
 
 __all__ = ["AccountSurvey", "FoundAccount", "SystemView", "system_view"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-
-from jsbackup.records import dataclass
 
 __all__ = ["LoginPurpose", "Permissions", "least_rights"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection, ConnectionOptions, IssuedUser, UserJwt
 from jsbackup.config.accounts.claims import AccountClaims
@@ -23,7 +23,6 @@ from jsbackup.engine.accounts.least_rights import LoginPurpose, least_rights
 from jsbackup.engine.accounts.minting import SigningKey, lifetime_seconds, mint_user
 from jsbackup.engine.link.nkey_pairs import public_key
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 from jsbackup.times import format_time
 
 __all__ = ["AccountLogin", "AccountLogins", "LoginSources", "read_sources"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.config import Secret, UserJwt
 from jsbackup.engine.accounts.least_rights import Permissions
 from jsbackup.engine.link.nkey_pairs import new_user_seed, public_key, sign
-from jsbackup.records import dataclass
 
 __all__ = ["SigningKey", "lifetime_seconds", "mint_user"]
 

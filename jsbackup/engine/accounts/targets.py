@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection, nearest
 from jsbackup.config.accounts.claims import AccountClaims, is_account_key
@@ -24,7 +24,6 @@ from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginSo
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.origin import Origin
 
 __all__ = ["AccountTarget", "StoredAccount", "find_targets"]

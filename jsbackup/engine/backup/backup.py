@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
@@ -34,7 +34,6 @@ from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_lef
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.responses import lacks_stream
-from jsbackup.records import dataclass
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.origin import origin_of

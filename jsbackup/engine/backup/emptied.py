@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import Failure
 from jsbackup.model import JsonObject
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import EMPTIED, ArchiveFormat, Manifest, Result, StreamBackup
 from jsbackup.repository.origin import origin_of

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from jsbackup.config import Glob
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
-from jsbackup.records import dataclass
 from jsbackup.repository.write.locking import LockRequest
 
 __all__ = ["BackupOptions"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.link.source import KnownAccount
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
 

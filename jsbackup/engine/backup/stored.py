@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import ConsumerInfo
 from jsbackup.protocol.paging import Listing
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, Losses, OpaqueRef, Reading, SegmentRef
 from jsbackup.repository.read.losses import describe_losses
 

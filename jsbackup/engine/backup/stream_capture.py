@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
@@ -32,7 +32,6 @@ from jsbackup.errors import (
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_were
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import (
     LOST_SINCE,
     ArchiveFormat,

@@ -19,7 +19,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import Chosen, back_up_streams
 from jsbackup.engine.backup.options import BackupOptions
@@ -40,7 +40,6 @@ from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress, ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,

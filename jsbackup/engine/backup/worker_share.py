@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from jsbackup.engine.backup.backup import Chosen, back_up_streams
@@ -30,7 +30,6 @@ from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs
-from jsbackup.records import dataclass
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jsbackup.config import excludes_nothing, format_bytes, hide_logins, is_chosen
@@ -34,7 +34,6 @@ from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, put_drill
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of

@@ -7,13 +7,13 @@ a limit is given. Monitoring relies on the names of rules: their meaning never c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level

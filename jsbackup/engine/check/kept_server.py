@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from jsbackup.engine.check.drill_server import DrillServers
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.errors import JsBackupError
-from jsbackup.records import dataclass
 
 __all__ = ["KeptServer", "keep_server", "stay"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob
 from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
@@ -12,7 +13,6 @@ from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.planning.interrupted.staged import useless_copies
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
 

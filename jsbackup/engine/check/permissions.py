@@ -12,11 +12,11 @@ The grants are those of the manual.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import JsBackupError, NatsPermissionDenied
 from jsbackup.model import Check
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.doctor import Purpose
 
 __all__ = ["Grant", "check_permissions", "grants_for"]

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from jsbackup.engine.check.drill import needed_bytes
@@ -23,7 +24,6 @@ from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.run import Complete, RestoreRun, RestoreSettings
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 

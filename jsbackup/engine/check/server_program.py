@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 __all__ = ["ServerProgram", "failure_of", "find_program"]
 

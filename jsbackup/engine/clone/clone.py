@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup.backup import choose_streams
@@ -47,7 +47,6 @@ from jsbackup.planning.selection.missed import against_missed
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,

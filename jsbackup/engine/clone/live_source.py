@@ -6,7 +6,7 @@ The end of a cut stream is only known when all of it was read: until then its st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -14,7 +14,6 @@ from jsbackup.engine.clone.live_newest import LiveNewest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.model import Fidelity, StreamState
 from jsbackup.planning.model import PlannedConsumer, RestorePlan, SendAs
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.transforms.batches import SEQUENCE, with_column
 from jsbackup.transforms.consumer_state import clamp_state

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup import compute as pc
 from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
-from jsbackup.records import dataclass
 
 __all__ = ["Ledger", "Run", "RunDigests"]
 

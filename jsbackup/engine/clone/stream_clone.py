@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -58,7 +58,6 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
 from jsbackup.engine.backup.run import BackupRun
@@ -43,7 +43,6 @@ from jsbackup.errors import (
 )
 from jsbackup.failure import Failure
 from jsbackup.progress import ignored
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease

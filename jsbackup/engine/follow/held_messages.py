@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -10,7 +11,6 @@ from jsbackup.errors import FormatError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.formats.compressed_batch import PackedBatch
 from jsbackup.protocol.events import Message
-from jsbackup.records import dataclass
 
 __all__ = ["LEAST_PIECE_BYTES", "ROW_BYTES", "Piece", "Rows"]
 

@@ -12,6 +12,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeAlias
 
@@ -24,7 +25,6 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.api import Request
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.responses import decode_response
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object
 
 __all__ = ["AnyHeaders", "Candidate", "NatsConnection", "Peer"]

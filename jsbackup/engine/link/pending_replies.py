@@ -12,12 +12,12 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from jsbackup.protocol.events import Message
-from jsbackup.records import dataclass
 
 __all__ = ["PUBLISH", "REPLY", "SUBSCRIBE", "Conversation"]
 

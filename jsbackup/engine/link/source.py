@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Connection
@@ -14,7 +14,6 @@ from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.errors import NatsError, UsageError
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.origin import named_cluster
 from jsbackup.repository.read.lives import Connected, Life

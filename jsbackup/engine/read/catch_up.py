@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -37,7 +37,6 @@ from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import overwritten

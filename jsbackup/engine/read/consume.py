@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
@@ -41,7 +42,6 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.records import dataclass
 
 __all__ = ["Row", "open_reader", "read_into", "read_messages", "rows_as_batch"]
 

@@ -8,14 +8,13 @@ not which messages are pending. So both are read, and the better state of each c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.read.reader_consumer import is_reader
 from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, stored_config
 from jsbackup.protocol.paging import Listing
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ConsumerBackup
 
 __all__ = ["KnownConsumer", "as_backed_up", "merge_consumers"]

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 
 __all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of", "with_relatives"]
 

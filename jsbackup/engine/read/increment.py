@@ -27,6 +27,7 @@ consumer that a snapshot omits. So `auto` makes no increment if a snapshot would
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.engine.read.vanished import removes_messages
@@ -36,7 +37,6 @@ from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ReadAs, Reading, SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of

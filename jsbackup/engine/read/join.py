@@ -16,6 +16,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -48,7 +49,6 @@ from jsbackup.formats.digest import Digester
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import ends_of, joined, split_at
 from jsbackup.repository.segments import SegmentReader, SegmentWriter

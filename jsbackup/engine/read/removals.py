@@ -27,12 +27,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["KEPT", "Discarded", "Discards", "Missing", "Row", "Taken", "discards_oldest"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.bounded_queues import Intake
 from jsbackup.engine.link.subscription import Subscription
@@ -21,7 +21,6 @@ from jsbackup.errors import StoreError
 from jsbackup.protocol.events import ChunkReceived
 from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
 from jsbackup.protocol.window import window_for
-from jsbackup.records import dataclass
 
 __all__ = ["CaptureLimits", "SnapshotAcks"]
 

@@ -7,7 +7,7 @@ readings miss messages that are overwritten meanwhile, and are read on (`catch_u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -23,7 +23,6 @@ from jsbackup.planning.configs.features import V2_SINCE
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["StreamReading", "state_at_end"]
 

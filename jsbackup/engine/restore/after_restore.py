@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
@@ -25,7 +25,6 @@ from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.model import PlannedConsumer
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
 from jsbackup.protocol.responses import lacks_stream
-from jsbackup.records import dataclass
 
 __all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_of_nothing", "settle"]
 

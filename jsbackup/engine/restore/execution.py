@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.workers import run_workers
@@ -34,7 +34,6 @@ from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.readable import count_are, format_count
-from jsbackup.records import dataclass
 from jsbackup.shell import quoted_command
 
 __all__ = ["Execution", "Unproved", "bytes_to_move"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
@@ -19,7 +19,6 @@ from jsbackup.planning.readable_keys import locked_away
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.listed import Listed
 from jsbackup.planning.stored_plan import Planning
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -32,7 +32,6 @@ from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
-from jsbackup.records import dataclass
 
 __all__ = [
     "WRITTEN",

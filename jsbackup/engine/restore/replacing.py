@@ -10,7 +10,7 @@ user confirms it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.errors import NatsPermissionDenied, PlanRefused
@@ -19,7 +19,6 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.pages.segment_list import parts_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.engine.link.advisories import advisories
@@ -41,7 +42,6 @@ from jsbackup.planning.preflight import (
 from jsbackup.planning.readable_keys import refuse_if_locked
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.stored_plan import Planning
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository

@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.engine.link.bounded_queues import Outlet
@@ -28,7 +29,6 @@ from jsbackup.protocol.events import Message, RestoreDone
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.restore import RestoreSender
-from jsbackup.records import dataclass
 
 __all__ = ["Make", "TransmitLimits", "cut_chunks", "transmit"]
 

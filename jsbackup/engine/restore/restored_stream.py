@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.engine.restore.after_restore import RestoredConsumer
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.planning.model import SendAs
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Problem
 
 __all__ = ["Copying", "RestoredStream"]

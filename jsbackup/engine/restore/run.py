@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from jsbackup.config import Connection
@@ -13,7 +13,6 @@ from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 
 __all__ = ["Complete", "RestoreRun", "RestoreSettings"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.advisories import advisories
@@ -27,7 +27,6 @@ from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.runbook_conflicts import PlannedPart, against_each_other
 from jsbackup.planning.same_jetstream import JetStreamPlace
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.repository import Repository
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.workers import gather_some
@@ -27,7 +27,6 @@ from jsbackup.planning.selection.masking import (
     what,
 )
 from jsbackup.planning.selection.subset import segments_within
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import read_stream

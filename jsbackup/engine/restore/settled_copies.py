@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
@@ -28,7 +28,6 @@ from jsbackup.planning.copies.creation_order import origin_names, upstreams_of
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import SourceInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.transforms.copy_positions import SourceKey, mark_of
 

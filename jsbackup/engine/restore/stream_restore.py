@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.restore.after_restore import (
@@ -41,7 +41,6 @@ from jsbackup.planning.interrupted.staged import staged_config
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.archiving import state_to_restore
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
@@ -11,7 +12,6 @@ from jsbackup.exchange.folder import printable_name
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 
 __all__ = ["Declarations", "DeclaredStream", "consumer_notes", "is_durable", "stream_notes"]
 

@@ -10,6 +10,7 @@ what must be written for a field that the config does not set.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.config import nearest
@@ -18,7 +19,6 @@ from jsbackup.exchange.declared.go_duration import format_go_duration, parse_go_
 from jsbackup.exchange.folder import printable_name
 from jsbackup.exchange.refused_values import checked_age, checked_pattern
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 __all__ = [

@@ -7,6 +7,7 @@ as it is and called unproved, if it can be one at all: it is worth more than non
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 
 from jsbackup.errors import FormatError, JsBackupError
@@ -14,7 +15,6 @@ from jsbackup.exchange.folder import Folder
 from jsbackup.formats import kernels
 from jsbackup.formats.server_store.ciphers import AssetKey
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object
 from jsbackup.times import parse_time
 

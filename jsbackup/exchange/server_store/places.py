@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,7 +22,6 @@ from jsbackup.exchange.server_store.stream_files import StreamFiles, is_stream_f
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.server_store.ciphers import StoreKeys
-from jsbackup.records import dataclass
 
 __all__ = ["PlacedStream", "ServerStore"]
 

@@ -7,7 +7,7 @@ usable one starts as its config says. One without a config is lost; what its `o.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import FormatError, JsBackupError
 from jsbackup.exchange.folder import Folder, FolderEntry
@@ -18,7 +18,6 @@ from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.archive.consumer_state import decode_state
 from jsbackup.formats.server_store.ciphers import AssetKey
 from jsbackup.model import ArchivedConsumer, ConsumerState
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ConsumerBackup
 
 __all__ = ["StoreConsumers", "read_consumers"]

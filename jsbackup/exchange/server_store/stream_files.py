@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 from jsbackup.errors import JsBackupError, UnsupportedError
@@ -30,7 +31,6 @@ from jsbackup.formats.server_store.ciphers import AssetKey, StoreKeys
 from jsbackup.formats.server_store.plain_block import MAX_PLAIN_BYTES, ByteFlaw, PlainBlock, decode_block
 from jsbackup.formats.server_store.records import block_key, walk
 from jsbackup.formats.server_store.store_index import MAX_INDEX_BYTES, StoreIndex, read_index
-from jsbackup.records import dataclass
 
 __all__ = ["INDEX", "BlockFile", "StreamFiles", "is_stream_folder"]
 

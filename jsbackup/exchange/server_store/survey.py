@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -30,7 +30,6 @@ from jsbackup.formats.server_store.block_messages import RegionMessages, misplac
 from jsbackup.formats.server_store.records import Hole, block_key, headers_of, records_of
 from jsbackup.formats.server_store.store_index import StoreIndex
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 
 __all__ = ["BlockHole", "StoreSurvey", "read_messages", "take_survey"]
 

@@ -11,7 +11,7 @@ JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -20,7 +20,6 @@ from jsbackup.errors import FormatError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.names import is_new_name
-from jsbackup.records import dataclass
 from jsbackup.times import format_time, parse_time
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ not ASCII. Anything else (links, directories, sparse files, base-256 numbers, gl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import batch_from_columns
 from jsbackup.formats.server_store.records import Hole, Walk, walk
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

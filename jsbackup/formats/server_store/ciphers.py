@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 
@@ -27,7 +28,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 
 __all__ = ["AssetKey", "StoreCipher", "StoreKeys"]
 

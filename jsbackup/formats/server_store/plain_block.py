@@ -14,12 +14,12 @@ is proved by the checksums of records, not here. Where bytes are missing, a new 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.s2 import MAX_BLOCK_BYTES, checksum_of
-from jsbackup.records import dataclass
 
 __all__ = ["MAX_PLAIN_BYTES", "ByteFlaw", "PlainBlock", "decode_block"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from jsbackup.errors import FormatError
@@ -14,7 +14,6 @@ from jsbackup.formats import kernels
 from jsbackup.formats.archive.archive_items import IndexState
 from jsbackup.formats.archive.index_db import IndexBlock, IndexParser
 from jsbackup.formats.server_store.ciphers import AssetKey
-from jsbackup.records import dataclass
 
 __all__ = ["MAX_INDEX_BYTES", "StoreIndex", "read_index"]
 

@@ -8,6 +8,7 @@ said (`key_moment.py`): no value is silently missing, and none is older than it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 
 from jsbackup.config import nearest
@@ -21,7 +22,6 @@ from jsbackup.look.moment import check_known
 from jsbackup.look.sequence_gaps import SequenceGaps
 from jsbackup.look.stream import last_messages, messages_of
 from jsbackup.names import BUCKET_STREAM, is_subject
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command

@@ -7,7 +7,7 @@ for nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, StoreError, UnsupportedError, UsageError
@@ -18,7 +18,6 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.moment import end_of, is_known, known_until
 from jsbackup.look.segments import heads, refs_within
 from jsbackup.names import is_subject
-from jsbackup.records import dataclass
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import origin_of

@@ -18,11 +18,11 @@ nothing in it tells of the other one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from jsbackup.look.buckets.key_states import KeyRecord, KeyState
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.transforms.filters.key_marker import KeyOperation
 

@@ -8,6 +8,7 @@ value expired (`Nats-Marker-Reason`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TypeAlias
@@ -19,7 +20,6 @@ from jsbackup.look.grouping import Groups, joined_column
 from jsbackup.look.message import headers_of, subject_text
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import heads, in_parallel, refs_within
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import Cut, Edge

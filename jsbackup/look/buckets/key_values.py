@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jsbackup.look.buckets.bucket import KeyValueBucket, key_subjects
 from jsbackup.look.buckets.key_states import KeyState
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import matching
 from jsbackup.names import is_subject
-from jsbackup.records import dataclass
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import AtSequence, Cut
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
@@ -22,7 +23,6 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.segments import heads, in_parallel, refs_within
 from jsbackup.look.stream import last_messages, messages_of
 from jsbackup.names import OBJECT_STREAM, is_name
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.shell import quoted_command
 from jsbackup.strict_json import read_json

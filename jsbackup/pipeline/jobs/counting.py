@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.segments import SegmentReader
 

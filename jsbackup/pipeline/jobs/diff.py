@@ -7,6 +7,7 @@ short ones share a task. Tasks return tallies, or the error of a range, which on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +16,6 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks, task_bytes
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import Progress, ignored
-from jsbackup.records import dataclass
 from jsbackup.repository.read.diff import DiffWork, Tallies
 from jsbackup.repository.read.message_diff import DifferenceTally
 from jsbackup.repository.read.segment_diff import SegmentSpan, compare_span, split_span

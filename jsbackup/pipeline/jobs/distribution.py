@@ -11,12 +11,12 @@ Sizes are raw bytes (`formats/digest.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.formats.digest import MessageBatch, encode_rows
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.pages.segment_list import parts_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.repository import Repository
 

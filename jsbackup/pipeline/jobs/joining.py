@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from jsbackup.errors import IntegrityError
@@ -26,7 +26,6 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of

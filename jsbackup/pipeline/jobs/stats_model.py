@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from jsbackup.pipeline.jobs.distribution import Distribution
-from jsbackup.records import dataclass
 from jsbackup.repository.read.growth import GrowthPoint
 
 __all__ = ["Sizes", "StreamStats", "SubjectStats"]

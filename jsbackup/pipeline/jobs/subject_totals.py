@@ -7,12 +7,12 @@ key in one table, so that one stream is in memory at a time, and of its subjects
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.pipeline.jobs.stats_model import Sizes, SubjectStats
-from jsbackup.records import dataclass
 
 __all__ = ["COUNTED", "StreamTotals", "key_prefix", "rows_by_stream", "totals_of"]
 

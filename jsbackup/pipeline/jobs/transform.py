@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -29,7 +29,6 @@ from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
 from jsbackup.planning.transforming import TransformOptions, refuse_results
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
     Manifest,

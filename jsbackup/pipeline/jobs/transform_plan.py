@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.chosen import choose_streams
 from jsbackup.planning.transforming import PlannedStream, TransformOptions, plan_streams
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 
 __all__ = ["TransformPlan", "plan_transform"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.jobs.joining import Group, grouped, merge_groups
@@ -22,7 +22,6 @@ from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
 from jsbackup.planning.transforming import PlannedStream, about_transformed, transformed_entry
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Captured, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import StoredSegments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -10,7 +11,6 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Level, ObjectFlaw, check_object, weight_of
 from jsbackup.repository.manifest import AnyRef
 

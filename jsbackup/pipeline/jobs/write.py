@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +30,6 @@ from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (

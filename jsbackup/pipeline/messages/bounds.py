@@ -8,7 +8,7 @@ filters that are not understood here are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
 )
 
 from jsbackup.formats.segment import GroupBounds
-from jsbackup.records import dataclass
 from jsbackup.repository.pages.segment_list import Part
 from jsbackup.repository.refs import PageRef
 

@@ -8,6 +8,7 @@ sequences, eight bytes for each message, and passes to the tasks of the second p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,6 @@ from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule
 from jsbackup.transforms.filters.rising import RisingSequences

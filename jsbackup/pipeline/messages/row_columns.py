@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
@@ -15,7 +16,6 @@ from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_spark import has_not_null, of_spark, parsed_type
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
 

@@ -32,6 +32,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.config import (
@@ -48,7 +49,6 @@ from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.read.as_of import choose_as_of
 from jsbackup.repository.read.latest import Choice

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 
 __all__ = ["ReadPosition", "StreamKey", "StreamOffsets"]

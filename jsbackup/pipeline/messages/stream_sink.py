@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
@@ -32,7 +33,6 @@ from jsbackup.putting_back.batch_writing import START_AGAIN, BatchTask, end_batc
 from jsbackup.putting_back.new_rows import RowTarget, WrittenRows
 from jsbackup.putting_back.row_writing import begin_write
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["StreamSink"]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,6 @@ from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.putting_back.new_rows import NewRow, RowTarget, WrittenRows
 from jsbackup.putting_back.row_writing import begin_write, check_written, how_to_resume, write_rows
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["StreamWriter", "left_out_note", "new_rows", "say"]
 

@@ -16,6 +16,7 @@ Options may be visible to others, so a secret among them is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.config import (
@@ -29,7 +30,6 @@ from jsbackup.config import (
 from jsbackup.errors import UsageError
 from jsbackup.names import check_name
 from jsbackup.pipeline.messages.source_options import option_of
-from jsbackup.records import dataclass
 
 __all__ = ["WRITER_NAMES", "WriterOptions", "check_rows", "read_writer_options"]
 

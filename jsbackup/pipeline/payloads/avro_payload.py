@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any, Final, Self
@@ -24,7 +25,6 @@ from jsbackup.pipeline.payloads.binary_payload import FIRST_DAY, FIRST_US, LAST_
 from jsbackup.pipeline.payloads.parsing import DoesNotFit
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.value_columns import ListColumn, MapColumn, StructColumn, ValueColumn
-from jsbackup.records import dataclass
 
 __all__ = ["AvroParser"]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.util import find_spec
 from typing import Any, Final
@@ -26,7 +27,6 @@ import pyarrow as pa
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.payloads.binary_payload import MICROSECONDS, MOST_TYPES
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_json
 
 __all__ = ["AvroKind", "AvroSchema", "AvroType", "read_avro_schema"]

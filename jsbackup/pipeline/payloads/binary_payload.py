@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
@@ -18,7 +19,6 @@ from jsbackup.pipeline.payloads.json_types import as_ddl
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, DoesNotFit, PayloadParser, parts_of
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.value_columns import StructColumn
-from jsbackup.records import dataclass
 
 __all__ = ["FIRST_DAY", "FIRST_US", "LAST_DAY", "LAST_US", "MICROSECONDS", "MOST_TYPES", "BinaryParser", "PayloadRoom"]
 

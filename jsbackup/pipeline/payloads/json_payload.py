@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from math import isfinite
 from typing import Any, Final, NoReturn
@@ -28,7 +29,6 @@ import pyarrow as pa
 from jsbackup.pipeline.payloads.json_types import as_ddl, type_text, unsupported
 from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, DoesNotFit, PayloadParser, parts_of
 from jsbackup.pipeline.payloads.payload_tally import FieldPath, PayloadTally
-from jsbackup.records import dataclass
 
 __all__ = ["JsonParser"]
 

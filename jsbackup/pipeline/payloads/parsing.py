@@ -7,12 +7,12 @@ does not fit the types. No value is changed. Executors get parsers pickled.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally
-from jsbackup.records import dataclass
 
 __all__ = ["CORRUPT", "PAYLOAD", "DoesNotFit", "PayloadParser", "encoding_of", "parts_of"]
 

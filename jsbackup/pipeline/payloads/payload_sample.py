@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -11,7 +12,6 @@ import pyarrow as pa
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally, why_missed
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns

@@ -11,6 +11,7 @@ twice the last value counts, as Protobuf says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Self
 
@@ -21,7 +22,6 @@ from jsbackup.pipeline.payloads.parsing import DoesNotFit
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.payloads.protobuf_schema import ProtobufKind, ProtobufSchema, ProtobufType, message_class
 from jsbackup.pipeline.payloads.value_columns import ListColumn, MapColumn, StructColumn, ValueColumn
-from jsbackup.records import dataclass
 
 __all__ = ["ProtobufParser"]
 

@@ -19,7 +19,7 @@ then, as messages do not say whether they are there. Refused are messages that c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from importlib.util import find_spec
@@ -30,7 +30,6 @@ import pyarrow as pa
 from jsbackup.config import nearest
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.payloads.binary_payload import MICROSECONDS, MOST_TYPES
-from jsbackup.records import dataclass
 
 __all__ = ["ProtobufField", "ProtobufKind", "ProtobufSchema", "ProtobufType", "message_class", "read_descriptor_set"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from jsbackup.records import dataclass
 from jsbackup.repository.pages.segment_list import Part
 from jsbackup.repository.refs import PageRef
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jsbackup.errors import UsageError
@@ -24,7 +24,6 @@ from jsbackup.pipeline.payloads.payload_sample import sampled_tally, stored
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally, why_missed
 from jsbackup.pipeline.queries.query_model import Answer, view_names
 from jsbackup.pipeline.session.repository_ref import opened
-from jsbackup.records import dataclass
 
 __all__ = ["ViewPayloads", "view_payloads"]
 

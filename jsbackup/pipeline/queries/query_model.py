@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsbackup.config import nearest
 from jsbackup.errors import UsageError
 from jsbackup.exchange.exporting import PayloadCounts
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["ALL_STREAMS", "QUERY_HINT", "Answer", "check_beginning", "no_view", "note_of_hidden", "view_names"]

@@ -23,9 +23,8 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from jsbackup.records import dataclass
 
 __all__ = ["ClassArchive", "find_class_archive"]
 

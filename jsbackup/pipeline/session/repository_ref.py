@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from jsbackup.config import KeySecrets, environment, key_secrets
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.model import S3Settings
-from jsbackup.records import dataclass
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.location import in_a_folder

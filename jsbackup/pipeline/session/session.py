@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -39,7 +39,6 @@ from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_f
 from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
 from jsbackup.pipeline.tasks.segment_sink import SegmentSink
 from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
-from jsbackup.records import dataclass
 
 __all__ = ["DEFAULT_MASTER", "SparkSettings", "attach", "open_session"]
 

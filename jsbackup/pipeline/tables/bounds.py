@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from jsbackup.records import dataclass
 
 __all__ = ["BoundsOfRows", "FileBounds"]
 

@@ -16,6 +16,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,6 @@ import pyarrow.compute as pc
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.pipeline.tables.bounds import FileBounds
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
-from jsbackup.records import dataclass
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.tool import TOOL
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from jsbackup.errors import (
@@ -52,7 +52,6 @@ from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.planning.transforming import PlannedStream, TransformOptions, refuse_results
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.segment_size import SEGMENT_BYTES

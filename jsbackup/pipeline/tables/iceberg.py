@@ -22,13 +22,12 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from jsbackup.errors import FormatError, ObjectExists, TargetConflict, UnsupportedError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.stores.base import Store

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ from jsbackup.formats.json_lines import JsonLine, decode_line
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.tasks.packing import pack
 from jsbackup.pipeline.tasks.task_source import encode_tasks
-from jsbackup.records import dataclass
 
 __all__ = ["FilePiece", "ReadLines", "read_lines"]
 

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from jsbackup.errors import UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects
-from jsbackup.records import dataclass
 from jsbackup.transforms.reshape import ReshapeTally
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import read_lines
 from jsbackup.pipeline.tables.writing import TableFormat
-from jsbackup.records import dataclass
 from jsbackup.repository.names import decode_name, encode_name
 
 __all__ = ["Table", "find_tables", "read_table"]

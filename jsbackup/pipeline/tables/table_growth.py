@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from jsbackup.errors import IntegrityError, JsBackupError
@@ -17,7 +17,6 @@ from jsbackup.pipeline.tables.writing import TableFormat, WrittenRun
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.planning.transforming import PlannedStream, TransformOptions, about_transformed
-from jsbackup.records import dataclass
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 

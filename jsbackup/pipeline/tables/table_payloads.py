@@ -7,7 +7,7 @@ table if it is there, else one that is inferred from a sample of the messages, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from jsbackup.pipeline.tables.table_state import TableState, other_payloads
 from jsbackup.pipeline.tasks.reshape_task import SegmentRun
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.planning.transforming import PlannedStream
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jsbackup.errors import FormatError, JsBackupError, TargetConflict, UnsupportedError, UsageError
@@ -18,7 +18,6 @@ from jsbackup.model import JsonObject
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.payloads.parsing import encoding_of
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, total_of
 from jsbackup.repository.pages.segment_list import split_at, touching
 from jsbackup.repository.summary import summary_of

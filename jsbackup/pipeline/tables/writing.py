@@ -8,7 +8,7 @@ JSON lines are described in `formats/json_lines.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 
@@ -31,7 +31,6 @@ from jsbackup.pipeline.tables.partitions import Partitions
 from jsbackup.pipeline.tables.table_state import set_back
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Data, Store

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -42,7 +42,6 @@ from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup

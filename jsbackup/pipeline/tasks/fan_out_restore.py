@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -48,7 +48,6 @@ from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import origin_of

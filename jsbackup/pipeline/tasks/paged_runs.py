@@ -9,11 +9,11 @@ Measured, 300,000 segments: as single references they are 300 MB in the driver, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Protocol, TypeVar
 
 from jsbackup.pipeline.tasks.packing import pack, task_bytes
-from jsbackup.records import dataclass
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
 from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository

@@ -12,7 +12,7 @@ import hmac
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import environment
 from jsbackup.config import mask_secret as _mask_secret
@@ -21,7 +21,6 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.pipeline.jobs.joining import Group
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.planning.selection.subset import Counted
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns

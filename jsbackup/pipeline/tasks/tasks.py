@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
@@ -20,7 +21,6 @@ from jsbackup.pipeline.session.connect import is_remote, watched_remote
 from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 
 __all__ = ["OnSpark", "watched"]
 

@@ -8,10 +8,10 @@ release lacks is left out if it has its default, and refused otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.times import ZERO_TIME
 
 __all__ = [

@@ -11,13 +11,13 @@ A replaced stream frees space, but only after a copy of the new one was proved b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo, Tier
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 
 __all__ = ["against_limits"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from jsbackup.model import JsonObject
 from jsbackup.protocol.info import SourceInfo
-from jsbackup.records import dataclass
 from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, source_key
 
 __all__ = ["NOTHING_KNOWN", "CopyFacts", "SourceFacts", "key_of_info", "sources_of"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jsbackup.planning.model import Action, SendAs, Target
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.times import parse_time

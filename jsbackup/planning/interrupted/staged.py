@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.model import JsonObject
 from jsbackup.planning.interrupted.marker import about_mark, is_marked
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 
 __all__ = [
     "ALL_COPIES",

@@ -6,7 +6,7 @@ Only those segments are read that have messages on both sides of a `max_age`; of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import IntegrityError, KeyUnavailable
 from jsbackup.planning.configs.overrides import trims
@@ -15,7 +15,6 @@ from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.count_subset import survey_cut
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import AtTime, Cut

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.config import is_chosen
 from jsbackup.errors import JsBackupError
 from jsbackup.planning.model import RestoreOptions
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 

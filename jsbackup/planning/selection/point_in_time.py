@@ -8,11 +8,11 @@ last message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from jsbackup.errors import JsBackupError
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.pages.segment_list import parts_of

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, StreamState
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, touching
 from jsbackup.repository.read.archiving import state_to_restore

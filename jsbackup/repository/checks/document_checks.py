@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from jsbackup.errors import IntegrityError, ObjectNotFound, StoreError, UnsupportedError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.keys import list_identities
 from jsbackup.repository.crypto.signing import read_signed

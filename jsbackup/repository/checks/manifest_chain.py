@@ -21,9 +21,9 @@ newest one is old.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from jsbackup.errors import IntegrityError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry
 

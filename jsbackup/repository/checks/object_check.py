@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
-from jsbackup.records import dataclass
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.refs import AnyRef, OpaqueRef, PageRef, SegmentRef
 from jsbackup.repository.segments import SegmentReader

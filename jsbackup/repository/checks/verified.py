@@ -20,7 +20,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple, Protocol
 
@@ -32,7 +32,6 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import (
     MAX_RECORD_BYTES,

@@ -8,12 +8,11 @@ result, is recorded in the repository, also if the run is interrupted, so that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.document_checks import Flaw, check_own_documents

@@ -5,9 +5,9 @@ Apart from what uses them (`opening.py`, `keys.py`), so that a plain repository 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jsbackup.records import dataclass
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
 from jsbackup.repository.documents import BARE, Envelope
 

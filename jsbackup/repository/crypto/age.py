@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyrage
@@ -20,7 +21,6 @@ from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.formats.paged import PagedFile
-from jsbackup.records import dataclass
 from jsbackup.stores.base import Data
 
 __all__ = [

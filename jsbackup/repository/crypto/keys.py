@@ -29,6 +29,7 @@ If a thief may have had both the store and a key that was since replaced or remo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from jsbackup.errors import (
     FormatError,
@@ -39,7 +40,6 @@ from jsbackup.errors import (
     ObjectNotFound,
     UsageError,
 )
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys

@@ -21,10 +21,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from jsbackup.errors import IntegrityError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.stores.base import Data
 

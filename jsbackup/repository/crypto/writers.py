@@ -21,11 +21,10 @@ stolen key. If there are too many, nothing is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from jsbackup.errors import IntegrityError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.crypto.signing import (

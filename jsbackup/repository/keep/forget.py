@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.readable import format_count
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog

@@ -20,12 +20,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 
 __all__ = ["HolderProcess", "holder_of", "is_gone", "this_process"]
 

@@ -11,7 +11,7 @@ hold. So if both run at once, one sees the other, unless the hold is put between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from jsbackup.errors import (
@@ -24,7 +24,6 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.repository import Repository

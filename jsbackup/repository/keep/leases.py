@@ -38,11 +38,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.errors import FormatError, ObjectNotFound, RepositoryLocked, StoreError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.inventory import retract

@@ -24,11 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.evidence import find_missing

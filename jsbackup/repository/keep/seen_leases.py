@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from jsbackup.errors import FormatError, ObjectNotFound, StoreError
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import decode_document
 from jsbackup.repository.keep.holder_process import HolderProcess, holder_of

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import JsBackupError, ObjectLocked, ObjectNotFound, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.keep.holder_process import is_gone
 from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease, remove_lease
 from jsbackup.stores.base import Store, late_seconds_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 
 from jsbackup.errors import FormatError, ObjectLocked, ObjectNotFound
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from jsbackup.repository.layout import ObjectKind

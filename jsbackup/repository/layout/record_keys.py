@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 from jsbackup.repository.layout.backup_ids import backup_id, is_backup_id
 
 __all__ = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
 from jsbackup.errors import FormatError
-from jsbackup.records import dataclass
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.times import parse_time
 

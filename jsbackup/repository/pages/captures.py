@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository.document import DocumentFields
 from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, StreamBackup
 from jsbackup.repository.pages.stream_json import reading_from_json, reading_to_json, time_from_json

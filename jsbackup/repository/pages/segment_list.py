@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias, overload
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.formats.digest import StreamDigest
-from jsbackup.records import dataclass
 from jsbackup.repository.refs import PageRef, SegmentRef
 
 __all__ = [

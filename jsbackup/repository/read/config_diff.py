@@ -10,10 +10,10 @@ Consumer states are compared as far as both are known: completely if both are ex
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.model import ConsumerState, Fidelity, JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ConsumerBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.message_diff import Change

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
@@ -21,7 +21,6 @@ from jsbackup.formats.compressed_batch import PackedBatch
 from jsbackup.formats.digest import Digester, MessageBatch
 from jsbackup.model import JsonObject
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange, diff_configs, diff_consumers

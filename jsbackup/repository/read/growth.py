@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.pages.segment_list import size_of

@@ -23,12 +23,12 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.documents import Documents

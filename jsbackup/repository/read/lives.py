@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeGuard
 
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.manifest import Manifest, Selection, Source
 from jsbackup.repository.origin import named_cluster, origin_of

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 
@@ -21,7 +22,6 @@ from jsbackup import compute as pc
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import BATCH_SCHEMA, columns_from_batch
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.records import dataclass
 
 __all__ = [
     "EQUAL",

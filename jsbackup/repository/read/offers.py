@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Manifest, Result
 from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.summary import BackupSummary

@@ -11,11 +11,10 @@ newer tool can read are not lost, but an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import StoreError, UnsupportedError
 from jsbackup.model import ConsumerState, Fidelity
-from jsbackup.records import dataclass
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, verify_backup
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.objects import Objects

@@ -9,10 +9,10 @@ together (`DifferenceTally.absorb`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from jsbackup.errors import KeyUnavailable
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.read.message_diff import Change, DifferenceTally, Merger, MessageDiff, cut_at, example_of
 from jsbackup.repository.segments import SegmentReader

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Glob
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import Selection
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.summary import BackupSummary

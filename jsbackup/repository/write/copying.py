@@ -19,7 +19,7 @@ import logging
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.errors import (
     IntegrityError,
@@ -30,7 +30,6 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.progress import Progress
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES

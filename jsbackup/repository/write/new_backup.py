@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jsbackup.failure import Failure
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     CopiedFrom,

@@ -22,10 +22,10 @@ import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from jsbackup.errors import FormatError, JsBackupError, ObjectNotFound
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from jsbackup.repository.documents import Documents

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from jsbackup.errors import (
     IntegrityError,
@@ -25,7 +26,6 @@ from jsbackup.errors import (
     ObjectNotFound,
     UnsupportedError,
 )
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, seal_in

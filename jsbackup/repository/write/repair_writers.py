@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from jsbackup.errors import (
@@ -20,7 +21,6 @@ from jsbackup.errors import (
     ObjectNotFound,
     UnsupportedError,
 )
-from jsbackup.records import dataclass
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.crypto.signing import Signers, read_signed

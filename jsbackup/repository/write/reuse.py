@@ -42,11 +42,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects
 from jsbackup.repository.pages.segment_list import readable

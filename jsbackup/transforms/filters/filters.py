@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import reduce
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import MessageBatch
 from jsbackup.transforms.filters.header_rule import HeaderRule
 from jsbackup.transforms.filters.payload_rule import PayloadRule, as_text

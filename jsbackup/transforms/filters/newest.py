@@ -12,13 +12,13 @@ upper half of the subjects, in the order of their bytes; these are left for anot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import MessageBatch
 from jsbackup.transforms.filters.key_marker import marker_rows
 from jsbackup.transforms.filters.rising import RisingSequences

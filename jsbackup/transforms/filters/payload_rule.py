@@ -12,13 +12,13 @@ before. `\C`, which Go does not have, is refused.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.errors import UsageError
 from jsbackup.formats import kernels
-from jsbackup.records import dataclass
 
 __all__ = ["PayloadRule", "as_text"]
 

@@ -10,12 +10,12 @@ Memory: one more batch.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.model import JsonObject
-from jsbackup.records import dataclass
 from jsbackup.transforms.batches import DATA, HEADERS, SUBJECT, MessageBatch, Subjects, with_column
 from jsbackup.transforms.obfuscate.configs import obfuscate_consumer_config, obfuscate_stream_config
 from jsbackup.transforms.obfuscate.header_values import obfuscate_headers

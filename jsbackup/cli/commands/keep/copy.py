@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,7 +36,6 @@ from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
-from jsbackup.records import dataclass
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 

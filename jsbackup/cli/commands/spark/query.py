@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -29,7 +30,6 @@ from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -34,7 +34,6 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import UsageError
-from jsbackup.records import dataclass
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -47,7 +47,6 @@ from jsbackup.formats.sequence_bitmap import GivenSequences
 from jsbackup.formats.sequences import SequenceSet, ranges_of
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.records import dataclass
 from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, SegmentRef, total_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
