@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from jsbackup.cli.main import run
 from tests.cli.typed import Typed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import missing
-from tests.pipeline.quick_java import quick_options
+from tests.pipeline.quick_java import quick_options, quick_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,12 +48,15 @@ def spark() -> Iterator[SparkSession]:
         missing("there is no Java: pip install 'jsbackup[java]'")
     from jsbackup.pipeline.session.session import SparkSettings, open_session
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for name, value in S3Server.credentials().items():
             patch.setenv(name, value)
         conf = {**QUICK, "spark.driver.extraJavaOptions": quick_options()}
-        with open_session(SparkSettings("local[2]", conf)) as session:
-            yield session
+        with pytest.MonkeyPatch.context() as starting:  # what Java gets when it starts, its workers inherit
+            for name, value in quick_workers("jsbackup.pipeline.session.session").items():
+                starting.setenv(name, value)
+            session = stack.enter_context(open_session(SparkSettings("local[2]", conf)))
+        yield session
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jsbackup.pipeline.session.java import find_java
 from tests.harness.servers import Port, wait_until
-from tests.pipeline.quick_java import quick_java
+from tests.pipeline.quick_java import WORKERS, quick_java
 
 _START_SECONDS = 120
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -50,9 +50,10 @@ class ConnectServer:
         if setpriv := shutil.which("setpriv"):
             line = [setpriv, "--pdeathsig", "KILL", *line]
         variables = {
-            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            **os.environ,
             **environment,
             **quick_java(),
+            "PYTHONPATH": str(WORKERS),
             "JAVA_HOME": str(find_java(os.environ).resolve().parent.parent),
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": "127.0.0.1",

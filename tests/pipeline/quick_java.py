@@ -1,4 +1,5 @@
-"""Options for each Java that tests start for a Spark of some seconds: it should take little of a processor.
+"""Settings for each Java that tests start for a Spark of some seconds: it should take little of a processor, and so
+should its Python workers.
 
 The second compiler would take half of what a short Spark takes, and loading classes much of the rest. Where jsbackup
 has made its archive of classes (`class_archive.py`), Java uses that; nothing makes one here. `./scripts/demo` does,
@@ -16,7 +17,9 @@ from jsbackup.errors import UnsupportedError
 from jsbackup.pipeline.session import class_archive
 from jsbackup.pipeline.session.java import find_java
 
-__all__ = ["quick_java", "quick_options"]
+__all__ = ["WORKERS", "quick_java", "quick_options", "quick_workers"]
+
+WORKERS = Path(__file__).parent / "quick_workers"
 
 _COMPILERS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -30,8 +33,14 @@ def quick_options() -> str:
 
 
 def quick_java() -> dict[str, str]:
-    """The options as a variable of the environment, which each Java reads that inherits it."""
-    return {"JAVA_TOOL_OPTIONS": quick_options()}
+    """The options as a variable of the environment, which each Java reads that inherits it; and `quick_workers`."""
+    return {"JAVA_TOOL_OPTIONS": quick_options(), **quick_workers()}
+
+
+def quick_workers(*imported: str) -> dict[str, str]:
+    """Variables of the environment for Python workers that start quickly, as if they had imported these modules."""
+    path = os.pathsep.join([str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "JSBACKUP_TEST_WORKERS_IMPORT": " ".join(imported)}
 
 
 def _archive() -> Path | None:

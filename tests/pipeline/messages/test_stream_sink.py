@@ -285,9 +285,9 @@ def test_a_batch_that_is_cut_off_is_completed(
     spark: SparkSession, program: Program, nats_server: Server, tmp_path: Path, first: int, then: int
 ) -> None:
     """The second one, in other partitions, with messages of others in between."""
-    copying = Copying.of(some_messages(6000, 200), nats_server(NEWEST), tmp_path, maxMessagesPerTrigger="4000")
-    there = copying.cut(program, 1_800_000, partitions=first)
-    assert len(there) > 4000
+    copying = Copying.of(some_messages(3000, 200), nats_server(NEWEST), tmp_path, maxMessagesPerTrigger="2000")
+    there = copying.cut(program, 900_000, partitions=first)
+    assert len(there) > 2000
     other = attach(spark).range(100).selectExpr("'orders.other' AS subject", "'x' AS data")
     other.write.format("jsbackup").mode("append").options(server=copying.server.url, stream="COPY").save()
     assert program.run(copying, copying.server.url, partitions=then) is None

@@ -147,18 +147,16 @@ class Killing:
         time.sleep(1.2)  # until the server has forgotten all ids
 
 
-def test_a_driver_that_is_killed_at_each_moment_of_a_batch(
+def test_a_driver_that_is_killed_before_and_after_a_batch_is_committed(
     survivor: Program, nats_server: Server, tmp_path: Path
 ) -> None:
-    """One query, three times, with one partition: each key is in order."""
+    """One query, twice, with one partition: each key is in order."""
     messages = numbered(2 * BATCH)
     copying = Copying.of(messages, nats_server(NEWEST), tmp_path, maxMessagesPerTrigger=str(BATCH))
     killing = Killing(copying, tmp_path, partitions=1)
-    sent = killing.while_sending(400_000)
-    assert 0 < sent < BATCH and not killing.is_committed(0)
     # All of the batch is stored, and nothing says so.
     assert killing.when_stored(BATCH) == BATCH and not killing.is_committed(0)
-    # The batch is run for the third time; nothing of it is sent.
+    # The batch is run again; nothing of it is sent.
     there = killing.when_committed(0)
     assert BATCH <= there < 2 * BATCH and not killing.is_committed(1)
     assert survivor.run(copying, copying.server.url, partitions=1) is None
@@ -167,8 +165,8 @@ def test_a_driver_that_is_killed_at_each_moment_of_a_batch(
     assert found == rows_of(messages)
 
 
-def test_a_driver_that_is_killed_with_many_partitions(survivor: Program, nats_server: Server, tmp_path: Path) -> None:
-    """The survivor has others."""
+def test_a_driver_that_is_killed_while_rows_are_sent(survivor: Program, nats_server: Server, tmp_path: Path) -> None:
+    """Of many partitions; the survivor has others. `test_stream_sink.py` cuts one partition off, which is in order."""
     messages = numbered(2 * BATCH)
     copying = Copying.of(messages, nats_server(NEWEST), tmp_path, maxMessagesPerTrigger=str(BATCH))
     killing = Killing(copying, tmp_path, partitions=4)

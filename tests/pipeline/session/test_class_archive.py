@@ -17,6 +17,7 @@ from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
 from tests.harness.servers import wait_until
 from tests.pipeline.places import keep
+from tests.pipeline.quick_java import quick_workers
 
 LAUNCHER = "org.apache.spark.launcher.Main"
 
@@ -221,9 +222,8 @@ def test_spark_makes_one_uses_it_and_does_without_a_damaged_one(tmp_path: Path) 
     line += ["--engine", "spark"]
 
     def query() -> str:
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=300, env=environment(XDG_CACHE_HOME=str(cache))
-        )
+        environ = environment(XDG_CACHE_HOME=str(cache), **quick_workers())
+        done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environ)
         assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, [[False]]), done.stderr
         return done.stderr
 

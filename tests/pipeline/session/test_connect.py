@@ -181,7 +181,7 @@ def test_an_encrypted_repository_in_s3_is_read_there(
 
 @pytest.mark.nats
 def test_streams_are_backed_up_and_restored_from_there(
-    server: ConnectServer, nats_server: Callable[..., NatsServer], tmp_path: Path
+    server: ConnectServer, client: Client, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
     source, target = nats_server(NEWEST), nats_server(NEWEST)
     before = filled(source.url, NEWEST)
@@ -190,7 +190,7 @@ def test_streams_are_backed_up_and_restored_from_there(
     assert made.code == 0, made.out
     alone = back_up(source.url, tmp_path / "alone").document
     assert digests(made.document) == digests(alone)
-    restored = in_shell("restore", "latest", "-s", target.url, *line)
+    restored = client.type("restore", "latest", "-s", target.url, *line)
     assert restored.code == 0, restored
     assert compare(before, seen(target.url), ignore=announced(restored)) == []
 
