@@ -17,7 +17,6 @@ from jsbackup.cli.main import run
 from tests.cli.typed import Typed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import missing
-from tests.pipeline.quick_java import quick_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,8 +49,7 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in S3Server.credentials().items():
             patch.setenv(name, value)
-        conf = {**QUICK, "spark.driver.extraJavaOptions": quick_options()}
-        with open_session(SparkSettings("local[2]", conf)) as session:
+        with open_session(SparkSettings("local[2]", QUICK, is_short=True)) as session:
             yield session
 
 
