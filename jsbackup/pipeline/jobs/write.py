@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -54,6 +55,11 @@ _INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
 _MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
+# A smaller table is sorted in one task: to find ranges of sequences would be another job. Most of the time of such jobs
+# is Spark's planning, so several run at once.
+_SMALL_BYTES = 8 << 20
+_AT_ONCE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class TableStream:
@@ -63,8 +69,8 @@ class TableStream:
     it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
     bucket or an object store what clients need of one. `bytes` is the size of the table, for progress.
 
-    The frame is computed two or three times, to find its ranges of sequences, and to store them. One that takes long is
-    better persisted; `release` unpersists it when it is stored, or cannot be.
+    The frame may be computed two or three times, to find its ranges of sequences, and to store them. One that takes
+    long is better persisted; `release` unpersists it when it is stored, or cannot be.
     """
 
     frame: DataFrame
@@ -132,11 +138,19 @@ def _written(
         tags=tags,
     )
     sink = _Sink(session, repository, run.place, run.progress or NullProgress())
-    written = []
-    for name, frame in frames.items():
+
+    def store(name: str) -> StoredStream:
         run.lease.check()
-        written.append(sink.store(name, frame, streams[name]))
+        stored = sink.store(name, frames[name], streams[name])
         _release(streams[name])
+        return stored
+
+    at_once = 1 if is_remote(session) else _AT_ONCE
+    threads = ThreadPoolExecutor(at_once, thread_name_prefix="import")
+    try:
+        written = list(threads.map(store, frames))
+    finally:
+        threads.shutdown(cancel_futures=True)
     manifest = made.manifest(written)
     leases.commit(repository, manifest, run.lease)
     return manifest, written
@@ -186,7 +200,8 @@ class _Sink:
         begun_ns = time.time_ns()
         incarnation = layout.incarnation("", "", name, ZERO_TIME)
         with watched(self.session, name, table.bytes, self.progress):
-            parts = self._run(name, frame, self.repository.objects.sealing.folder(name, incarnation))
+            folder = self.repository.objects.sealing.folder(name, incarnation)
+            parts = self._run(name, frame, folder, is_small=0 < table.bytes < _SMALL_BYTES)
         segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
@@ -221,8 +236,9 @@ class _Sink:
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
         return make_up(name, Counter({b"": most[0] or 1 if most else 1}))[0]
 
-    def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredSegments]:
-        ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")
+    def _run(self, name: str, frame: DataFrame, folder: str, *, is_small: bool) -> list[StoredSegments]:
+        ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
+        ordered = ranges.sortWithinPartitions("sequence")
         with spark_errors(f"storing stream {name}"):
             found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
         parts = []

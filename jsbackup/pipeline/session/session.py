@@ -27,8 +27,10 @@ from pyspark.sql import SparkSession
 
 from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
+from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
 from jsbackup.pipeline.session.executor_watch import ended_without_executors
 from jsbackup.pipeline.session.failures import SPARK_FAILURES
@@ -108,9 +110,13 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def attach(session: SparkSession) -> SparkSession:
-    """Return the session, ready for our jobs: a Spark Connect server is sent jsbackup. May be called repeatedly."""
+    """Return the session, ready for our jobs. May be called repeatedly.
+
+    A Spark Connect server is sent jsbackup. It cannot find the data source by itself, as other Sparks do.
+    """
     if is_remote(session):
         ship(session)
+        register(session, BackupSource)
     return session
 
 
