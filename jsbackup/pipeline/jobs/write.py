@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -55,10 +54,8 @@ _INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
 _MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
-# A smaller table is sorted in one task: to find ranges of sequences would be another job. Most of the time of such jobs
-# is Spark's planning, so several run at once.
+# A smaller table is sorted in one task: to find ranges of sequences would be another job.
 _SMALL_BYTES = 8 << 20
-_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +136,11 @@ def _written(
     )
     sink = _Sink(session, repository, run.place, run.progress or NullProgress())
 
-    def store(name: str) -> StoredStream:
+    written = []
+    for name, frame in frames.items():
         run.lease.check()
-        stored = sink.store(name, frames[name], streams[name])
+        written.append(sink.store(name, frame, streams[name]))
         _release(streams[name])
-        return stored
-
-    at_once = 1 if is_remote(session) else _AT_ONCE
-    threads = ThreadPoolExecutor(at_once, thread_name_prefix="import")
-    try:
-        written = list(threads.map(store, frames))
-    finally:
-        threads.shutdown(cancel_futures=True)
     manifest = made.manifest(written)
     leases.commit(repository, manifest, run.lease)
     return manifest, written
