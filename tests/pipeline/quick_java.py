@@ -1,14 +1,17 @@
 """Settings for each Java that tests start for a Spark of some seconds: it should take little of a processor, and so
 should its Python workers.
 
-The second compiler would take half of what a short Spark takes, and loading classes much of the rest. Where jsbackup
-has made its archive of classes (`class_archive.py`), Java uses that; nothing makes one here. `./scripts/demo` does,
-which CI runs before the tests. Java itself checks that the archive fits, and goes without if not.
+The second compiler would take half of what a short Spark takes, and loading classes much of the rest. jsbackup has an
+archive of classes for its own embedded Spark only (`class_archive.py`). For masters, executors and servers, which have
+all jars of Spark, `./scripts/test` makes one by running this module. Java itself checks that the archive fits, and goes
+without if not.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +24,8 @@ __all__ = ["WORKERS", "quick_java", "quick_options", "quick_workers"]
 
 WORKERS = Path(__file__).parent / "quick_workers"
 
-_COMPILERS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_COMPILERS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_FOLDER = Path(__file__).parents[2] / ".cache" / "classes"
 
 
 @cache
@@ -29,7 +33,9 @@ def quick_options() -> str:
     """The options, on one line."""
     archive = _archive()
     # Java would say on stdout that an archive does not fit, and scripts of Spark read the stdout of its launcher.
-    return _COMPILERS if archive is None else f"{_COMPILERS} -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
+    if archive is None or not archive.exists():
+        return _COMPILERS
+    return f"{_COMPILERS} -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
 
 
 def quick_java() -> dict[str, str]:
@@ -44,7 +50,7 @@ def quick_workers(*imported: str) -> dict[str, str]:
 
 
 def _archive() -> Path | None:
-    """The archive of classes for the Java and the Spark that tests use; None if there is none."""
+    """Where the archive of classes is for the Java and the Spark that tests use; None if this Java makes none."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None
@@ -52,8 +58,33 @@ def _archive() -> Path | None:
         java = find_java(os.environ)
         if class_archive._is_aot(java) is not False:  # one of a newer Java takes other options
             return None
-        folder = Path.home() / ".cache" / "jsbackup"
-        archive = folder / f"spark-{class_archive._key(java, Path(spec.origin).parent / 'jars')}.jsa"
-        return archive if class_archive._is_whole(class_archive.ClassArchive(archive, False)) else None
+        return _FOLDER / f"spark-{class_archive._key(java, Path(spec.origin).parent / 'jars')}.jsa"
     except (OSError, UnsupportedError):
         return None
+
+
+def _make(archive: Path) -> None:
+    """Run Spark for some of what tests do, and let its Java write the archive when it ends."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from jsbackup.pipeline.session.session import load_classes
+
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    _FOLDER.mkdir(parents=True)
+    new = archive.with_suffix(".new")
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", f"{_COMPILERS} -XX:ArchiveClassesAtExit={new}")
+    with tempfile.TemporaryDirectory() as folder:
+        session = builder.config("spark.local.dir", folder).getOrCreate()
+        load_classes(session, Path(folder, "example"))
+        session.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()
+        session.stop()
+        java = SparkContext._gateway.proc
+        java.stdin.close()
+        java.wait(120)
+    new.replace(archive)
+
+
+if __name__ == "__main__" and (wanted := _archive()) is not None and not wanted.exists():
+    _make(wanted)

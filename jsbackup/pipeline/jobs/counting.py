@@ -20,7 +20,7 @@ from jsbackup.pipeline.jobs.distribution import MessageTally, TimeScale, raw_siz
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
-from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.segments import SegmentReader
@@ -68,7 +68,7 @@ def count_messages(
     for runs in packed_runs(named, OnSpark(session).cores, most_tasks=_MOST_TASKS):
         numbers = dict.fromkeys(number for number, _ in runs)
         tasks.append(_CountMessages(place, tuple((number, scales[number]) for number in numbers), runs, ids))
-    return session.read.format("jsbackup_rows").schema(_DDL).option("tasks", encode_tasks(tasks)).load()
+    return row_reader(session, _DDL, tasks).load()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ _INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
 _MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
+# A smaller table is sorted in one task: to find ranges of sequences would be another job.
+_SMALL_BYTES = 8 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class TableStream:
@@ -63,8 +66,8 @@ class TableStream:
     it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
     bucket or an object store what clients need of one. `bytes` is the size of the table, for progress.
 
-    The frame is computed two or three times, to find its ranges of sequences, and to store them. One that takes long is
-    better persisted; `release` unpersists it when it is stored, or cannot be.
+    The frame may be computed two or three times, to find its ranges of sequences, and to store them. One that takes
+    long is better persisted; `release` unpersists it when it is stored, or cannot be.
     """
 
     frame: DataFrame
@@ -132,6 +135,7 @@ def _written(
         tags=tags,
     )
     sink = _Sink(session, repository, run.place, run.progress or NullProgress())
+
     written = []
     for name, frame in frames.items():
         run.lease.check()
@@ -186,7 +190,8 @@ class _Sink:
         begun_ns = time.time_ns()
         incarnation = layout.incarnation("", "", name, ZERO_TIME)
         with watched(self.session, name, table.bytes, self.progress):
-            parts = self._run(name, frame, self.repository.objects.sealing.folder(name, incarnation))
+            folder = self.repository.objects.sealing.folder(name, incarnation)
+            parts = self._run(name, frame, folder, is_small=0 < table.bytes < _SMALL_BYTES)
         segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
@@ -221,8 +226,9 @@ class _Sink:
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
         return make_up(name, Counter({b"": most[0] or 1 if most else 1}))[0]
 
-    def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredSegments]:
-        ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")
+    def _run(self, name: str, frame: DataFrame, folder: str, *, is_small: bool) -> list[StoredSegments]:
+        ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
+        ordered = ranges.sortWithinPartitions("sequence")
         with spark_errors(f"storing stream {name}"):
             found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
         parts = []

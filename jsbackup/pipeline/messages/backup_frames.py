@@ -23,7 +23,9 @@ from pyspark.sql import functions as F
 
 from jsbackup.pipeline.messages.chosen import ChosenBackup, why_no_paths
 from jsbackup.pipeline.messages.columns import COLUMNS, check_columns, ddl
+from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.messages.source_options import options_of
+from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
@@ -88,7 +90,7 @@ class BackupFrames(ChosenBackup):
     def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
         if not streams:
             return self._nothing(names)
-        source = self.session.read.format("jsbackup").options(**options_of(self.place))
+        source = register(self.session, BackupSource).read.format(BackupSource.name()).options(**options_of(self.place))
         source = source.options(
             backup=self.manifest.id,
             streams=json.dumps([stream.name for stream in streams]),

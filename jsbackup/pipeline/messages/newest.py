@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
-from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.progress import Progress
@@ -80,7 +80,7 @@ def newest_sequences(
     doing = "looking for the newest messages"
     total_bytes = sum(ref.bytes for _, ref in found)
     with watched(session, doing, total_bytes, progress), spark_errors(doing):
-        rows = session.read.format("jsbackup_rows").schema(_DDL).option("tasks", encode_tasks(tasks)).load()
+        rows = row_reader(session, _DDL, tasks).load()
         # Beyond segments the rule is in SQL: Arrow functions over groups need pandas, and all of a group in memory.
         by_subject = Window.partitionBy("stream", "subject").orderBy(F.desc("sequence"))
         newest = rows.withColumn("number", F.row_number().over(by_subject)).where(F.col("number") <= rule.count)

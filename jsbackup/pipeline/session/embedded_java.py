@@ -17,9 +17,9 @@ _CONF = (_OPTIONS, "spark.driver.defaultJavaOptions")
 _VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _PROPERTIES = re.compile(r"(\s*-D\S+)*\s*")
 
-# These change the class path, for which an archive is made.
+# These change the class path, for which an archive is made, or add classes that may need what it leaves out.
 _PATH_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-_PATH_CONF = "spark.driver.extraClassPath"
+_PATH_CONF = re.compile(r"spark\.(driver\.extraClassPath|jars(\..*)?|plugins|extraListeners|sql\.extensions)")
 
 
 def java_settings(conf: Mapping[str, str], environ: Mapping[str, str], *, is_short: bool) -> dict[str, str]:
@@ -28,14 +28,15 @@ def java_settings(conf: Mapping[str, str], environ: Mapping[str, str], *, is_sho
     """
     if not _only_properties(conf, environ):
         return {}
-    # The second compiler would take half of the processor's time of a short job.
-    options = ["-XX:+UseSerialGC", *(["-XX:TieredStopAtLevel=1"] if is_short else [])]
+    # The second compiler would take half of the processor's time of a short job. Spark's classes are beyond the size
+    # at which Java collects garbage for the first time, as it takes them for many.
+    options = ["-XX:+UseSerialGC", "-XX:MetaspaceSize=256m", *(["-XX:TieredStopAtLevel=1"] if is_short else [])]
     return {_OPTIONS: " ".join([*options, *conf.get(_OPTIONS, "").split()])}
 
 
 def may_use_archive(conf: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     """Return whether Java may have its archive of classes (`class_archive.py`) with these settings and environment."""
-    changed = _PATH_CONF in conf or any(environ.get(name) for name in _PATH_VARIABLES)
+    changed = any(map(_PATH_CONF.fullmatch, conf)) or any(environ.get(name) for name in _PATH_VARIABLES)
     return not changed and _only_properties(conf, environ)
 
 

@@ -71,6 +71,9 @@ def java_version(java: Path) -> int:
     return int(match[2] or 0) if major == 1 else major
 
 
+# A single argument may have 128 KiB on Linux.
+_MOST_PATH = 120_000
+
 # The launcher lives for a moment.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -83,6 +86,7 @@ def wrap_java(java: Path, folder: Path, log: Path, archive: ClassArchive | None 
     script.parent.mkdir(parents=True)
     quoted = shlex.quote(str(java.absolute()))
     options = "".join(f"{shlex.quote(option)} " for option in archive.options) if archive else ""
+    jars = _jars_of(archive) if archive else ""
     line = f'{quoted} {options}"$@"'
     script.write_text(
         "#!/bin/sh\n"
@@ -90,6 +94,7 @@ def wrap_java(java: Path, folder: Path, log: Path, archive: ClassArchive | None 
         "for argument; do\n"
         "    shift\n"
         '    [ "$argument" != org.apache.spark.launcher.Main ] || launcher=1\n'
+        f"{jars}"
         '    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"\n'
         "done\n"
         f'[ -z "$launcher" ] || exec {quoted} {_LAUNCHER_OPTIONS} "$@" 2>>{shlex.quote(str(log))}\n'
@@ -98,6 +103,15 @@ def wrap_java(java: Path, folder: Path, log: Path, archive: ClassArchive | None 
     )
     script.chmod(0o700)
     return folder
+
+
+def _jars_of(archive: ClassArchive) -> str:
+    """Return what the script does with an argument that is a class path with all of Spark's jars."""
+    everything = shlex.quote(f":{archive.jars}/*")
+    path = shlex.quote(f":{archive.class_path}")
+    if len(path) > _MOST_PATH:
+        return ""
+    return f'    case "$argument" in *{everything}) argument=${{argument%{everything}}}{path};; esac\n'
 
 
 def _keep_archive(archive: ClassArchive) -> str:

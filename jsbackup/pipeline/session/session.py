@@ -30,6 +30,7 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.class_archive import ClassArchive, find_class_archive
 from jsbackup.pipeline.session.connect import is_remote, open_remote, ship, shown_address
+from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.embedded_java import java_settings, may_use_archive
 from jsbackup.pipeline.session.executor_watch import ended_without_executors
 from jsbackup.pipeline.session.failures import SPARK_FAILURES
@@ -37,10 +38,8 @@ from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
 from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
 from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
-from jsbackup.pipeline.tasks.segment_sink import SegmentSink
-from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
 
-__all__ = ["DEFAULT_MASTER", "SparkSettings", "attach", "open_session"]
+__all__ = ["DEFAULT_MASTER", "SparkSettings", "attach", "load_classes", "open_session"]
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +99,8 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
                 wait_for_executor(session, master, settings.wait_seconds)
                 with ended_without_executors(session, master, settings.wait_seconds):
                     yield attach(session)
-            if archive is not None:
+            if archive is not None and archive.new is not None:
+                load_classes(session, folder / "example")
                 archive.keep()
         finally:
             with suppress(*SPARK_FAILURES):  # its JVM may have ended already
@@ -110,13 +110,13 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def attach(session: SparkSession) -> SparkSession:
-    """Register our data sources with a session. May be called repeatedly."""
+    """Return the session, ready for our jobs. May be called repeatedly.
+
+    A Spark Connect server is sent jsbackup. It cannot find the data source by itself, as other Sparks do.
+    """
     if is_remote(session):
         ship(session)
-    session.dataSource.register(BackupSource)
-    session.dataSource.register(TaskSource)
-    session.dataSource.register(RowSource)
-    session.dataSource.register(SegmentSink)
+        register(session, BackupSource)
     return session
 
 
@@ -180,6 +180,16 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
         if archive.remove_if_refused(log):
             _log.info("Java does without its archive of classes, which does not fit, and is made again")
     return session, archive
+
+
+def load_classes(session: SparkSession, folder: Path) -> None:
+    """Load the classes that most jobs use, so that an archive has them, whatever the job was that makes it."""
+    with suppress(*SPARK_FAILURES):
+        session.range(100).selectExpr("id AS sequence", "concat('a', id % 3) AS subject").write.parquet(str(folder))
+        session.read.schema("sequence bigint, subject string").parquet(str(folder)).createOrReplaceTempView("example")
+        counts = "SELECT subject, count(*) AS messages FROM example WHERE sequence > 5 GROUP BY subject"
+        session.sql(f"{counts} ORDER BY messages DESC").limit(2).collect()
+        session.catalog.dropTempView("example")
 
 
 def _launch(master: str, conf: Mapping[str, str], home: Path, wait_seconds: float) -> SparkSession:

@@ -18,7 +18,7 @@ from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
 from jsbackup.formats.json_lines import JsonLine, decode_line
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.tasks.packing import pack
-from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.task_reader import row_reader
 
 __all__ = ["FilePiece", "ReadLines", "read_lines"]
 
@@ -77,7 +77,7 @@ def read_lines(session: SparkSession, files: Iterable[str]) -> DataFrame:
         return session.createDataFrame([], ddl(_COLUMNS))
     parts = pack([piece.end - piece.start for piece in pieces], _PIECE_BYTES)
     tasks = [ReadLines(tuple(pieces[part])) for part in parts]
-    return session.read.format("jsbackup_rows").schema(ddl(_COLUMNS)).option("tasks", encode_tasks(tasks)).load()
+    return row_reader(session, ddl(_COLUMNS), tasks).load()
 
 
 def _pieces(path: str) -> Iterator[FilePiece]:

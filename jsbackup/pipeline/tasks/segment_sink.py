@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
+from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.segments import SegmentWriter, StoredSegments
@@ -66,7 +67,8 @@ def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list
     with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
         result = Path(temporary) / "segments"
         options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
-        frame.write.format("jsbackup_segments").options(**options).mode("append").save()
+        register(frame.sparkSession, SegmentSink)
+        frame.write.format(SegmentSink.name()).options(**options).mode("append").save()
         found: list[StoredSegments | JsBackupError] = pickle.loads(result.read_bytes())
     return found
 

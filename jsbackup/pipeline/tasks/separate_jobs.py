@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from jsbackup.errors import ExecutorsLost, JsBackupError
 from jsbackup.pipeline.session.connect import is_remote
 from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
-from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.task_reader import task_reader
 
 __all__ = ["is_repeated", "run_apart"]
 
@@ -121,7 +121,7 @@ class _Jobs:
         """
         with spark_errors(self.doing):
             self.join()
-            frame = self.session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load()
+            frame = task_reader(self.session, [task]).load()
             (row,) = frame.collect()
         return pickle.loads(row.result)
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.connect import is_remote, watched_remote
 from jsbackup.pipeline.session.failures import SPARK_FAILURES, spark_errors
-from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.task_reader import task_reader
 from jsbackup.progress import NullProgress, Progress
 
 __all__ = ["OnSpark", "watched"]
@@ -62,7 +62,7 @@ class OnSpark:
         for start in range(0, len(tasks), _MOST_TASKS):
             part = tasks[start : start + _MOST_TASKS]
             with watched(session, doing, sum(weights[start : start + _MOST_TASKS]), progress), spark_errors(doing):
-                frame = session.read.format("jsbackup_tasks").option("tasks", encode_tasks(part)).load()
+                frame = task_reader(session, part).load()
                 rows = frame.collect()
             results: dict[int, object] = {row.task: pickle.loads(row.result) for row in rows}
             for number in range(len(part)):

@@ -212,6 +212,20 @@ def test_the_launcher_prints_and_has_no_archive(
     assert done.stdout.split()[-4:] == ["-cp", "x", LAUNCHER, "y"] and "ArchiveClassesAtExit" not in done.stdout
 
 
+def test_java_has_all_jars_but_those_of_machine_learning(
+    java: Path, jars: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    (jars / "spark-mllib_2.13-4.3.0.jar").touch()
+    (jars / "spark-mllib-local_2.13-4.3.0.jar").touch()
+    (jars / "connect-repl").mkdir()
+    archive = _find(java, jars, environ)
+    for before in ("", "/a conf/"):
+        assert _run(archive, java, tmp_path / "home", "-cp", f"{before}:{jars}/*", "-Da=b c") == 0
+        given = (tmp_path / "home.log").read_text().splitlines()
+        assert given[-3:] == ["-cp", f"{before}:{jars}/spark-mllib-local_2.13-4.3.0.jar:{jars}/spark.jar", "-Da=b c"]
+        archive = _find(java, jars, environ)
+
+
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(900)

@@ -14,14 +14,15 @@ OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def test_a_short_job_compiles_less() -> None:
-    assert java_settings({}, {}, is_short=False) == {OPTIONS: "-XX:+UseSerialGC"}
-    assert java_settings({}, {}, is_short=True) == {OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    options = "-XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    assert java_settings({}, {}, is_short=False) == {OPTIONS: options}
+    assert java_settings({}, {}, is_short=True) == {OPTIONS: f"{options} -XX:TieredStopAtLevel=1"}
     assert may_use_archive({}, {"PATH": "/bin"})
 
 
 def test_properties_of_the_user_are_added() -> None:
     found = java_settings({OPTIONS: "-Da=b  -Dc"}, {"JAVA_TOOL_OPTIONS": "-Dx=y "}, is_short=False)
-    assert found == {OPTIONS: "-XX:+UseSerialGC -Da=b -Dc"}
+    assert found == {OPTIONS: "-XX:+UseSerialGC -XX:MetaspaceSize=256m -Da=b -Dc"}
     assert may_use_archive({OPTIONS: "-Da=b"}, {"JAVA_TOOL_OPTIONS": "-Dx=y"})
 
 
@@ -44,7 +45,9 @@ def test_other_options_of_the_user_are_the_only_ones(conf: dict[str, str], envir
 def test_another_class_path_has_no_archive() -> None:
     for name in ("SPARK_HOME", "HADOOP_CONF_DIR"):
         assert not may_use_archive({}, {name: "/x"}) and may_use_archive({}, {name: ""})
-    assert not may_use_archive({"spark.driver.extraClassPath": "x.jar"}, {})
+    for name in ("spark.driver.extraClassPath", "spark.jars", "spark.jars.packages", "spark.sql.extensions"):
+        assert not may_use_archive({name: "x"}, {})
+    assert may_use_archive({"spark.jarsx": "1", "spark.driver.memory": "4g"}, {})
     assert java_settings({"spark.driver.extraClassPath": "x.jar"}, {"SPARK_HOME": "/x"}, is_short=True)
 
 

@@ -1,0 +1,228 @@
+"""What the data source `jsbackup` (`source.py`) does: finds a schema, makes partitions, and reads them on executors.
+
+The backup is chosen when the DataFrame (or the temporary view) is made, so that all of its actions read the same one;
+its streams are chosen by the first action. Those that a named backup does not have are refused at once.
+
+A partition is some runs of segments, of one stream or of several short ones; pages name them where a stream has many
+(`paged_runs.py`). Segments that filters rule out by their sequences and times are not read. Of the others see
+`segment_rows.py`, of payloads as columns `row_columns.py`. Where only constants are asked for, as to count messages,
+partitions are just numbers of messages, and no page is read either.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from jsbackup.config import parse_glob
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.pipeline.messages.bounds import ALL, bounds_of
+from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
+from jsbackup.pipeline.messages.columns import ddl, rows_alone
+from jsbackup.pipeline.messages.row_columns import RowColumns
+from jsbackup.pipeline.messages.source import BackupSource
+from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
+from jsbackup.pipeline.messages.stream_source import BackupStreamReader
+from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
+from jsbackup.pipeline.payloads.json_payload import JsonParser
+from jsbackup.pipeline.payloads.json_schema import infer_schema
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema, type_text
+from jsbackup.pipeline.payloads.parsing import PayloadParser
+from jsbackup.pipeline.payloads.payload_sample import warn_if_missed
+from jsbackup.pipeline.session.repository_ref import check_readable, opened
+from jsbackup.pipeline.tasks.gathering import gathered
+from jsbackup.pipeline.tasks.packing import pack, task_bytes
+from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
+from jsbackup.pipeline.tasks.task_source import freeze_worker
+from jsbackup.repository.manifest import Manifest, SegmentRef
+from jsbackup.repository.pages.segment_list import total_of
+from jsbackup.repository.read.needed import read_needed
+from jsbackup.repository.repository import Repository
+
+__all__ = ["find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
+
+# The module of Spark that pushes filters down, loaded only in processes that do so.
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+# A row of constants takes as long as so many bytes of messages.
+_ROW_BYTES = 64
+
+
+def find_schema(source: BackupSource) -> str:
+    """Return the columns in DDL. Raises all that is wrong as one sentence."""
+    with one_sentence():
+        options = read_options(source.options)
+        given = _payloads(source, options)
+        repository = _open(options)
+        # A streaming query may wait for the first one, and its streams may be those of older backups; whether this
+        # is one is not known here, unless a backup is named.
+        if options.names_backup or repository.backups():
+            manifest = options.choose(repository).manifest
+            source.backup = manifest.id
+            if options.names_backup:
+                choose_streams(manifest, options.patterns)
+        columns = ddl(options.columns)
+        if given is None:
+            return columns
+        if isinstance(given, str) and is_infer(given):
+            manifest = options.choose(repository).manifest
+            streams = ChosenBackup(options.place, manifest).streams(options.patterns)
+            parser: PayloadParser = JsonParser(infer_schema(repository.objects, streams))
+        else:
+            parser = given if isinstance(given, PayloadParser) else JsonParser(parse_schema(given))
+            with suppress(JsBackupError):  # a streaming query may wait for its streams
+                manifest = options.choose(repository).manifest
+                streams = ChosenBackup(options.place, manifest).streams(options.patterns)
+                warn_if_missed(repository.objects, streams, parser)
+        return f"struct<{columns}, {', '.join(f'{one.name} {type_text(one.type)}' for one in parser.fields)}>"
+
+
+def make_reader(source: BackupSource, schema: StructType) -> DataSourceReader:
+    """Return a reader, which takes filters where Spark pushes them. Raises all that is wrong as one sentence."""
+    with one_sentence():
+        options = read_options(source.options)
+        columns = RowColumns.of(schema, _payloads(source, options))
+        filters = _PUSHING in sys.modules if options.pushdown is None else options.pushdown
+        kind = _FilteringReader if filters else _Reader
+        return kind(options, source.backup, columns)
+
+
+def make_stream_reader(source: BackupSource, schema: StructType) -> DataSourceStreamReader:
+    """Return a reader that follows the repository. Raises all that is wrong as one sentence."""
+    with one_sentence():
+        options = read_options(source.options)
+        if options.names_backup:
+            raise UsageError(
+                "a streaming query follows all backups: the options 'backup' and 'at' are those of spark.read",
+                hint="'start' says where it begins.",
+            )
+        given = _payloads(source, options)
+        if isinstance(given, str) and is_infer(given):
+            raise UsageError(
+                "a streaming query infers no schema: it would be another one when the query is started again",
+                hint="Give the one that spark.read infers: frame.schema['payload'].dataType.json().",
+            )
+        return BackupStreamReader(options, RowColumns.of(schema, given))
+
+
+def make_writer(source: BackupSource, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """Return what publishes rows to a stream. Raises all that is wrong as one sentence."""
+    with one_sentence(WRITER_NAMES):
+        options = read_writer_options(source.options)
+        check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
+        if overwrite:
+            raise UsageError(
+                "the messages of a stream are not overwritten",
+                hint="Write with mode('append'), which adds messages.",
+            )
+        # Here, because readers, too, import this module in each of their processes, and need no client of NATS.
+        from jsbackup.pipeline.messages.stream_writer import StreamWriter
+
+        return StreamWriter(options)
+
+
+def make_stream_writer(source: BackupSource, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+    """Return what publishes the rows of a streaming query to a stream. Raises all that is wrong as one sentence."""
+    with one_sentence(WRITER_NAMES):
+        options = read_writer_options(source.options, streaming=True)
+        check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
+        if overwrite:
+            raise UsageError("the messages of a stream are not overwritten", hint="Write with outputMode('append').")
+        from jsbackup.pipeline.messages.stream_sink import StreamSink
+
+        return StreamSink(options)
+
+
+def _payloads(source: BackupSource, options: SourceOptions) -> str | PayloadParser | None:
+    """Return what parses payloads: by a file as it was when the DataFrame was made."""
+    given: str | PayloadParser | None = source.parser
+    if given is None and (options.json, options.avro, options.protobuf) != (None, None, None):
+        # Here, since most readers parse nothing, and Spark starts processes for each of them.
+        from jsbackup.pipeline.payloads.schema_files import given_payloads
+
+        both = "the options '{}' and '{}'"
+        given = given_payloads(json=options.json, avro=options.avro, protobuf=options.protobuf, both=both)
+        source.parser = given if isinstance(given, PayloadParser) else None
+    return given
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: SourceOptions, backup: str, columns: RowColumns) -> None:
+        self._options = options
+        self._backup = backup
+        self._columns = columns
+        self._bounds = ALL
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with one_sentence():
+            options, bounds = self._options, self._bounds
+            manifest = self._manifest(_open(options))
+            streams = ChosenBackup(options.place, manifest).streams(options.patterns)
+            named = [(stream.name, stream.segments) for stream in streams if bounds.wants_stream(stream.name)]
+            # Spark does not say here how many cores it has; this is right where it is embedded.
+            cores = options.cores or os.cpu_count() or 0
+            if self._columns.are_constant and not bounds.columns:
+                packed: Sequence[tuple[tuple[str, PagedRun | int], ...]] = _packed_counts(named, cores)
+            else:
+                packed = packed_runs(named, cores, bounds)
+            return [InputPartition((manifest.id, runs)) for runs in packed]
+
+    def _manifest(self, repository: Repository) -> Manifest:
+        if not self._backup:
+            return self._options.choose(repository).manifest
+        literal = all(parse_glob(pattern).is_literal for pattern in self._options.patterns)
+        needed = [[pattern] for pattern in self._options.patterns] if literal else ()
+        return read_needed(repository, self._backup, needed, in_part=False)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_worker()
+        if partition.value is None:  # Spark's partition if there are none
+            return
+        yield from gathered(self._rows(*partition.value))
+
+    def _rows(self, backup: str, runs: Sequence[tuple[str, PagedRun | int]]) -> Iterator[pa.RecordBatch]:
+        for stream, run in runs:
+            if isinstance(run, int):
+                yield from rows_alone(run, self._columns.names, stream, backup)
+                continue
+            repository = opened(self._options.place)
+            for ref in run.segments(repository, self._bounds):
+                yield from self._columns.rows(repository, ref, self._bounds, stream=stream, backup=backup)
+
+
+class _FilteringReader(_Reader):
+    """Spark refuses a reader that takes filters if pushing down is disabled; therefore there are two classes."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds = bounds_of(filters)
+        return filters
+
+
+def _packed_counts(
+    streams: Sequence[tuple[str, Sequence[SegmentRef]]], cores: int
+) -> list[tuple[tuple[str, int], ...]]:
+    """Return for each task how many messages of which stream it has to yield. Reads no page."""
+    counts = [(name, total_of(segments).messages) for name, segments in streams]
+    most = task_bytes(sum(count for _, count in counts) * _ROW_BYTES, cores) // _ROW_BYTES
+    pieces = [(name, min(most, count - start)) for name, count in counts for start in range(0, count, most)]
+    return [tuple(pieces[piece]) for piece in pack([count for _, count in pieces], most)]
+
+
+def _open(options: SourceOptions) -> Repository:
+    """Open a repository whose messages can be read."""
+    repository = opened(options.place)
+    check_readable(repository)
+    return repository
