@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -33,7 +34,6 @@ from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import ddl, rows_alone
 from jsbackup.pipeline.messages.row_columns import RowColumns
-from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
@@ -52,7 +52,7 @@ from jsbackup.repository.pages.segment_list import total_of
 from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
-__all__ = ["find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
+__all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
 
 # The module of Spark that pushes filters down, loaded only in processes that do so.
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -61,7 +61,17 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 _ROW_BYTES = 64
 
 
-def find_schema(source: BackupSource) -> str:
+class OpenedSource(Protocol):
+    """What is needed of a data source: Spark's options, the backup that was chosen, and what parses payloads by a file.
+    What is chosen is kept in it.
+    """
+
+    options: MutableMapping[str, str]
+    backup: str
+    parser: PayloadParser | None
+
+
+def find_schema(source: OpenedSource) -> str:
     """Return the columns in DDL. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
@@ -90,7 +100,7 @@ def find_schema(source: BackupSource) -> str:
         return f"struct<{columns}, {', '.join(f'{one.name} {type_text(one.type)}' for one in parser.fields)}>"
 
 
-def make_reader(source: BackupSource, schema: StructType) -> DataSourceReader:
+def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
     """Return a reader, which takes filters where Spark pushes them. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
@@ -100,7 +110,7 @@ def make_reader(source: BackupSource, schema: StructType) -> DataSourceReader:
         return kind(options, source.backup, columns)
 
 
-def make_stream_reader(source: BackupSource, schema: StructType) -> DataSourceStreamReader:
+def make_stream_reader(source: OpenedSource, schema: StructType) -> DataSourceStreamReader:
     """Return a reader that follows the repository. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
@@ -118,7 +128,7 @@ def make_stream_reader(source: BackupSource, schema: StructType) -> DataSourceSt
         return BackupStreamReader(options, RowColumns.of(schema, given))
 
 
-def make_writer(source: BackupSource, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+def make_writer(source: OpenedSource, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
     """Return what publishes rows to a stream. Raises all that is wrong as one sentence."""
     with one_sentence(WRITER_NAMES):
         options = read_writer_options(source.options)
@@ -134,7 +144,7 @@ def make_writer(source: BackupSource, schema: StructType, *, overwrite: bool) ->
         return StreamWriter(options)
 
 
-def make_stream_writer(source: BackupSource, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+def make_stream_writer(source: OpenedSource, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
     """Return what publishes the rows of a streaming query to a stream. Raises all that is wrong as one sentence."""
     with one_sentence(WRITER_NAMES):
         options = read_writer_options(source.options, streaming=True)
@@ -146,7 +156,7 @@ def make_stream_writer(source: BackupSource, schema: StructType, *, overwrite: b
         return StreamSink(options)
 
 
-def _payloads(source: BackupSource, options: SourceOptions) -> str | PayloadParser | None:
+def _payloads(source: OpenedSource, options: SourceOptions) -> str | PayloadParser | None:
     """Return what parses payloads: by a file as it was when the DataFrame was made."""
     given: str | PayloadParser | None = source.parser
     if given is None and (options.json, options.avro, options.protobuf) != (None, None, None):
