@@ -31,7 +31,12 @@ class HomePages:
         taken = library.status(fresh=Query.of(request).flag("fresh"))
         status, summaries = taken.status, taken.inventory.summaries
         expiry = next_removal(
-            taken.inventory, taken.held, library.policy, now_ns=status.now_ns, profile=library.profile
+            taken.inventory,
+            taken.held,
+            library.policy,
+            now_ns=status.now_ns,
+            profile=library.profile,
+            damaged=taken.damaged,
         )
         return self._renderer.page(
             request,

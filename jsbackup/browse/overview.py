@@ -5,14 +5,17 @@ It needs no package that is not always installed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from jsbackup.config import format_bytes
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, last_good_drill, span
 from jsbackup.engine.check.status import RepositoryStatus
+from jsbackup.errors import JsBackupError
 from jsbackup.html.charts import spark
 from jsbackup.html.page import Markup, clipped, element
 from jsbackup.html.page_parts import cell, number_cell, table
@@ -20,10 +23,12 @@ from jsbackup.html.tiles import Tile
 from jsbackup.readable import format_count, format_seconds
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory
+from jsbackup.repository.keep.damage import find_damaged
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Policy, apply_policy
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.origin import origin_of
+from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import format_time, parse_time
 
@@ -31,12 +36,15 @@ __all__ = [
     "NO_POLICY",
     "growth_of_series",
     "key_figures",
+    "known_damage",
     "next_removal",
     "recent_table",
     "shared_part",
     "state_mark",
     "verdict",
 ]
+
+_log = logging.getLogger(__name__)
 
 _GAPS = 20
 
@@ -122,18 +130,25 @@ def shared_part(line: BackupSeries) -> str:
 
 
 def next_removal(
-    inventory: Inventory, held: Collection[str], policy: Policy | None, *, now_ns: int, profile: str = ""
+    inventory: Inventory,
+    held: Collection[str],
+    policy: Policy | None,
+    *,
+    now_ns: int,
+    profile: str = "",
+    damaged: Collection[str] = (),
 ) -> Tile:
     """Return the tile of what `forget` removes next by the policy, now or at the next backup."""
     name = NO_POLICY.name
     if policy is None or policy.is_empty:
         return NO_POLICY
-    due = _removed(policy, inventory, held, now_ns=now_ns, profile=profile)
+    removed = partial(_removed, policy, held=held, profile=profile, damaged=damaged)
+    due = removed(inventory, now_ns=now_ns)
     if due:
         return Tile(name, "now", f"'forget' would remove {format_count(len(due), 'backup')}, {due[0]} first", "warn")
     known = {one.id for one in inventory.summaries}
     with_next = replace(inventory, entries=(*inventory.entries, *_next_of(inventory, now_ns)))
-    gone = [one for one in _removed(policy, with_next, held, now_ns=now_ns + 2, profile=profile) if one in known]
+    gone = [one for one in removed(with_next, now_ns=now_ns + 2) if one in known]
     if gone:
         more = f" and {format_count(len(gone) - 1)} more" if len(gone) > 1 else ""
         return Tile(name, "at the next backup", f"{gone[0]}{more}")
@@ -146,9 +161,29 @@ def _next_of(inventory: Inventory, now_ns: int) -> list[CatalogEntry]:
     return [replace(one, summary=replace(one.summary, id="next", created=format_time(now_ns))) for one in newest]
 
 
-def _removed(policy: Policy, inventory: Inventory, held: Collection[str], *, now_ns: int, profile: str) -> list[str]:
-    decided = apply_policy(policy, inventory, held, now_ns=now_ns, grouping=Grouping.SELECTION, profile=profile)
+def _removed(
+    policy: Policy,
+    inventory: Inventory,
+    *,
+    held: Collection[str],
+    now_ns: int,
+    profile: str,
+    damaged: Collection[str],
+) -> list[str]:
+    grouping = Grouping.SELECTION
+    decided = apply_policy(policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile, damaged=damaged)
     return [one.backup for one in decided.removed]
+
+
+def known_damage(repository: Repository, inventory: Inventory) -> frozenset[str]:
+    """Return the backups that are known to be damaged, for `next_removal`; none if that cannot be read, where `forget`
+    would remove nothing.
+    """
+    try:
+        return find_damaged(repository, frozenset(one.id for one in inventory.summaries))
+    except JsBackupError as error:
+        _log.warning("damaged backups are not known: %s", error.message)
+        return frozenset()
 
 
 def growth_of_series(line: BackupSeries) -> Markup:

@@ -5,7 +5,8 @@ out; and a shorter `max_age` that was asked for is refused. Where a stream loses
 would have without the backup, and nothing that has more is replaced, that is only a warning (`forecast.py`), even if it
 loses all of them: after a disaster, streams of the last hour must not keep the others from being restored.
 
-The time to live of single messages (`Nats-TTL`) is in their headers, and not known here.
+The time to live of single messages (`Nats-TTL`) is in their headers. It is looked at where a stream that has messages
+would be replaced (`selection/outlived.py`), and counts in the same way, except for markers of deleted keys.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["against_expiry", "find_expiring", "shortens_max_age"]
 
 _LONG_NS = 3600 * 1_000_000_000  # a shorter `max_age` was perhaps meant in another unit
 _PART = (
-    "Restore a newer backup, or this one beside it with --rename, and with --set max_age=null, which keeps all; "
+    "Restore a newer backup, or this one beside it with --rename, and with --set {}, which keeps all; "
     "--replace-with-part replaces the stream anyway."
 )
 
@@ -64,10 +65,10 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
     its own `max_age` costs none of them.
     """
     name, gone = action.entry.name, action.expiring
-    if not gone.least and not (gone.most and action.counted):
+    if not gone.least and not action.outlived.expired and not (gone.most and action.counted):
         return
     of_them, max_age = format_count(gone.of, "message"), action.config.get("max_age") or 0
-    if shortens_max_age(action, options):
+    if shortens_max_age(action, options) and (gone.least or (gone.most and action.counted)):
         left = gone.of - gone.least
         most = f"up to {left:,}" if gone.least else f"fewer than {left:,}"
         kept = f"{left:,}" if gone.least == gone.most else most
@@ -83,10 +84,34 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
         return
     there = target.streams.get(action.name)
     held = there.state.messages if action.replaces and there is not None else 0
-    if gone.least and gone.of - gone.least < held and not options.replace_with_part:
-        reason = f"would replace a stream with {format_count(held, 'message')} by one with {gone.of - gone.least:,}: "
-        older = f"what is older than its max_age of {_words(max_age)} expires at once, {gone.least:,} of its {of_them}"
-        yield Finding(name, Rule.PART_REPLACES, reason + older, _PART)
+    lost = max(gone.least, action.outlived.expired)
+    if lost and gone.of - lost < held and not options.replace_with_part:
+        in_part = 0 < action.outlived.looked < gone.of
+        most, least = ("at most ", "at least ") if in_part else ("", "")
+        reason = (
+            f"would replace a stream with {format_count(held, 'message')} by one with {most}{gone.of - lost:,}: "
+            f"{_which(action, max_age)} at once, {least}{lost:,} of its {of_them}"
+        )
+        yield Finding(name, Rule.PART_REPLACES, reason, _how(action))
+
+
+def _which(action: Action, max_age: int) -> str:
+    """Say which messages expire."""
+    older = f"what is older than its max_age of {_words(max_age)}"
+    outlived = action.outlived
+    if not outlived.by_ttl:
+        return f"{older} expires"
+    if outlived.by_ttl == outlived.expired and not action.expiring.least:
+        return "messages that have outlived their Nats-TTL expire"
+    return f"{older}, or has outlived its Nats-TTL, expires"
+
+
+def _how(action: Action) -> str:
+    outlived = action.outlived
+    if not outlived.by_ttl:
+        return _PART.format("max_age=null")
+    only = outlived.by_ttl == outlived.expired and not action.expiring.least
+    return _PART.format("allow_msg_ttl=null" if only else "max_age=null --set allow_msg_ttl=null")
 
 
 def _about_limit(action: Action, max_age: int) -> str:

@@ -67,7 +67,7 @@ def about_messages(action: Action, target: Target) -> Iterator[Finding]:
     elif config.get("max_age"):
         yield Finding(entry.name, Rule.MAX_AGE, "has max_age: messages older than that are removed by the target")
     if config.get("allow_msg_ttl") and entry.captured.messages:
-        reason = "the target removes messages whose TTL has expired"
+        reason = f"the target removes messages whose TTL has expired{_outlived(action)}"
         yield Finding(entry.name, Rule.MESSAGE_TTL, reason)
     largest = max((part.bytes // part.messages for part in parts_of(entry.segments) if part.messages), default=0)
     most = target.max_payload_bytes
@@ -78,6 +78,19 @@ def about_messages(action: Action, target: Target) -> Iterator[Finding]:
             f"has messages of {largest} bytes and more, and the max_payload of the target is {most}",
             "They are restored; raise max_payload before clients publish messages of that size.",
         )
+
+
+def _outlived(action: Action) -> str:
+    """Return how many do at once, as far as that is known, as the rest of a sentence."""
+    outlived, of = action.outlived, action.entry.captured.messages
+    if not outlived.looked:
+        return ""
+    if outlived.looked >= of:
+        return f": {outlived.by_ttl:,} of {format_count(of, 'message')} at once" if outlived.by_ttl else ""
+    return (
+        f": {outlived.by_ttl:,} at once, of the first {format_count(outlived.looked, 'message')}; the TTL of the "
+        f"others, {of - outlived.looked:,}, was not looked at"
+    )
 
 
 def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:

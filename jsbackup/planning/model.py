@@ -31,6 +31,7 @@ __all__ = [
     "Expiring",
     "IfExists",
     "LeftOut",
+    "Outlived",
     "PlannedConsumer",
     "RestoreOptions",
     "RestorePlan",
@@ -179,6 +180,17 @@ class Expiring:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlived:
+    """How many of the first messages that were `looked` at expire at once: `by_ttl` because of their own time to live
+    (`Nats-TTL`), `expired` for that or their age. Without any that was looked at nothing is known.
+    """
+
+    by_ttl: int = 0
+    expired: int = 0
+    looked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One stream to restore. `entry` is its backup, or the kept part of it (`subset.py`)."""
 
@@ -205,6 +217,7 @@ class Action:
     may_be_empty: bool = True  # whether a selection may keep none of its messages
     left_out: LeftOut | None = None  # of the stream that it replaces, because of the selection
     expiring: Expiring = field(default_factory=Expiring)  # because they are older than its `max_age`
+    outlived: Outlived = field(default_factory=Outlived)  # if it replaces a stream that has messages
     copies: tuple[StagedCopy, ...] = ()  # copies left by interrupted replacements
 
     @property

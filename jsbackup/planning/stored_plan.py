@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused
 from jsbackup.planning.copies.copy_positions import look_at_copies
-from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.model import Action, Outlived, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.count_subset import estimate, reshaped_messages, survey
-from jsbackup.planning.selection.limited import LimitedStreams
+from jsbackup.planning.selection.limited import LimitedStreams, Lived
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
-from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.planning.selection.subset import KeptStream, kept_by_bounds
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.transforms.cut import Cut
@@ -31,6 +31,7 @@ class Planning:
     repository: Repository
     target: Target
     options: RestoreOptions
+    _outlived: dict[Lived, Outlived] = field(default_factory=dict, init=False)
 
     def plan(self, manifest: Manifest) -> RestorePlan:
         """Return the plan; its cuts are exact if their segments can be read. Raises as `plan_restore`, and
@@ -97,7 +98,14 @@ class Planning:
             plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
         limits = LimitedStreams(self.repository.objects, self.target, self.options)
         if expired := limits.expired(plan, entries):
-            plan = plan_restore(manifest, self.target, self.options, {**kept, **expired}, copies=plan.copies)
+            kept |= expired
+            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
+        if outlived := limits.outlived(plan, entries, self._outlived):
+            reshapes = {action.entry.name: action.reshape for action in plan.actions}
+            for name, one in outlived.items():
+                known = kept.get(name) or kept_by_bounds(entries[name], reshapes[name])
+                kept[name] = replace(known, outlived=one)
+            plan = plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
         return replace(plan, refusals=(*plan.refusals, *limits.against_subject_limits(plan, entries)))
 
     def _estimate(self, entry: StreamBackup, action: Action) -> KeptStream | None:

@@ -31,6 +31,7 @@ from typing import NamedTuple, Self
 from jsbackup.errors import FormatError
 from jsbackup.names import is_name
 from jsbackup.times import format_time, parse_time
+from jsbackup.transforms.message_ttl import NEVER, ttl_seconds
 
 __all__ = [
     "ORIGIN_HEADER",
@@ -62,9 +63,6 @@ _LEFT_OUT_NAMES = frozenset(
 )
 _OURS = frozenset({ORIGIN_HEADER.lower(), ROW_HEADER.lower()})
 _TTL = "nats-ttl"
-_NEVER = -1
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 class HeaderLine(NamedTuple):
@@ -129,12 +127,12 @@ def reason_against(block: bytes | None, *, stored_ns: int, now_ns: int, allows_t
     ttl = names.get(_TTL)
     if not ttl:
         return ""
-    seconds = _ttl_seconds(ttl)
+    seconds = ttl_seconds(ttl)
     if seconds is None:
         return "its time to live (Nats-TTL) cannot be understood"
     if seconds == 0:
         return ""
-    if seconds != _NEVER and stored_ns + seconds * _SECOND <= now_ns:
+    if seconds != NEVER and stored_ns + seconds * _SECOND <= now_ns:
         return f"its time to live ended at {format_time(stored_ns + seconds * _SECOND)}"
     return "" if allows_ttl else "it has a time to live (Nats-TTL), and the stream does not allow that (allow_msg_ttl)"
 
@@ -147,8 +145,8 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
     if block:
         kept = [block.partition(b"\r\n")[0]]
         kept += [one.line for one in _lines(block) if not _is_left_out(one.name)]
-        ttl = _ttl_seconds(next((one.value for one in _lines(block) if one.name == _TTL), ""))
-        if ttl == _NEVER:
+        ttl = ttl_seconds(next((one.value for one in _lines(block) if one.name == _TTL), ""))
+        if ttl == NEVER:
             added = [*added, ("Nats-TTL", "never")]
         elif ttl:
             left = max(math.ceil((stored_ns + ttl * _SECOND - now_ns) / _SECOND), 1)
@@ -224,18 +222,3 @@ def _lines(block: bytes) -> Iterator[HeaderLine]:
     for line in block.removesuffix(_END).split(b"\r\n")[1:]:
         name, colon, _ = line.partition(b":")
         yield HeaderLine(name.decode("latin-1").strip().lower() if colon else "", line)
-
-
-def _ttl_seconds(text: str) -> int | None:
-    """Return whole seconds as the server reads them, -1 for never, 0 for none; None if it is not valid."""
-    if not text:
-        return 0
-    if text.lower() == "never":
-        return _NEVER
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        return int(text)
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return int(seconds) if 1 <= seconds < 1e10 else None

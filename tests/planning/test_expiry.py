@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jsbackup.model import StreamState
-from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.model import IfExists, Outlived, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
@@ -83,6 +83,43 @@ def test_exact_numbers_decide() -> None:
     made = planned(ENTRY, 15, held=17, kept=KeptStream(ENTRY, had=20, expired=4))
     assert refused(made) == [Rule.PART_REPLACES] and made.actions[0].expiring.count == "4"
     assert refused(planned(ENTRY, 15, held=16, kept=KeptStream(ENTRY, had=20, expired=4))) == []
+
+
+def outlived(held: int, of_ttl: int, expired: int, looked: int, **config: int | bool) -> RestorePlan:
+    entry = segmented(allow_msg_ttl=True, **config)
+    known = KeptStream(entry, had=20, outlived=Outlived(of_ttl, expired, looked))
+    return planned(entry, 15, held=held, kept=known)
+
+
+def test_messages_that_have_outlived_their_own_time_count_in_the_same_way() -> None:
+    assert refused(outlived(17, 3, 3, 20)) == [] and refused(outlived(99, 0, 0, 20)) == []
+    made = outlived(18, 3, 3, 20)
+    assert only(made).rule is Rule.PART_REPLACES and only(made).reason == (
+        "would replace a stream with 18 messages by one with 17: messages that have outlived their Nats-TTL expire at "
+        "once, 3 of its 20 messages"
+    )
+    assert "--set allow_msg_ttl=null, which keeps all" in only(made).hint
+    both = only(outlived(18, 3, 5, 20, max_age=10 * SECOND))
+    assert both.reason.endswith(
+        "by one with 15: what is older than its max_age of 10.0 s, or has outlived its Nats-TTL, expires at once, 5 of "
+        "its 20 messages"
+    )
+    assert "--set max_age=null --set allow_msg_ttl=null, which keeps all" in both.hint
+
+
+def test_what_was_not_looked_at_is_said() -> None:
+    made = outlived(18, 3, 3, 8)
+    assert only(made).reason == (
+        "would replace a stream with 18 messages by one with at most 17: messages that have outlived their Nats-TTL "
+        "expire at once, at least 3 of its 20 messages"
+    )
+    told = {one.rule: one.reason for one in outlived(17, 3, 3, 8).actions[0].warnings}
+    assert told[Rule.MESSAGE_TTL] == (
+        "the target removes messages whose TTL has expired: 3 at once, of the first 8 messages; the TTL of the others, "
+        "12, was not looked at"
+    )
+    told = {one.rule: one.reason for one in outlived(17, 0, 0, 20).actions[0].warnings}
+    assert told[Rule.MESSAGE_TTL] == "the target removes messages whose TTL has expired"
 
 
 def test_times_of_kept_messages_decide_where_segments_have_others() -> None:

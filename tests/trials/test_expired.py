@@ -78,6 +78,24 @@ def aged(url: str, repo: Path, typed: Type, count: int = 10) -> float:
     return published + AGE + 0.1
 
 
+def lived(url: str, repo: Path, typed: Type, *ttls: str, count: int = 10) -> None:
+    """Back up as many messages with each time to live ("" for none), then empty the stream."""
+    make(url, allow_msg_ttl=True)
+
+    async def work() -> None:
+        async with connected(url) as nc:
+            for ttl in ttls:
+                for number in range(count):
+                    await nc.publish(f"m.{number}", b"text", headers={"Nats-TTL": ttl} if ttl else None)
+            await nc.flush()
+            await call(nc, "STREAM.INFO.M")
+
+    asyncio.run(work())
+    made = typed("backup", "-s", url, "-r", repo, "-q")
+    assert made.code == 0, made
+    ask(url, "STREAM.PURGE.M")
+
+
 def wait(until: float) -> None:
     time.sleep(max(0.0, until - time.time()))
 
@@ -220,3 +238,48 @@ def test_fewer_messages_of_a_subject_are_refused_like_fewer_messages(
         assert typed(*command, *more, "--set", f"max_msgs_per_subject={most}", "-q").code == 0
         assert messages(target) == left
         delete(target, "M")
+
+
+def test_what_outlives_its_own_time_to_live_does_not_replace_a_live_stream(
+    servers: tuple[str, str], typed: Type, tmp_path: Path
+) -> None:
+    server, _ = servers
+    repo = tmp_path / "repo"
+    lived(server, repo, typed, "1", "1500ms", "1h", "never", "")
+    time.sleep(2)
+    publish(server, 31)
+    line = ("latest", "M", *REPLACE, "-s", server, "-r", repo)
+    assert rules(typed("plan", *line, "--json")) == ["part-replaces"]
+    for more in ((), ("--quiet",), ("--dry-run",)):
+        done = typed("restore", *line, *more)
+        said = (
+            "would replace a stream with 31 messages by one with 30: messages that have outlived their Nats-TTL expire "
+            "at once, 20 of its 50 messages"
+        )
+        assert done.code == 15 and said in done.err + done.out, (more, done)
+    assert "--set allow_msg_ttl=null" in typed("restore", *line).err
+    cut = typed("restore", *line, "--until", "50")
+    assert cut.code == 15 and "20 of its 50 messages" in cut.err, cut
+    assert messages(server) == 31
+    done = typed("restore", *line, CONSENT)
+    assert done.code == 0 and messages(server) == 30, done
+    assert typed("restore", *line, "--set", "allow_msg_ttl=null", "-q").code == 0
+    assert messages(server) == 50
+
+
+def test_what_outlives_its_time_to_live_is_told_where_it_replaces_no_more(
+    servers: tuple[str, str], typed: Type, tmp_path: Path
+) -> None:
+    server, target = servers
+    repo = tmp_path / "repo"
+    lived(server, repo, typed, "1", "never")
+    time.sleep(2)
+    publish(server, 10)
+    line = ("latest", "M", "-r", repo)
+    planned = typed("plan", *line, *REPLACE, "-s", server)
+    assert planned.code == 0 and "whose TTL has expired: 10 of 20 messages at once" in planned.out, planned
+    assert typed("restore", *line, *REPLACE, "-s", server, "-q").code == 0 and messages(server) == 10
+    publish(server, 1)
+    done = typed("restore", *line, *REPLACE, "-s", server)
+    assert done.code == 15 and messages(server) == 11, done
+    assert typed("restore", *line, "-s", target, "-q").code == 0 and messages(target) == 10

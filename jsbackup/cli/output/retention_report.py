@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.errors import IncompleteError
-from jsbackup.exit_codes import unreadable
+from jsbackup.exit_codes import damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jsbackup.repository.keep.unlocking import LeaseOutcome
 
 __all__ = ["print_prune", "prune_json", "tell_forget", "tell_leases"]
+
+_MOST_NAMED = 10
 
 
 # --- forget ---
@@ -45,7 +47,7 @@ def tell_forget(
         "dry_run": dry_run,
         "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
         "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
-        "damaged": [one.error.message for one in plan.unreadable],
+        "damaged": [*(one.error.message for one in plan.unreadable), *map(_about_damaged, plan.damaged)],
         "prune": None if report is None else {**prune_json(report), "dry_run": dry_run},
     }
 
@@ -54,6 +56,8 @@ def tell_forget(
             _print_decisions(output, decisions, dry_run=dry_run)
         for backup in locked if named else ():
             output.line(f"backup {backup} was not removed: {LOCKED_REASON}")
+        if plan.damaged:
+            output.line(State("problem"), f": {_about_all_damaged(plan.damaged)}")
         gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
         output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
         if report is not None:
@@ -62,7 +66,20 @@ def tell_forget(
     output.result(document, text)
     if named and locked:
         return IncompleteError.exit_code
-    return unreadable(one.error for one in plan.unreadable)
+    return damage(plan.damaged) or unreadable(one.error for one in plan.unreadable)
+
+
+def _about_damaged(backup: str) -> str:
+    return f"backup {backup} is known to be damaged, and takes no other's place"
+
+
+def _about_all_damaged(backups: Sequence[str]) -> str:
+    shown = ", ".join(backups[:_MOST_NAMED]) + (", …" if len(backups) > _MOST_NAMED else "")
+    said = "is known to be damaged, and takes" if len(backups) == 1 else "are known to be damaged, and take"
+    return (
+        f"{format_count(len(backups), 'backup')} {said} no other's place: {shown}; 'jsbackup verify' says what is "
+        "lost, and 'jsbackup repair' brings it back from a copy"
+    )
 
 
 def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:

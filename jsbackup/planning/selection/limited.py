@@ -1,6 +1,7 @@
 """What limits remove of stored streams: counted in their messages, where bounds in the manifest do not decide.
 
-Only those segments are read that have messages on both sides of a `max_age`; of subjects, all.
+Only those segments are read that have messages on both sides of a `max_age`; of subjects, all; of times to live of
+single messages, the first ones up to a limit (`outlived.py`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from dataclasses import dataclass, replace
 
 from jsbackup.errors import IntegrityError, KeyUnavailable
 from jsbackup.planning.configs.overrides import trims
-from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.model import Action, Outlived, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.count_subset import survey_cut
 from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.outlived import find_outlived
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.transforms.cut import AtTime, Cut
 from jsbackup.transforms.filters.newest import NewestRule
 
-__all__ = ["SUBJECT_LIMIT", "LimitedStreams", "lowered_subject_limit"]
+__all__ = ["SUBJECT_LIMIT", "LimitedStreams", "Lived", "lowered_subject_limit"]
 
 SUBJECT_LIMIT = "max_msgs_per_subject"
+
+Lived = tuple[str, str, str, Cut, int]
+"""Name, incarnation and digest of a stream, its cut, and its `max_age` in nanoseconds."""
 
 
 def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
@@ -57,6 +62,38 @@ class LimitedStreams:
                 count = entry.captured.messages
                 found[entry.name] = KeptStream(entry, had=count, expired=count - left)
         return found
+
+    def outlived(
+        self, plan: RestorePlan, entries: Mapping[str, StreamBackup], known: dict[Lived, Outlived]
+    ) -> dict[str, Outlived]:
+        """Return what the times to live of single messages remove, by stream, where that may decide whether it may
+        replace another. `known` has what was found before.
+        """
+        found: dict[str, Outlived] = {}
+        for action in plan.actions:
+            if self._may_outlive(action):
+                entry, cut = entries[action.entry.name], action.reshape.cut
+                key = (entry.name, entry.incarnation, entry.digest.hex, cut, action.config.get("max_age") or 0)
+                try:
+                    if key not in known:
+                        known[key] = find_outlived(
+                            self.objects, entry, cut, max_age_ns=key[-1], now_ns=self.target.now_ns
+                        )
+                except (IntegrityError, KeyUnavailable):
+                    continue
+                found[entry.name] = known[key]
+        return found
+
+    def _may_outlive(self, action: Action) -> bool:
+        there, gone, asked = self.target.streams.get(action.name), action.expiring, action.reshape
+        if there is None or not action.replaces or not action.config.get("allow_msg_ttl") or not self.target.now_ns:
+            return False
+        if self.options.replace_with_part or not action.entry.segments:
+            return False
+        if asked.drops_by_filters or asked.masks_drop or asked.renumber:
+            return False
+        held = there.state.messages
+        return held > 0 and not (gone.least and gone.of - gone.least < held)
 
     def _is_open(self, action: Action) -> bool:
         there, gone = self.target.streams.get(action.name), action.expiring

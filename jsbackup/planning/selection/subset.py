@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, StreamState
+from jsbackup.planning.model import Outlived
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup, total_of
@@ -50,7 +51,8 @@ class KeptStream:
 
     `chosen` is what `Reshape.newest` keeps, `matched` and `markers` are those of `ReshapeTally`, and `numbers` the old
     sequences of messages with new ones; None if unknown, or not asked for. `expired` is the number of messages that are
-    older than the planned `max_age`, None where only the bounds of segments are known.
+    older than the planned `max_age`, None where only the bounds of segments are known. `outlived` is what is known of
+    the times to live of single messages.
     """
 
     entry: StreamBackup
@@ -65,6 +67,7 @@ class KeptStream:
     markers: int = 0
     numbers: NewNumbers | None = None
     expired: int | None = None
+    outlived: Outlived = field(default_factory=Outlived)
 
 
 NOTHING_COUNTED: Mapping[str, KeptStream] = MappingProxyType({})

@@ -1,9 +1,9 @@
 """Which objects the last `verify` found damaged, so that backups do not build on them.
 
 Like all records of what was verified (`verified.py`) this is a hint: with it, a backup stores again what may be intact;
-without it, a backup goes on as if nothing were damaged. Damaged objects have a record of their own, so that a backup
-reads nothing here while all objects are sound. It says in which folders they are: other streams go on as if nothing
-were damaged.
+without it, a backup goes on as if nothing were damaged. Only `forget`, which deletes, insists on it (`keep/damage.py`).
+Damaged objects have a record of their own, so that a backup reads nothing here while all objects are sound. It says in
+which folders they are: other streams go on as if nothing were damaged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import logging
 from collections.abc import Collection, Mapping
 from heapq import nlargest
 
-from jsbackup.errors import FormatError, JsBackupError
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.refs import ID_BYTES
 
-__all__ = ["MAX_RECORD_BYTES", "MOST_RECORDS", "RECORD_FEATURES", "RECORD_VERSION", "objects_of", "read_damaged"]
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "MOST_RECORDS",
+    "RECORD_FEATURES",
+    "RECORD_VERSION",
+    "damage_on_record",
+    "objects_of",
+    "read_damaged",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +38,7 @@ RECORD_FEATURES: frozenset[str] = frozenset()
 MAX_RECORD_BYTES = 64 << 20
 # Limits how much a hostile store can make us read.
 MOST_RECORDS = 100
+_MOST_TRIES = 5
 
 
 def read_damaged(documents: Documents, known: dict[str, Mapping[bytes, str]] | None = None) -> Mapping[bytes, str]:
@@ -55,13 +64,36 @@ def read_damaged(documents: Documents, known: dict[str, Mapping[bytes, str]] | N
 def _damaged_in(documents: Documents, key: str, known: dict[str, Mapping[bytes, str]]) -> Mapping[bytes, str]:
     if key not in known:
         try:
-            fields = decode_document(documents.get(key, MAX_RECORD_BYTES), key)
-            fields.version(RECORD_VERSION, RECORD_FEATURES)
-            rows = [row for row in fields.each("found") if not row.boolean("sound")]
-            known[key] = {name: row.optional_text("folder") or "" for row in rows for name in objects_of(row)}
+            known[key] = _decode(documents, key)
         except JsBackupError as error:  # another run has replaced it, or it cannot be read
             _log.info("%s is ignored: %s", key, error.message)
     return known.get(key, {})
+
+
+def damage_on_record(documents: Documents) -> Mapping[bytes, str]:
+    """Return the same as `read_damaged`, for commands that delete: what cannot be read is an error.
+
+    Raises:
+        IntegrityError, UnsupportedError: a record is damaged, or needs a newer tool.
+        KeyUnavailable: it cannot be read without a key that was not given.
+        StoreError: the store does not answer.
+    """
+    for _ in range(_MOST_TRIES):
+        keys = [info.key for info in documents.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
+        try:
+            return {name: folder for key in keys for name, folder in _decode(documents, key).items()}
+        except ObjectNotFound:  # a run of `verify` has replaced it
+            continue
+        except IntegrityError as error:
+            raise error.with_more_hint("'jsbackup verify' writes the list of damaged objects anew.") from error
+    return {}
+
+
+def _decode(documents: Documents, key: str) -> Mapping[bytes, str]:
+    fields = decode_document(documents.get(key, MAX_RECORD_BYTES), key)
+    fields.version(RECORD_VERSION, RECORD_FEATURES)
+    rows = [row for row in fields.each("found") if not row.boolean("sound")]
+    return {name: row.optional_text("folder") or "" for row in rows for name in objects_of(row)}
 
 
 def objects_of(row: DocumentFields) -> Collection[bytes]:

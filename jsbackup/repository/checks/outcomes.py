@@ -9,8 +9,9 @@
          "origin": {"cluster", "account", "domain", "api_prefix", "login"},
          "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
 
-They are documents, so signed and encrypted where manifests are. They are for people and monitoring, and nothing else
-depends on them: one that cannot be read is skipped. The newest of each kind are kept; putting one deletes the others.
+They are documents, so signed and encrypted where manifests are. They are for people and monitoring, and tell `forget`
+which backups to look at (`keep/damage.py`). One that cannot be read is skipped. The newest of each kind are kept;
+putting one deletes the others.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from jsbackup.repository.origin import Origin
 from jsbackup.times import format_time, parse_time
 
 __all__ = [
+    "MOST_NAMED",
     "DrillOutcome",
     "DrilledStream",
     "FailedStream",
@@ -50,7 +52,7 @@ _FORMAT_VERSION = 1
 _MOST_KEPT = 400
 _MAX_BYTES = 16 << 20
 _MOST_STREAMS = 1_000
-_MOST_NAMED = 1_000
+MOST_NAMED = 1_000
 _MAX_NODES = 99
 _ORIGIN = ("cluster", "account", "domain", "api_prefix", "login")
 _THREADS = 8
@@ -146,8 +148,8 @@ def put_verify(documents: Documents, outcome: VerifyOutcome, tool: str, random: 
         "part": outcome.part,
         "backups": outcome.backups,
         "problems": outcome.problems,
-        "chosen": list(outcome.chosen[:_MOST_NAMED]),
-        "damaged": list(outcome.damaged[:_MOST_NAMED]),
+        "chosen": list(outcome.chosen[:MOST_NAMED]),
+        "damaged": list(outcome.damaged[:MOST_NAMED]),
     }
     _put(documents, "verify", outcome, body, tool=tool, random=random)
 

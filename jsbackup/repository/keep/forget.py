@@ -10,7 +10,7 @@ written. If it is killed, some backups are gone, the others are complete, and th
 - after a deletion: the backup is gone, and the objects that only it named are unused.
 
 In doubt nothing is deleted: neither a backup whose manifest a policy cannot read (it can still be removed by its id),
-nor one that is held when its turn comes.
+nor one that is held when its turn comes, nor a sound one in favour of one that is known to be damaged (`damage.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
+from jsbackup.repository.keep.damage import find_damaged
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
@@ -39,12 +40,13 @@ LOCKED_REASON = "locked by the store, for now"
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
     """What `remove_decided` will do. `unreadable` backups are kept; `warnings` are about catalogs that could not be
-    used.
+    used. `damaged` are the ids of backups that take no other's place, in order.
     """
 
     decisions: Decisions
     unreadable: tuple[UnreadableBackup, ...] = ()
     warnings: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 def plan_by_policy(
@@ -55,6 +57,7 @@ def plan_by_policy(
 
     Raises:
         UsageError: the policy is empty, or keeps only tags that no backup has.
+        IntegrityError, UnsupportedError: it cannot be read which objects were found damaged.
         KeyUnavailable: nothing can be read without a key that was not given.
         StoreError: the store does not answer.
     """
@@ -67,8 +70,11 @@ def plan_by_policy(
         )
     unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
     held = held_backups(repository)
-    decisions = apply_policy(policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
-    return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen))
+    damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
+    decisions = apply_policy(
+        policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile, damaged=damaged
+    )
+    return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))
 
 
 def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:

@@ -23,6 +23,11 @@
     such periods, if it is newer than the oldest that is counted. So partial backups do not change which complete ones
     are kept.
 
+**Damaged backups** need an object that is known to be missing or damaged (`damage.py`). They take no other's place, not
+    even that of another damaged one, which may lack something else: the rules are applied as if they did not exist. A
+    damaged backup may be repaired, so it is kept as long as it would be if it were sound, and the only one that was
+    damaged. Only newer sound backups push it out, and in a group without a sound one all stay.
+
 **Whatever the policy says**, these are kept: held backups (`holds.py`), the newest complete one of each group, and the
     newest one if it is partial. Also kept, and not counted: a backup whose manifest cannot be read, and one that began
     after `now_ns` because some clock was wrong, until that time has come.
@@ -30,9 +35,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
@@ -43,6 +49,7 @@ from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
 __all__ = [
+    "DAMAGED_REASON",
     "Decisions",
     "KeptBackup",
     "Policy",
@@ -50,6 +57,8 @@ __all__ = [
     "TagRule",
     "apply_policy",
 ]
+
+DAMAGED_REASON = "damaged, takes no other's place"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -126,8 +135,10 @@ def apply_policy(
     now_ns: int,
     grouping: Grouping = Grouping.SELECTION,
     profile: str = "",
+    damaged: Collection[str] = (),
 ) -> Decisions:
-    """Decide on all backups. `held` are ids, `now_ns` is Unix time, `profile` is that of the policy, or "".
+    """Decide on all backups. `held` and `damaged` are ids, `now_ns` is Unix time, `profile` is that of the policy, or
+    "".
 
     Raises UsageError for a policy without rules.
     """
@@ -152,7 +163,7 @@ def apply_policy(
             groups.setdefault(group_of(summary, grouping), []).append(backup)
     for words, backups in groups.items():
         group = ", ".join(words)
-        for backup, found in _decide(policy, backups):
+        for backup, found in _decide_all(policy, backups, damaged):
             reasons = (*found.kept, *_held(backup.id, held))
             if reasons:
                 kept.append(KeptBackup(backup.id, group, reasons))
@@ -191,6 +202,10 @@ class _Backup:
         return self.summary.id
 
     @property
+    def second(self) -> int:
+        return self.created_ns // 1_000_000_000
+
+    @property
     def complete(self) -> bool:
         return self.summary.result is Result.COMPLETE and not self.hollow
 
@@ -207,8 +222,21 @@ def _held(backup: str, held: Collection[str]) -> tuple[str, ...]:
     return ("held",) if backup in held else ()
 
 
+def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> Iterator[tuple[_Backup, _Found]]:
+    """Apply the rules to the sound backups of a group, and to each damaged one as if it alone were among them."""
+    sound = [backup for backup in group if backup.id not in damaged]
+    yield from _decide(policy, sound)
+    for backup in group:
+        if backup.id in damaged:
+            found = next(found for one, found in _decide(policy, [*sound, backup]) if one is backup)
+            kept = [f"{DAMAGED_REASON}; if it is repaired: {'; '.join(found.kept)}"] if found.kept else []
+            yield backup, _Found(kept, [DAMAGED_REASON, *found.missed])
+
+
 def _decide(policy: Policy, group: Sequence[_Backup]) -> list[tuple[_Backup, _Found]]:
     """Apply the rules to each backup of a group."""
+    if not group:
+        return []
     newest_first = sorted(group, key=lambda backup: backup.id, reverse=True)
     complete = next((backup for backup in newest_first if backup.complete), None)
     verdicts = {backup.id: _Found([], []) for backup in newest_first}
@@ -237,15 +265,16 @@ _PeriodOf = Callable[[_Backup], str]
 def _rules(policy: Policy) -> Iterable[tuple[str, int, _PeriodOf]]:
     """Yield the name of each counting rule, its count, and the function that names a backup's period."""
     yield "last", policy.last, lambda backup: backup.id
-    yield "hourly", policy.hourly, lambda backup: f"{_moment(backup):%Y-%m-%dT%H}"
-    yield "daily", policy.daily, lambda backup: f"{_moment(backup):%Y-%m-%d}"
-    yield "weekly", policy.weekly, lambda backup: f"{_moment(backup):%G-W%V}"
-    yield "monthly", policy.monthly, lambda backup: f"{_moment(backup):%Y-%m}"
-    yield "yearly", policy.yearly, lambda backup: f"{_moment(backup):%Y}"
+    yield "hourly", policy.hourly, lambda backup: _period(backup.second, "%Y-%m-%dT%H")
+    yield "daily", policy.daily, lambda backup: _period(backup.second, "%Y-%m-%d")
+    yield "weekly", policy.weekly, lambda backup: _period(backup.second, "%G-W%V")
+    yield "monthly", policy.monthly, lambda backup: _period(backup.second, "%Y-%m")
+    yield "yearly", policy.yearly, lambda backup: _period(backup.second, "%Y")
 
 
-def _moment(backup: _Backup) -> datetime:
-    return _EPOCH + timedelta(seconds=backup.created_ns // 1_000_000_000)
+@lru_cache(maxsize=100_000)  # the rules are applied once more for each damaged backup
+def _period(second: int, form: str) -> str:
+    return f"{_EPOCH + timedelta(seconds=second):{form}}"
 
 
 def _apply_count(

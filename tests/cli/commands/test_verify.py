@@ -299,6 +299,40 @@ def test_a_manifest_of_another_kind_is_told(
     assert [one["key"] for one in done.document["repository"]] == [key]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("kind", [*CONTENT, ObjectKind.STREAM_PAGE])
+@pytest.mark.parametrize("repository", KINDS)
+def test_what_is_damaged_replaces_nothing_in_forget(
+    repository: str, kind: ObjectKind, lost: bool, on_disk: Callable[..., OnDisk], typed: Type
+) -> None:
+    """With the key of a writer alone, too."""
+    place = on_disk(repository)
+    needed = {one: set(_needed_by(manifest)) for one, manifest in ((1, place.made.first), (2, place.made.second))}
+    keys = sorted(key for key in place.made.keys(kind) if key in needed[2])
+    assert keys
+    for key in keys:
+        was = place.made.objects[key]
+        place.change(key, None if lost else flip(was))
+        assert typed("verify", *place.line).code == 14
+        done = typed("forget", *place.line, "--keep-last", "1", "--dry-run", "--json")
+        told = [text.split()[1] for text in done.document["damaged"]]
+        assert done.code == 14 and told == ([FIRST, SECOND] if key in needed[1] else [SECOND])
+        assert done.document["removed"] == []
+        reasons = {one["backup"]: one["reasons"][0] for one in done.document["kept"]}
+        assert reasons[SECOND].startswith("damaged, takes no other's place; if it is repaired: newest complete backup")
+        assert (reasons[FIRST] == "newest complete backup") is (key not in needed[1])
+        place.change(key, was)
+        assert typed("verify", *place.line).code == 0
+    assert typed("forget", *place.line, "--keep-last", "1", "--dry-run").code == 0
+
+
+def _needed_by(manifest: Manifest) -> Iterator[str]:
+    yield from (page.key for page in manifest.stream_pages)
+    for stream in manifest.streams:
+        yield from (ref.key for ref in stream.refs)
+
+
 # --- in parts ---
 
 

@@ -39,8 +39,10 @@ def made(
     return replace(summary, **source)
 
 
-def ago(*, days: float = 0, hours: float = 0, result: Result = COMPLETE, **more: Any) -> BackupSummary:
-    return made(NOW - timedelta(days=days, hours=hours), result, **more)
+def ago(
+    *, days: float = 0, hours: float = 0, minutes: float = 0, result: Result = COMPLETE, **more: Any
+) -> BackupSummary:
+    return made(NOW - timedelta(days=days, hours=hours, minutes=minutes), result, **more)
 
 
 def inventory(backups: Iterable[BackupSummary], unreadable: Iterable[str] = ()) -> Inventory:
@@ -433,3 +435,93 @@ def test_the_policy_of_a_profile_is_for_what_it_backs_up() -> None:
     assert reasons(decided)[by_hand[1].id] == "of a source that profile d does not back up"
     assert len(removed(decide(backups, Policy(last=1)))) == len(backups) - 2
     assert removed(decide(backups, Policy(last=1), profile="tidy")) == removed(decide(backups, Policy(last=1)))
+
+
+# --- damaged backups ---
+
+EVERY_RULE = [
+    Policy(last=1),
+    Policy(hourly=1),
+    Policy(daily=1),
+    Policy(weekly=1),
+    Policy(monthly=1),
+    Policy(yearly=1),
+    Policy(within_seconds=3600),
+]
+
+
+def decide_damaged(backups: Iterable[BackupSummary], policy: Policy, damaged: Iterable[BackupSummary]) -> Decisions:
+    now_ns = round(NOW.timestamp()) * 1_000_000_000
+    return apply_policy(policy, inventory(backups), (), now_ns=now_ns, damaged=ids(damaged))
+
+
+@pytest.mark.parametrize("policy", EVERY_RULE)
+def test_a_damaged_backup_takes_no_ones_place_under_any_rule(policy: Policy) -> None:
+    for days, hours in ((400, 0), (0, 2)):
+        old, new = ago(days=days, hours=hours), ago(minutes=5)
+        assert kept(decide_damaged([old, new], policy, [new])) == ids([old, new])
+        assert reasons(decide_damaged([old, new], policy, [new]))[old.id].startswith("newest complete backup; ")
+
+
+def test_a_damaged_backup_says_what_would_keep_it() -> None:
+    old, new = ago(days=1), ago()
+    done = decide_damaged([old, new], Policy(last=1, daily=1), [new])
+    assert reasons(done) == {
+        old.id: "newest complete backup; last (1 of 1); daily 2026-11-20 (1 of 1)",
+        new.id: "damaged, takes no other's place; if it is repaired: newest complete backup; last (1 of 1); "
+        "daily 2026-11-21 (1 of 1)",
+    }
+
+
+def test_newer_sound_backups_push_a_damaged_one_out() -> None:
+    damaged, sound = ago(days=3), [ago(days=2), ago(days=1)]
+    assert kept(decide_damaged([damaged, *sound], Policy(daily=3), [damaged])) == ids([damaged, *sound])
+    done = decide_damaged([damaged, *sound], Policy(daily=2), [damaged])
+    assert kept(done) == ids(sound)
+    assert why_removed(done) == {damaged.id: "damaged, takes no other's place; daily: 2 newer kept"}
+
+
+def test_a_damaged_backup_does_not_take_the_place_of_another_damaged_one() -> None:
+    """They may lack different streams."""
+    backups = [ago(hours=hours) for hours in range(4)]
+    assert kept(decide_damaged(backups, Policy(last=1), backups)) == ids(backups)
+    assert kept(decide_damaged(backups, Policy(last=1), backups[1:])) == {backups[0].id}
+    assert kept(decide_damaged(backups, Policy(last=1), backups[:-1])) == ids(backups)
+
+
+def test_neither_does_it_take_the_place_of_a_partial_one() -> None:
+    partial, damaged = ago(hours=2, result=PARTIAL), ago(hours=1)
+    done = decide_damaged([partial, damaged], Policy(last=1), [damaged])
+    assert kept(done) == ids([partial, damaged])
+    assert reasons(done)[partial.id] == "newest backup, partial; last (partial, not counted)"
+
+
+def test_without_a_policy_that_counts_a_damaged_one_is_kept_by_its_tag_or_a_hold() -> None:
+    old, tagged, held, new = ago(hours=4, number=1), ago(hours=3, tags=["why"]), ago(hours=2), ago(hours=1)
+    now_ns = round(NOW.timestamp()) * 1_000_000_000
+    done = apply_policy(
+        Policy(tags=(TagRule("why"),)),
+        inventory([old, tagged, held, new]),
+        {held.id},
+        now_ns=now_ns,
+        damaged=ids([old, tagged, held]),
+    )
+    assert kept(done) == ids([tagged, held, new])
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.booleans()), max_size=12, unique_by=lambda r: r[0]),
+    policy=st.builds(
+        Policy, last=st.integers(0, 3), daily=st.integers(0, 3), weekly=st.integers(0, 2), monthly=st.integers(1, 2)
+    ),
+)
+def test_sound_backups_are_decided_on_as_if_there_were_no_damaged_ones(
+    rows: list[tuple[int, bool, bool]], policy: Policy
+) -> None:
+    backups = [ago(hours=9 * at, result=COMPLETE if whole else PARTIAL) for at, whole, _ in rows]
+    damaged = [backup for backup, (_, _, is_damaged) in zip(backups, rows, strict=True) if is_damaged]
+    sound = [backup for backup in backups if backup not in damaged]
+    done = decide_damaged(backups, policy, damaged)
+    assert kept(done) & ids(sound) == kept(decide(sound, policy))
+    # What would stay if everything were sound stays.
+    assert kept(decide(backups, policy)) & ids(damaged) <= kept(done)

@@ -98,8 +98,9 @@ def forget(
 ) -> int:
     """Remove backups: all that no --keep option keeps, or those that you name.
 
-    A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one. The
-    newest complete backup, held ones, and those that cannot be read are always kept. With --profile, the policy
+    A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one, and one
+    that is known to be damaged takes no other's place. The newest complete backup, held ones, and those that cannot be
+    read are always kept. With --profile, the policy
     applies to the backups of that profile; those of other profiles stay. Objects that only removed backups need stay
     stored until 'jsbackup prune'.
     """

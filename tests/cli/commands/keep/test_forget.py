@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,50 @@ def test_a_damaged_backup_is_kept_and_told_of(typed: Type, repo: Path) -> None:
     assert told.code == 14 and "in no known group" in told.out and "cannot be read: " in told.out
     gone = typed("forget", IDS[0], "-r", repo)
     assert (gone.code, gone.out) == (0, "removed 1 backup, kept 1\n") and backups(repo) == [IDS[11]]
+
+
+def test_a_backup_with_damaged_data_takes_no_ones_place_and_is_told_of(typed: Type, tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    repository = make_repository(LocalStore(folder))
+    store_backup(repository, IDS[0], count=40)
+    newest = store_backup(repository, IDS[1], count=60)
+    lost = folder / [*newest.streams[0].segments][-1].key
+    data = lost.read_bytes()
+    lost.unlink()
+    assert typed("verify", "-r", folder).code == 14
+    line = ["forget", "-r", folder, "--keep-last", "1", "--keep-daily", "7", "--prune", "--grace", "0s"]
+    for more in (["--dry-run"], []):
+        done = typed(*line, *more, "--json")
+        document = check("forget", done)
+        assert done.code == 14 and kept(document) == IDS[:2] == backups(folder)
+        assert document["damaged"] == [f"backup {IDS[1]} is known to be damaged, and takes no other's place"]
+        assert document["kept"][0]["reasons"][0] == "newest complete backup"
+        assert document["kept"][1]["reasons"][0].startswith(
+            "damaged, takes no other's place; if it is repaired: newest complete backup; last (1 of 1); daily "
+        )
+    told = typed(*line)
+    said = (
+        f"problem: 1 backup is known to be damaged, and takes no other's place: {IDS[1]}; 'jsbackup verify' says what "
+        "is lost, and 'jsbackup repair' brings it back from a copy\n"
+    )
+    assert told.code == 14 and said in told.out
+    assert typed("verify", IDS[0], "-r", folder).code == 0
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / lost.relative_to(folder)).write_bytes(data)
+    assert typed("repair", "--from", copy, "-r", folder).code == 0
+    done = typed(*line)
+    assert done.code == 0 and backups(folder) == [IDS[1]] and typed("verify", "-r", folder).code == 0
+
+
+def test_many_damaged_backups_are_one_sentence_and_can_be_removed_by_name(typed: Type, repo: Path) -> None:
+    """Their segments were never stored."""
+    assert typed("verify", "-r", repo).code == 14
+    told = typed("forget", "-r", repo, "--keep-last", "1")
+    assert told.code == 14 and backups(repo) == IDS
+    assert f"12 backups are known to be damaged, and take no other's place: {IDS[0]}, " in told.out
+    assert f"{IDS[9]}, …; 'jsbackup verify'" in told.out
+    gone = typed("forget", *IDS[1:], "-r", repo)
+    assert gone.code == 0 and backups(repo) == IDS[:1]
 
 
 @pytest.mark.nats

@@ -1,0 +1,155 @@
+"""Which backups are known to be damaged, so that retention lets none of them take the place of a sound one.
+
+Two kinds of records tell of damage. Records of objects (`verified.py`) list those that were found damaged, and not
+sound since. Missing objects, lost pages and manifests that contradict themselves are not among them: the outcomes of
+`verify` (`outcomes.py`) name the backups that have any. These backups are looked at again, because they may have been
+repaired since: their manifests and pages are read, and the folders of their objects are listed.
+
+Backups share objects. So what was found is then looked for in all backups, also in those made since the last `verify`.
+Each page is read once for that. Without a record of damage nothing is read but the newest outcomes.
+
+In doubt there is an error: if a record of damage cannot be read, nobody knows what was damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from jsbackup.errors import IntegrityError, UnsupportedError, UsageError
+from jsbackup.repository.background import in_order
+from jsbackup.repository.checks.damaged import damage_on_record
+from jsbackup.repository.checks.outcomes import MOST_NAMED, VerifyOutcome, read_verifies
+from jsbackup.repository.checks.verify import Level, Verifier
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.pages.segment_list import Part, parts_of
+from jsbackup.repository.refs import AnyRef, PageRef, StreamPageRef, folder_of, id_of
+from jsbackup.repository.repository import Repository
+
+__all__ = ["find_damaged"]
+
+_THREADS = 8  # each holds one manifest
+_FEW, _MANY = 4, 60  # outcomes of `verify` that are read: mostly one of the newest is of a run over all backups
+
+
+def find_damaged(repository: Repository, backups: Collection[str]) -> frozenset[str]:
+    """Return those of the backups (ids, with manifests) that are known to need what is missing or damaged.
+
+    Raises:
+        IntegrityError, UnsupportedError: a record of damaged objects cannot be read.
+        KeyUnavailable: nothing can be read without a key that was not given.
+        StoreError: the store does not answer.
+    """
+    recorded = damage_on_record(repository.documents)
+    suspects = _suspects(repository, backups)
+    if not recorded and not suspects:
+        return frozenset()
+    damaged = set[str]()
+    verifier = Verifier(repository.objects, Level.MANIFEST)  # lists each folder once
+    for backup, manifest in _manifests(repository, sorted(suspects), streams=True):
+        if manifest is None or [*verifier.check(manifest)]:
+            damaged.add(backup)
+    lost = {**recorded, **verifier.damaged}
+    needs = _Needs(repository, lost)
+    others = sorted(set(backups) - damaged) if lost else []
+    for backup, manifest in _manifests(repository, others, streams=False):
+        if manifest is None or needs.any_of(manifest):
+            damaged.add(backup)
+    return frozenset(damaged)
+
+
+def _suspects(repository: Repository, backups: Collection[str]) -> set[str]:
+    """Return the backups that were damaged when they were last verified."""
+    for most in (_FEW, _MANY):
+        outcomes = read_verifies(repository.documents, most)
+        whole = next((at for at, one in enumerate(outcomes) if one.everything), None)
+        if whole is not None or len(outcomes) < most:
+            break
+    # Every run looks whether all objects of its backups are there, at whatever level, and if it reads only a part.
+    recent = outcomes if whole is None else outcomes[: whole + 1]
+    named = {backup for one in recent for backup in one.damaged}
+    return set(backups) if any(map(_is_cut, recent)) else named & set(backups)
+
+
+def _is_cut(outcome: VerifyOutcome) -> bool:
+    """Whether it names only the first of the backups that were damaged."""
+    return len(outcome.damaged) >= MOST_NAMED
+
+
+def _manifests(
+    repository: Repository, backups: Collection[str], *, streams: bool
+) -> Iterator[tuple[str, Manifest | None]]:
+    """Yield the manifests of backups that were not forgotten meanwhile; None for one that cannot be read."""
+    reads = in_order([partial(_manifest, repository, backup, streams) for backup in backups], _THREADS)
+    for backup, found in zip(backups, reads, strict=True):
+        if not isinstance(found, UsageError):
+            yield backup, found
+
+
+def _manifest(repository: Repository, backup: str, streams: bool) -> Manifest | UsageError | None:
+    try:
+        return repository.manifest(backup, streams=streams, in_part=streams)
+    except UsageError as error:
+        return error
+    except (IntegrityError, UnsupportedError):
+        return None
+
+
+@dataclass
+class _Needs:
+    """Looks for objects (ids, with the folder of each, "" if unknown) in backups. Each page is read once."""
+
+    repository: Repository
+    lost: Mapping[bytes, str]
+    _folders: frozenset[str] = field(init=False)
+    _known: dict[str, bool] = field(default_factory=dict, init=False)  # pages, by key
+
+    def __post_init__(self) -> None:
+        self._folders = frozenset(self.lost.values())
+
+    def any_of(self, manifest: Manifest) -> bool:
+        """Whether a backup needs any of them; also if a page that may list one cannot be read."""
+        if manifest.stream_pages:
+            return any(map(self._in_stream_page, manifest.stream_pages))
+        return any(map(self._in_stream, manifest.streams))
+
+    def _in_stream_page(self, page: StreamPageRef) -> bool:
+        if page.key not in self._known:
+            self._known[page.key] = self._is(page) or self._in_streams_of(page)
+        return self._known[page.key]
+
+    def _in_streams_of(self, page: StreamPageRef) -> bool:
+        try:
+            return any(map(self._in_stream, self.repository.stream_pages.read([page])))
+        except (IntegrityError, UnsupportedError):
+            return True
+
+    def _in_stream(self, stream: StreamBackup) -> bool:
+        pending = [one.pending for one in stream.consumers if one.pending is not None]
+        few: list[AnyRef] = [*stream.opaque, *pending]
+        return any(map(self._is, few)) or self._in_parts(parts_of(stream.segments))
+
+    def _in_parts(self, parts: Sequence[Part]) -> bool:
+        if not parts or not self._may_be_in(folder_of(parts[0])):  # they are all in the folder of the stream
+            return False
+        if any(map(self._is, parts)):
+            return True
+        pages = [part for part in parts if isinstance(part, PageRef)]
+        new = [page for page in pages if page.key not in self._known]
+        reads = in_order([partial(self._read, page) for page in new], _THREADS)
+        for page, listed in zip(new, reads, strict=True):
+            self._known[page.key] = listed is None or self._in_parts(listed)
+        return any(self._known[page.key] for page in pages)
+
+    def _read(self, page: PageRef) -> Sequence[Part] | None:
+        try:
+            return self.repository.pages.read(page)
+        except (IntegrityError, UnsupportedError):
+            return None
+
+    def _may_be_in(self, folder: str) -> bool:
+        return folder in self._folders or "" in self._folders
+
+    def _is(self, ref: AnyRef) -> bool:
+        return self._may_be_in(folder_of(ref)) and id_of(ref) in self.lost
