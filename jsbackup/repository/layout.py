@@ -22,6 +22,7 @@
     receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `outcomes.py`
     verified/<id>.json          what was verified, and when, see `verified.py`; what is damaged in <id>-damaged.json
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
+    keys/<whom>-<8 digits>.json          says that there is such a key file, see `readers.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
@@ -105,7 +106,9 @@ __all__ = [
     "parse_stream_folder",
     "pending_key",
     "probe_key",
+    "reader_key",
     "receipt_key",
+    "recorded_identity",
     "replaced_key",
     "replacement_keys",
     "replacement_of",
@@ -161,6 +164,7 @@ _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 _WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 _IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
+_READER = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
 
 
 class ObjectKind(Enum):
@@ -183,6 +187,7 @@ class ObjectKind(Enum):
     CHECK = "outcome of a check"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
+    READER = "record of a reader"
     WRITER = "writer"
     FOREIGN = "foreign object"
 
@@ -484,6 +489,16 @@ def identity_key(whom: str, repository_id: str) -> str:
     return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
 
 
+def reader_key(identity: str) -> str:
+    """Return the key of the record that there is a wrapped identity under this key."""
+    return f"{identity.removesuffix('.age')}.json"
+
+
+def recorded_identity(key: str) -> str:
+    """Return the key of the wrapped identity that has its record under this key."""
+    return f"{key.removesuffix('.json')}.age"
+
+
 def writer_key(signer: str) -> str:
     return f"{WRITERS}{signer}.json"
 
@@ -506,6 +521,8 @@ def kind_of(key: str) -> ObjectKind:
         return ObjectKind.HOLD
     if _WRITER.fullmatch(key) or _IDENTITY.fullmatch(key):
         return ObjectKind.WRITER if _WRITER.fullmatch(key) else ObjectKind.IDENTITY
+    if _READER.fullmatch(key):
+        return ObjectKind.READER
     for pattern, kind in _CONTENT:
         if pattern.fullmatch(key):
             try:

@@ -38,6 +38,7 @@ from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
+from jsbackup.repository.crypto.readers import examine_readers
 from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
 from jsbackup.repository.documents import Documents
@@ -72,7 +73,8 @@ class Repository:
     """A store with a descriptor. `create` and `open` make one.
 
     `objects` are segments and other objects of streams, `documents` all JSON except leases. `secret` opens an encrypted
-    repository; None without a key for it.
+    repository; None without a key for it. `signers` may sign, None where nothing is signed; `signatory` is one of them,
+    None without its key.
     """
 
     def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
@@ -100,7 +102,7 @@ class Repository:
         )
         self._paged: Manifest | None = None  # the newest result of `paged`
         self._sha256: dict[str, str] = {}  # of manifests that were read or stored, by backup
-        self.secret = access.secret
+        self.secret, self.signers, self.signatory = access.secret, access.signers, access.signatory
 
     @classmethod
     def create(
@@ -152,13 +154,15 @@ class Repository:
         """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers, its
         size of segments.
 
-        Objects sealed and signed in one are valid in the other. `probe_id` is random, the rest as in `create`; `keys`
-        as in `open`.
+        Objects sealed and signed in one are valid in the other. Key files of readers that are damaged are not copied.
+        `probe_id` is random, the rest as in `create`; `keys` as in `open`.
         """
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
+        broken = {one.key for one in examine_readers(source.store, source.descriptor, source.signers).broken}
         for info in source.store.list(layout.KEYS):
-            if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
+            kind, objects = layout.kind_of(info.key), layout.ObjectKind
+            if kind in (objects.IDENTITY, objects.READER, objects.WRITER) and info.key not in broken:
                 data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)
                 with suppress(ObjectExists):  # left by an interrupted run
                     store.put(info.key, data)

@@ -273,6 +273,9 @@ class _Following:
         report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease, followed=entries)
         manifest = report.manifest
         assert manifest is not None
+        for sentence in report.lost_readers if report.lost_readers != self.report.lost_readers else ():
+            _log.warning("%s", sentence)
+        self.report.lost_readers = report.lost_readers
         before = {name: self._last_seq(name) for name in read}
         stored = {stream.name: stream for stream in manifest.streams}
         for name, result in read.items():

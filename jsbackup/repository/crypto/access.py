@@ -22,7 +22,7 @@ from jsbackup.repository.crypto.encryption import AgeSealing, EncryptedEnvelope,
 from jsbackup.repository.crypto.keys import GivenKeys, open_secret
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
 from jsbackup.repository.crypto.secret import DocumentsSecret, RepositorySecret
-from jsbackup.repository.crypto.signing import Signers
+from jsbackup.repository.crypto.signing import Signatory, Signers
 from jsbackup.repository.crypto.writer_key import WriterKey
 from jsbackup.repository.crypto.writers import load_signers
 from jsbackup.repository.descriptor import Descriptor
@@ -37,13 +37,16 @@ class Access:
     """How content and documents are read and written with the given keys.
 
     `page_envelope` is that of pages, which are not signed: signed manifests name their SHA-256. `secret` is set if a
-    key that reads an encrypted repository was given.
+    key that reads an encrypted repository was given. `signers` may sign here, None where nothing is signed; `signatory`
+    is the given one of them.
     """
 
     sealing: Sealing = PLAIN
     envelope: Envelope = BARE
     page_envelope: Envelope = BARE
     secret: RepositorySecret | None = None
+    signers: Signers | None = None
+    signatory: Signatory | None = None
 
 
 def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Access:
@@ -62,9 +65,10 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
     signers = load_signers(store, descriptor)
     why = None if given.writer is None else _why_not(given.writer, signers)
     writer = given.writer if why is None else None
-    signed = SignedEnvelope(signers, None if writer is None else writer.signatory, why)
+    signatory = None if writer is None else writer.signatory
+    signed = SignedEnvelope(signers, signatory, why)
     if descriptor.recipient is None:
-        return Access(PLAIN, signed)
+        return Access(PLAIN, signed, signers=signers, signatory=signatory)
     recipient = age.parse_recipient(descriptor.recipient)
     documents = secret.documents if secret else _documents(given.writer)
     sealing = AgeSealing(
@@ -74,7 +78,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         writes=writer is not None,
     )
     envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents) for inner in (signed, BARE))
-    return Access(sealing, envelope, page_envelope, secret)
+    return Access(sealing, envelope, page_envelope, secret, signers, signatory)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:
