@@ -51,6 +51,7 @@ from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.segment_size import SEGMENT_BYTES
+from jsbackup.repository.stored_catalogs import read_witnesses
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
@@ -250,7 +251,9 @@ class Repository:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         stored = self.documents.put(key, data)
         self._sha256 = {manifest.id: stored.sha256}
-        note_backup(self.documents, manifest.id, manifest.previous, self.witness_of(stored.sha256))
+        # What this manifest does not prove still needs its witness.
+        proved = manifest.previous if manifest.previous_sha256 is not None else None
+        note_backup(self.documents, manifest.id, proved, self.witness_of(stored.sha256))
         try:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there; a catalog only makes reading faster
@@ -329,14 +332,17 @@ class Repository:
         return replace(manifest, previous=None, previous_sha256=None)
 
     def _sha256_of(self, backup: str) -> str | None:
-        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, or forgotten."""
+        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, forgotten, or not the one that
+        its witness names: then naming it would hide that.
+        """
         if backup not in self._sha256:
             with suppress(ObjectNotFound, IntegrityError):
                 key = layout.manifest_key(backup)
                 stored = self.documents.fetch(key, MAX_DOCUMENT_BYTES)
                 decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
                 self._sha256[backup] = stored.sha256
-        return self._sha256.get(backup)
+        found = self._sha256.get(backup)
+        return found if read_witnesses(self.documents, [backup]).get(backup, found) == found else None
 
     def witness_of(self, sha256: str) -> bytes:
         """Return what the witness of a manifest with this SHA-256 says: nothing where signatures prove manifests."""

@@ -238,8 +238,9 @@ class RepairRun:
             work = ManifestRepair(self.repository, other, trust_copy=self.trust_copy)
             for one in broken:
                 try:
-                    work.mend(one)
-                    self._manifests.append((one, None))
+                    note = work.mend(one)
+                    said = replace(one, problem=f"{one.problem}; {note}") if note else one
+                    self._manifests.append((said, None))
                 except (IntegrityError, KeyUnavailable) as error:
                     self._manifests.append((one, error))
             keys |= {one.key for one in broken}
