@@ -26,7 +26,7 @@ from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
 
-__all__ = ["Flaw", "check_own_documents", "lost_readers", "tend_readers"]
+__all__ = ["Flaw", "check_own_documents", "check_readers", "lost_readers", "tend_readers"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,12 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
     Raises `StoreError` if the store cannot be listed.
     """
     return [*_keys(repository), *_holds(repository), *_manifests(repository)]
+
+
+def check_readers(repository: Repository) -> list[Flaw]:
+    """List the key files of readers that are missing or damaged. Raises `StoreError` if the store cannot be listed."""
+    found = examine_readers(repository.store, repository.descriptor, repository.signers).broken
+    return [Flaw(one.key, f"{one.problem}; {AGAIN_FROM_COPY}") for one in found]
 
 
 def tend_readers(repository: Repository) -> tuple[str, ...]:
@@ -93,8 +99,7 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
                 else:
                     if document.signer != descriptor.authority:
                         yield Flaw(info.key, f"{info.key} was stored by someone who may not add writers")
-    for broken in examine_readers(store, descriptor, repository.signers).broken:
-        yield Flaw(broken.key, f"{broken.problem}; {AGAIN_FROM_COPY}")
+    yield from check_readers(repository)
 
 
 def _without_writer(repository: Repository) -> Flaw | None:

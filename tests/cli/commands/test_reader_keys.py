@@ -105,6 +105,7 @@ def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: V
     found = vault.verify()
     assert found.code == 14 and f"repository: keys/{key.name} is " in found.out
     assert "'jsbackup repair --from COPY' puts it back" in found.out
+    assert vault.write("verify", FIRST).code == 14
     status = vault.write("status", "--json")
     breaches = {one["rule"]: one for one in check("status", status)["breaches"]}
     assert status.code == 17 and breaches["reader-keys"]["about"] == f"keys/{key.name}"
@@ -118,7 +119,7 @@ def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: V
     done = vault.write("repair", "--from", vault.copy)
     assert done.code == 0 and f"keys/{key.name} is " in done.out and ": put back" in done.out
     assert key.read_bytes() == before and vault.verify().code == 0
-    assert vault.write("status").code == 0
+    assert vault.verify().code == 0 and vault.write("status").code == 0
     assert vault.write("repair", "--from", vault.copy, "--json").document["readers"] == []
 
 
