@@ -115,7 +115,8 @@ def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for backup, sha256 in evidence.witnesses.items():
         read = evidence.present.get(backup)
         if read is not None and backup not in covered and read.sha256 != sha256:
-            yield backup, f"its manifest was replaced: it is not the one that {layout.witness_key(backup)} names"
+            witness = layout.witness_key(backup)
+            yield backup, f"its manifest was replaced, or {witness} is damaged, which names another one"
     for entry in evidence.present.values():
         previous = entry.previous
         if entry.id in covered or previous is None:

@@ -10,7 +10,8 @@ identity. A copy is taken if one of these proves that it is the right one:
   before: who opens it proves what is inside.
 
 Only what is known to be missing or damaged is put back: a key file that only the copy has may have been removed here.
-If there is none at all here, those of the copy are.
+If there is none at all here, those of the copy are. Where both have one without a record here, and they differ, only
+its reader can tell which is damaged.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class ReaderRepair:
         self._keys = keys
         self._other = other
         self._labels = labels_of(keys.identities)
+        self._undecided: set[str] = set()
 
     def find(self) -> list[BrokenReader]:
         """Return what is missing or damaged, in the order of keys. Raises StoreError."""
@@ -59,6 +61,12 @@ class ReaderRepair:
             if whom_of(key) in self._labels and not self._opens(key):
                 problem = f"{key} is damaged, or was exchanged: the identity that was given does not open it"
                 found.setdefault(key, BrokenReader(key, problem))
+        if self._other is not None:
+            for key, sha256 in readers.unrecorded:
+                if whom_of(key) not in self._labels and _sha256_in(self._other, key) not in (None, sha256):
+                    problem = f"{key} is another one in {self._other.location}, and no record says which is right"
+                    found.setdefault(key, BrokenReader(key, problem))
+                    self._undecided.add(key)
         return [found[key] for key in sorted(found)]
 
     def _opens(self, key: str) -> bool:
@@ -83,6 +91,8 @@ class ReaderRepair:
             raise IntegrityError(f"only another repository can supply it; {_by_hand(broken.key)}")
         if broken.key == layout.KEYS:
             raise IntegrityError(f"{self._other.location} has none either; {_by_hand('them')}")
+        if broken.key in self._undecided:
+            raise IntegrityError("with --identity FILE, its reader can find out")
         if broken.key.endswith(".json"):
             self._mend_record(broken, self._other)
         else:
@@ -146,6 +156,13 @@ class ReaderRepair:
         if here != sha256:
             raise IntegrityError(f"what {other.location} has is the record of another {key}; {again}")
         put_document(store, broken.key, record)
+
+
+def _sha256_in(other: Store, key: str) -> str | None:
+    try:
+        return hashlib.sha256(other.get_range(key, 0, MAX_READER_BYTES)).hexdigest()
+    except ObjectNotFound:
+        return None
 
 
 def _read(other: Store, key: str) -> bytes:

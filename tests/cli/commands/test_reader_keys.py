@@ -191,6 +191,23 @@ def test_a_repository_without_records_says_what_can_be_known(vault: Vault) -> No
     assert key.read_bytes() == before and vault.verify().code == 0
 
 
+def test_without_a_record_only_the_reader_can_tell_which_of_two_key_files_is_right(vault: Vault) -> None:
+    vault.forget_records()
+    key = vault.key_file()
+    before = damage(key, "flipped")
+    flipped = key.read_bytes()
+    assert vault.verify().code == 0  # nobody who cannot open it can know
+    lost = vault.write("repair", "--from", vault.copy)
+    assert lost.code == 3 and "no record says which is right: lost: with --identity FILE" in lost.out
+    assert key.read_bytes() == flipped
+    assert vault.read("repair", "--from", vault.copy).code == 0 and key.read_bytes() == before
+    # A damaged copy is the other way round.
+    vault.forget_records()
+    vault.key_file(repo=vault.copy).write_bytes(flipped)
+    assert vault.write("repair", "--from", vault.copy).code == 3
+    assert vault.read("repair", "--from", vault.copy).code == 0 and key.read_bytes() == before
+
+
 def test_the_next_import_records_what_an_older_version_has_made(vault: Vault, tmp_path: Path) -> None:
     vault.forget_records()
     assert vault.read("export", FIRST, "orders", "--format", "nats-cli", "--output", tmp_path / "out").code == 0
