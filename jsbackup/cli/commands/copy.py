@@ -133,7 +133,7 @@ def copy(
     reader's key file is missing or damaged: such a file is named, and not copied.
     """
     from jsbackup.repository import layout
-    from jsbackup.repository.checks.document_checks import lost_readers
+    from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
     from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
 
@@ -154,7 +154,7 @@ def copy(
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
             report = replace(report, failed=(*report.failed, *missing))
         lost = lost_readers(source)
-        lost += tuple(f"{target.store.location}: {one}" for one in lost_readers(target) if one not in lost)
+        lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
     return _tell(shared, target, report, lost)
 
 

@@ -211,7 +211,10 @@ def _put(store: Store, repository_id: str, secret: RepositorySecret, *, whom: st
     try:
         store.put(key, data)
     except ObjectExists:
-        raise UsageError(f"{whom} can read the repository already") from None
+        raise UsageError(
+            f"{whom} can read the repository already",
+            hint="If its key file is damaged, remove it with 'key remove' first.",
+        ) from None
     try:
         sha256 = hashlib.sha256(data).hexdigest()
         put_record(store, repository_id, secret.authority, key=key, sha256=sha256, anew=True)

@@ -242,6 +242,15 @@ def test_a_copy_is_made_without_the_damaged_file_and_says_so(vault: Vault, tmp_p
     assert again.code == 14 and vault.key_file(repo=vault.copy).exists()
 
 
+def test_a_copy_has_records_too_that_of_an_older_version_with_the_next_run(vault: Vault) -> None:
+    record = vault.key_file(repo=vault.copy).with_suffix(".json")
+    assert record.read_bytes() == vault.key_file().with_suffix(".json").read_bytes()
+    vault.forget_records()
+    assert vault.write("copy", "--to-repo", vault.copy).code == 0 and record.exists()
+    assert not vault.key_file().with_suffix(".json").exists()  # nothing is written to the source
+    assert vault.run("verify", "--writer-key", vault.writer, repo=vault.copy).code == 0
+
+
 def test_keys_that_come_and_go_are_followed(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("key", "add", "--encrypt-to", recipient(OTHER).label).code == 0
     assert vault.verify().code == 0
@@ -311,6 +320,14 @@ def test_a_backup_is_made_and_ends_with_14(vault: Vault, shop: Shop) -> None:
     assert "warning: keys/" in text.out and "is complete" in text.out
     lost = vault.read("restore", "latest", "-s", shop.url)
     assert lost.code == 14 and "jsbackup repair --from COPY" in lost.err
+
+
+@pytest.mark.nats
+def test_follow_goes_on_and_ends_with_14(vault: Vault, shop: Shop) -> None:
+    damage(vault.key_file(), "removed")
+    done = vault.write("follow", "-s", shop.url, "--for", "1s", "--json")
+    assert done.code == 14 and check("follow", done)["result"] == "complete"
+    assert any("is missing" in note for note in done.document["notes"])
 
 
 def test_nothing_of_it_concerns_a_plain_repository(typed: Type, tmp_path: Path) -> None:
