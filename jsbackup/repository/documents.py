@@ -89,6 +89,11 @@ class Documents:
         self._store = store
         self._envelope = envelope
 
+    @property
+    def signs(self) -> bool:
+        """Whether documents are signed, so that each proves itself."""
+        return self._envelope is not BARE
+
     def stored_key(self, key: str) -> str:
         """Return the key of the object that holds the document `key`."""
         return key + self._envelope.suffix

@@ -46,6 +46,7 @@ from jsbackup.repository.stored_catalogs import (
     delete_witnesses,
     list_catalogs,
     newest_of,
+    read_witnesses,
 )
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.stores.base import ObjectInfo
@@ -271,7 +272,10 @@ def _write_next(
     named = _by_id(base)
     uncovered = {backup: info for backup, info in listed.items() if backup not in named}
     found, unreadable = _look_up(documents, base, uncovered)
-    if gaps := _gaps(base, found, unreadable, without, loose=loose, witnessed=catalogs.witnessed):
+    # The new catalog would cover a manifest that its witness contradicts, and the witness would go.
+    judged = {entry.id for entry in found}.difference(without, loose) & catalogs.witnessed
+    witnesses = read_witnesses(documents, judged)
+    if gaps := _gaps(base, found, unreadable, without, loose=loose, witnessed=catalogs.witnessed, witnesses=witnesses):
         raise _GapsFoundError(gaps)
     # Entries never change: manifests do not, and a replaced or removed one must be noticed.
     entries = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in without}
@@ -303,11 +307,12 @@ def _gaps(
     *,
     loose: Collection[str],
     witnessed: frozenset[str],
+    witnesses: Mapping[str, str],
 ) -> list[Gap]:
     """Return the gaps that the uncovered backups `found`, and the witnesses, reveal."""
     present = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in loose}
     there = frozenset({*(one.id for one in unreadable), *loose, *without})
-    return check_links(Evidence(present, there, base, witnessed=witnessed))
+    return check_links(Evidence(present, there, base, witnessed=witnessed, witnesses=witnesses))
 
 
 def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:

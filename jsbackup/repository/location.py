@@ -18,7 +18,12 @@ from jsbackup.stores.base import Store, glance_of
 __all__ = ["holds_anything", "in_a_folder", "is_vacant", "no_repository", "nothing_at"]
 
 # Left by an interrupted `init`.
-_TRACES = {layout.ObjectKind.PROBE, layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER}
+_TRACES = {
+    layout.ObjectKind.PROBE,
+    layout.ObjectKind.IDENTITY,
+    layout.ObjectKind.READER,
+    layout.ObjectKind.WRITER,
+}
 
 # How many names beside a location are compared with it.
 _MOST_BESIDE = 1000

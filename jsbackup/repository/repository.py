@@ -73,7 +73,8 @@ class Repository:
     """A store with a descriptor. `create` and `open` make one.
 
     `objects` are segments and other objects of streams, `documents` all JSON except leases. `secret` opens an encrypted
-    repository; None without a key for it.
+    repository; None without a key for it. `signers` may sign, None where nothing is signed; `signatory` is one of them,
+    None without its key.
     """
 
     def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
@@ -101,7 +102,7 @@ class Repository:
         )
         self._paged: Manifest | None = None  # the newest result of `paged`
         self._links = ManifestLinks(self.documents, signed=descriptor.authority is not None)
-        self.secret = access.secret
+        self.secret, self.signers, self.signatory = access.secret, access.signers, access.signatory
 
     @classmethod
     def create(
@@ -152,14 +153,14 @@ class Repository:
         """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers, its
         size of segments.
 
-        Objects sealed and signed in one are valid in the other. `probe_id` is random, the rest as in `create`; `keys`
-        as in `open`.
+        Objects sealed and signed in one are valid in the other. Key files of readers that are damaged are not copied.
+        `probe_id` is random, the rest as in `create`; `keys` as in `open`.
         """
         refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
         from jsbackup.repository.crypto.new_keys import copy_keys
 
-        copy_keys(source.store, store)
+        copy_keys(source.store, store, source.descriptor, source.signers)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
         put_descriptor(store, descriptor)
@@ -233,7 +234,9 @@ class Repository:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         stored = self.documents.put(key, data)
         self._links.note_committed(manifest.id, stored.sha256)
-        note_backup(self.documents, manifest.id, manifest.previous, self.witness_of(stored.sha256))
+        # What this manifest does not prove still needs its witness.
+        proved = manifest.previous if manifest.previous_sha256 is not None else None
+        note_backup(self.documents, manifest.id, proved, self.witness_of(stored.sha256))
         try:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there; a catalog only makes reading faster

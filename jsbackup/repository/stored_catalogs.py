@@ -15,7 +15,17 @@ from jsbackup.repository.catalog import MAX_CATALOG_BYTES, Catalog, decode_catal
 from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import ObjectInfo
 
-__all__ = ["StoredCatalogs", "delete_catalogs", "delete_witnesses", "list_catalogs", "newest_of"]
+__all__ = [
+    "StoredCatalogs",
+    "delete_catalogs",
+    "delete_witnesses",
+    "list_catalogs",
+    "newest_of",
+    "read_witnesses",
+    "replace_witness",
+]
+
+_SHA256_DIGITS = 64
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +63,29 @@ def newest_of(
         except passed_over as error:
             warnings.append(error.message)
     return None, tuple(warnings)
+
+
+def read_witnesses(documents: Documents, backups: Iterable[str]) -> dict[str, str]:
+    """Return what the witnesses of backups say, by backup: the SHA-256 of a manifest that is not signed, in hex, or
+    something else, if one is damaged. One that says nothing, as of a signed manifest or an older tool, is left out.
+
+    Raises StoreError.
+    """
+    found: dict[str, str] = {}
+    for backup in sorted(backups) if not documents.signs else ():
+        try:
+            said = documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
+        except ObjectNotFound:
+            continue
+        if said:
+            found[backup] = said.decode("ascii", "replace")
+    return found
+
+
+def replace_witness(documents: Documents, backup: str, witness: bytes) -> None:
+    """Store another witness of a backup in place of a wrong one. Raises StoreError."""
+    documents.delete_beside(layout.witness_key(backup))
+    documents.put_beside(layout.witness_key(backup), witness)
 
 
 def delete_catalogs(documents: Documents, generations: Iterable[int]) -> None:

@@ -50,7 +50,7 @@ def _account_json(one: AccountBackup) -> JsonObject:
     if report is not None and report.manifest is not None:
         skipped = [{"name": failure.name, "reason": failure.error.message} for failure in report.failures]
         streams = [stored_json(stored) for stored in report.streams]
-        result = backup_json(report.manifest, streams, skipped) | {"notes": list(report.notes)}
+        result = backup_json(report.manifest, streams, skipped) | {"notes": [*report.notes, *report.lost_readers]}
     return {
         **account_json(one.account),
         "code": one.code,

@@ -104,7 +104,8 @@ def backup(
     --no-init.
 
     A stream that fails does not stop the others: the output names it, and the exit code is 3. The exit code is also 3
-    if nothing is left of what earlier backups of the same server and account have, unless you give --allow-empty.
+    if nothing is left of what earlier backups of the same server and account have, unless you give --allow-empty. It is
+    14 if a reader's key file of an encrypted repository is missing or damaged; the backup is made all the same.
 
     With --all-accounts, each account is a backup of its own in the repository, and there is one report. An account
     without credentials is named, and the exit code is 3. Named streams need not be in every account.
@@ -150,7 +151,14 @@ def backup(
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))
-    return tell_backup(shared.output, report.manifest, report.streams, report.failures, notes=report.notes)
+    return tell_backup(
+        shared.output,
+        report.manifest,
+        report.streams,
+        report.failures,
+        notes=report.notes,
+        lost_readers=report.lost_readers,
+    )
 
 
 COMMANDS = {"backup": backup}

@@ -37,7 +37,7 @@ from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import tell_backup
+from jsbackup.cli.output.reports import tell_backup, tell_import
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -196,7 +196,7 @@ def import_(
                 clock_ns=time.time_ns,
                 random=os.urandom,
             )
-    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+    return tell_import(shared.output, report, repository)
 
 
 def _import_store(
@@ -233,7 +233,7 @@ def _import_store(
         ):
             store_import = StoreImport(store, repository, keys, given, time.time_ns, os.urandom, progress)
             report = store_import.run(lease, tags)
-    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+    return tell_import(shared.output, report, repository)
 
 
 @click.command(cls=Command)

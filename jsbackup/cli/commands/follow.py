@@ -22,6 +22,7 @@ from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.config import parse_duration, parse_glob, parse_size
 from jsbackup.errors import IncompleteError, UsageError
+from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ def _tell(output: Output, report: FollowReport) -> int:
         "partial": report.partial,
         "outages": report.troubles,
         "failed": [{"name": failure.name, "reason": failure.error.message} for failure in report.failures],
+        "notes": list(report.lost_readers),
     }
 
     def text() -> None:
@@ -204,10 +206,12 @@ def _tell(output: Output, report: FollowReport) -> int:
             f"{format_count(report.troubles, 'outage')}"
             + (f", {format_count(report.partial, 'partial backup')}" if report.partial else "")
         )
+        for note in report.lost_readers:
+            output.line(State("warning"), f": {note}")
         output.line(f"newest: {newest.id}, ", State(newest.result))
 
     output.result(document, text)
-    return 0 if newest.result == "complete" else IncompleteError.exit_code
+    return damage(report.lost_readers) or (0 if newest.result == "complete" else IncompleteError.exit_code)
 
 
 COMMANDS = {"follow": follow}

@@ -27,7 +27,7 @@ from jsbackup.config import (
     target_connection,
     target_reference,
 )
-from jsbackup.errors import NoFolder, RepositoryNotFound, UsageError
+from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, NoFolder, RepositoryNotFound, UsageError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import S3Settings
 from jsbackup.stores.base import Store
@@ -51,6 +51,7 @@ __all__ = [
     "not_made",
     "open_or_make_repository",
     "open_repository",
+    "open_to_repair",
     "open_with_keys",
     "run_async",
     "s3_of",
@@ -148,6 +149,25 @@ def open_with_keys(shared: Shared) -> tuple[Repository, GivenKeys]:
     keys = keys_of(shared)
     with in_a_folder():
         return Repository.open(_store(shared), keys), keys
+
+
+def open_to_repair(shared: Shared) -> tuple[Repository, GivenKeys, JsBackupError | None]:
+    """As `open_with_keys`. If that is only impossible with the keys that read messages, the repository is opened
+    without them, and the error is returned: a reader's key file may be what has to be repaired.
+    """
+    from jsbackup.repository.crypto.access import GivenKeys
+    from jsbackup.repository.location import in_a_folder
+    from jsbackup.repository.repository import Repository
+
+    store, keys = _store(shared), keys_of(shared)
+    with in_a_folder():
+        try:
+            return Repository.open(store, keys), keys, None
+        except (KeyUnavailable, IntegrityError) as error:
+            if not keys.reads:
+                raise
+            without = GivenKeys(writer=keys.writer, expect_signer=keys.expect_signer)
+            return Repository.open(store, without), keys, error
 
 
 def new_repository_id() -> str:

@@ -27,6 +27,7 @@ def tell_repair(output: Output, report: RepairReport) -> int:
         "sound": report.sound,
         "checked": report.checked,
         "last_verify": None if last is None else {"ended": last.ended, "problems": last.problems},
+        "readers": [{"key": one.key, "problem": one.problem, **_became(error)} for one, error in report.readers],
         "writers": [{"key": one.key, "problem": one.problem, **_became(error)} for one, error in report.writers],
         "manifests": [_manifest_json(one, error) for one, error in report.manifests],
         "objects": [_object_json(one, outcome) for one, outcome in report.objects],
@@ -77,10 +78,11 @@ def _print(output: Output, report: RepairReport) -> None:
             else "objects that are recorded as damaged are sound"
         )
         output.line(f"{report.sound:,} {which}" + ("" if report.dry_run or report.not_recorded else "; recorded"))
-    if not (report.objects or report.manifests or report.writers or report.beyond):
+    if not (report.objects or report.manifests or report.writers or report.readers or report.beyond):
         _print_nothing(output, report)
         return
-    documents = [(one.problem, error) for one, error in report.writers]
+    documents = [(one.problem, error) for one, error in report.readers]
+    documents += [(one.problem, error) for one, error in report.writers]
     for problem, error in [*documents, *((one.problem, error) for one, error in report.manifests)]:
         could = "could be put back" if report.dry_run else "put back"
         output.line(f"{problem}: {could if error is None else 'lost: ' + error.message}")

@@ -9,6 +9,7 @@ from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
 from jsbackup.errors import IncompleteError
+from jsbackup.exit_codes import damage
 from jsbackup.failure import Failure, all_failed
 from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
@@ -16,8 +17,10 @@ from jsbackup.times import parse_time
 if TYPE_CHECKING:
     from jsbackup.engine.restore.after_restore import RestoredConsumer
     from jsbackup.engine.restore.restored_stream import RestoredStream
+    from jsbackup.exchange.importing import ImportReport
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+    from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "restored_stream_json",
     "stream_json",
     "tell_backup",
+    "tell_import",
 ]
 
 
@@ -39,11 +43,13 @@ def tell_backup(
     failures: Sequence[Failure],
     *,
     notes: Sequence[str] = (),
+    lost_readers: Sequence[str] = (),
 ) -> int:
     """Print the result of a backup or an import; return the exit code. Raises `all_failed` if nothing was committed.
 
-    `notes` are sentences about all of it.
+    `notes` are sentences about all of it, `lost_readers` about key files of readers that are missing or damaged.
     """
+    notes = [*notes, *lost_readers]
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
     results = [stored_json(one) for one in stored]
@@ -66,7 +72,15 @@ def tell_backup(
     if not results and not skipped:
         output.warning("no stream was backed up: there are none, or all are left out")
     output.result(backup_json(manifest, results, skipped) | {"notes": list(notes)}, text)
-    return 0 if manifest.result == "complete" else IncompleteError.exit_code
+    return damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
+
+
+def tell_import(output: Output, report: ImportReport, repository: Repository) -> int:
+    """Print the result of an import into `repository`; return the exit code. Raises as `tell_backup`."""
+    from jsbackup.repository.checks.document_checks import tend_readers
+
+    lost = tend_readers(repository)
+    return tell_backup(output, report.manifest, report.streams, report.failures, lost_readers=lost)
 
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:

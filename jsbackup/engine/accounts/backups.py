@@ -28,7 +28,7 @@ from jsbackup.errors import (
     RepositoryLocked,
     UsageError,
 )
-from jsbackup.exit_codes import combined
+from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.failure import all_failed
 from jsbackup.planning.interrupted.staged import useless_copies
 from jsbackup.progress import Progress
@@ -65,6 +65,8 @@ class AccountBackup:
             return self.error.exit_code
         if self.report is None or self.report.manifest is None:
             return 0
+        if self.report.lost_readers:
+            return DAMAGE
         return 0 if self.report.manifest.result is Result.COMPLETE else IncompleteError.exit_code
 
 
@@ -80,13 +82,17 @@ class AllBackups:
 
     @property
     def code(self) -> int:
-        """The exit code: that of IncompleteError if a part was backed up, or may be missing."""
+        """The exit code: that of IncompleteError if a part was backed up, or may be missing; `DAMAGE` comes first."""
         codes = [one.code for one in self.accounts if not one.idle]
         if any(one.report is not None for one in self.accounts):
             codes.append(0)
         if self.problems and (0 in codes or not any(codes)):
             codes.append(IncompleteError.exit_code)
-        return combined(codes)
+        return combined(codes, first=(DAMAGE,) if any(one.lost_readers for one in self._reports) else ())
+
+    @property
+    def _reports(self) -> list[BackupReport]:
+        return [one.report for one in self.accounts if one.report is not None]
 
 
 def back_up_accounts(

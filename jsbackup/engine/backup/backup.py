@@ -34,6 +34,7 @@ from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_lef
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.responses import lacks_stream
+from jsbackup.repository.checks.document_checks import tend_readers
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -71,13 +72,14 @@ _LOSS_HINT = (
 class BackupReport:
     """The result of a backup. `manifest` is None if nothing was committed because every stream failed.
 
-    `notes` are sentences about the whole backup.
+    `notes` are sentences about the whole backup, `lost_readers` about key files of readers that are missing or damaged.
     """
 
     manifest: Manifest | None
     streams: tuple[StoredStream, ...]
     failures: tuple[Failure, ...]
     notes: tuple[str, ...] = ()
+    lost_readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def finish_backup(
     begun.receipts.settle(folders)
     if begun.lock is not None:
         begun.lock.lock_manifest(manifest)
-    return BackupReport(manifest, tuple(results), failures, notes)
+    return BackupReport(manifest, tuple(results), failures, notes, tend_readers(repository))
 
 
 def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:

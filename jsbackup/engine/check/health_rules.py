@@ -46,6 +46,7 @@ class BreachRule(StrEnum):
     EMPTY = "empty-backup"
     UNREADABLE = "unreadable-backup"
     DAMAGED = "damaged-objects"
+    READERS = "reader-keys"
     CLOCK = "clock"
     VERIFY_AGE = "verify-age"
     VERIFY_FAILED = "verify-failed"
@@ -61,7 +62,7 @@ class BreachRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """`about` is the series of backups, the backup, or "" for everything; `hint` is a full sentence."""
+    """`about` is the series of backups, the backup, a key file, or "" for everything; `hint` is a full sentence."""
 
     rule: BreachRule
     about: str
@@ -134,6 +135,14 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             f"{_objects(status.damaged)} known to be damaged",
             "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If you have done so, or put "
             "them right otherwise, the next 'jsbackup verify' records it; with --max-bytes or --percent, too.",
+        )
+    for reader in status.readers:
+        yield Breach(
+            BreachRule.READERS,
+            reader.key,
+            reader.problem,
+            "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/. If it was "
+            "removed on purpose, by an older version, 'jsbackup key remove' records that.",
         )
     for backup in status.ahead:
         yield Breach(

@@ -22,6 +22,7 @@ from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
 from jsbackup.repository.inventory import UnreadableBackup
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease
@@ -76,7 +77,8 @@ class RepositoryStatus:
 
     `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
     else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size,
-    if the objects were listed; `damaged` counts objects that were found damaged, and not sound since.
+    if the objects were listed; `damaged` counts objects that were found damaged, and not sound since. `readers` are the
+    key files of readers that are missing or damaged.
     """
 
     now_ns: int
@@ -93,6 +95,7 @@ class RepositoryStatus:
     removed: tuple[Gap, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     damaged: int = 0
+    readers: tuple[BrokenReader, ...] = ()
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
         """Return the drills of backups of this source; with None, of the sources of all series. Newest first.
@@ -151,6 +154,7 @@ def take_status(
         removed=tuple(find_missing(repository.documents)) if inventory.gaps else (),
         lost={} if sizes is None else _lost(repository, manifests, sizes),
         damaged=len(read_damaged(repository.documents)),
+        readers=examine_readers(repository.store, repository.descriptor, repository.signers).broken,
     )
 
 

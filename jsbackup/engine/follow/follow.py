@@ -252,6 +252,9 @@ class _Following:
         report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease, followed=entries)
         manifest = report.manifest
         assert manifest is not None
+        for sentence in report.lost_readers if report.lost_readers != self.report.lost_readers else ():
+            _log.warning("%s", sentence)
+        self.report.lost_readers = report.lost_readers
         before = {name: entries[name].state.last_seq if name in entries else 0 for name in read}
         stored = {stream.name: stream for stream in manifest.streams}
         for name in read:

@@ -21,7 +21,7 @@ class FollowReport:
     for streams that could not be read: `partial` backups name them. The first backup counts from its beginning.
     `troubles` counts how often they did not, and `trouble` is the present problem. `failures` are the streams that the
     newest backup lacks, or has as they were. It was committed at `committed_ns`, and has everything published until
-    `up_to_ns`.
+    `up_to_ns`. `lost_readers` are sentences about key files of readers that are missing or damaged.
     """
 
     backups: int = 0
@@ -35,6 +35,7 @@ class FollowReport:
     failures: tuple[Failure, ...] = ()
     committed_ns: int = 0
     up_to_ns: int = 0
+    lost_readers: tuple[str, ...] = ()
 
     def add(
         self,

@@ -23,6 +23,7 @@ from jsbackup.formats.compression import ZSTD
 from jsbackup.model import Check
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.readers import examine_readers
 from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor
 from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, store_now
 from jsbackup.repository.location import holds_anything
@@ -152,7 +153,7 @@ def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose
     descriptor = repository.descriptor
     if descriptor.authority is None:
         return [Check.fine("keys", "none are needed")]
-    found = []
+    found = _readers(repository)
     if purpose.backs_up:
         try:
             repository.documents.ensure_writable()
@@ -166,6 +167,17 @@ def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose
             missing = KeyUnavailable("nothing was given that reads messages", hint=NEEDS_IDENTITY)
             found.append(Check.failed("keys", missing, NEEDS_IDENTITY, about="identity"))
     return found or [Check.fine("keys", "none are needed for that")]
+
+
+def _readers(repository: Repository) -> list[Check]:
+    """Check that no key file of a reader is missing or damaged: with a writer key that would not be noticed."""
+    fix = "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/."
+    try:
+        readers = examine_readers(repository.store, repository.descriptor, repository.signers)
+    except StoreError as error:
+        return [Check.failed("keys", error, _REACH, about="readers")]
+    code = IntegrityError.exit_code
+    return [Check.problem("keys", one.problem, fix, code=code, about="readers") for one in readers.broken]
 
 
 def _backups(repository: Repository, purpose: Purpose) -> Check:

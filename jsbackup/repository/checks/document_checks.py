@@ -1,7 +1,7 @@
 """Checks of what a repository needs besides backups and their objects.
 
-    keys/       records of writers (signed by the authority) and identities for readers (well-formed age files of the
-                kind that the key names; only the reader can find out whether one opens)
+    keys/       records of writers (signed by the authority), and identities for readers, as their records say, or,
+                without one, well-formed age files of the kind that the key names (`readers.py`)
     holds/      every hold can be read
     backups/    no manifest is stored in a form that this repository does not read
 
@@ -12,13 +12,13 @@ time, because something is stored or checked again.
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jsbackup.errors import IntegrityError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.keys import list_identities
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, Readers, examine_readers, record_readers
 from jsbackup.repository.crypto.signing import read_signed
 from jsbackup.repository.crypto.writers import decode_writer
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
@@ -26,22 +26,9 @@ from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
 
-__all__ = ["Flaw", "check_own_documents"]
+__all__ = ["Flaw", "check_own_documents", "check_readers", "lost_readers", "tend_readers"]
 
-# An identity for an RSA key takes about 700 bytes.
-_MAX_IDENTITY_BYTES = 64 << 10
-
-# C2SP's age.md: version, stanzas, MAC; then a nonce of 16 bytes, and at least the 16 of one block's tag.
-_AGE = re.compile(
-    rb"age-encryption\.org/v1\n((?:-> [\x20-\x7e]+\n(?:[A-Za-z0-9+/]*\n)+)+)--- [A-Za-z0-9+/]{43}\n.{32,}", re.DOTALL
-)
-# The first bytes of the stanza for a reader, by the first characters of the object's name.
-_STANZAS = {
-    "age1": b"-> X25519 ",
-    "passphrase-": b"-> scrypt ",
-    "ssh-ed25519-": b"-> ssh-ed25519 ",
-    "ssh-rsa-": b"-> ssh-rsa ",
-}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +45,39 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
     Raises `StoreError` if the store cannot be listed.
     """
     return [*_keys(repository), *_holds(repository), *_manifests(repository)]
+
+
+def check_readers(repository: Repository) -> list[Flaw]:
+    """List the key files of readers that are missing or damaged. Raises `StoreError` if the store cannot be listed."""
+    found = examine_readers(repository.store, repository.descriptor, repository.signers).broken
+    return [Flaw(one.key, f"{one.problem}; {AGAIN_FROM_COPY}") for one in found]
+
+
+def tend_readers(repository: Repository) -> tuple[str, ...]:
+    """Return the same as `lost_readers`, and record the key files that older tools have made. Needs no key."""
+    readers = _readers(repository)
+    record_readers(repository.store, repository.descriptor.id, repository.signatory, readers)
+    return _sentences(readers)
+
+
+def lost_readers(repository: Repository) -> tuple[str, ...]:
+    """Return a sentence for each key file of a reader that is missing or damaged, for commands that store backups.
+
+    Raises no StoreError: the backup matters more.
+    """
+    return _sentences(_readers(repository))
+
+
+def _readers(repository: Repository) -> Readers:
+    try:
+        return examine_readers(repository.store, repository.descriptor, repository.signers)
+    except StoreError as error:
+        _log.warning("whether someone can read the repository is not known: %s", error.message)
+        return Readers()
+
+
+def _sentences(readers: Readers) -> tuple[str, ...]:
+    return tuple(f"{one.problem}; {AGAIN_FROM_COPY}" for one in readers.broken)
 
 
 def _keys(repository: Repository) -> Iterator[Flaw]:
@@ -79,16 +99,7 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
                 else:
                     if document.signer != descriptor.authority:
                         yield Flaw(info.key, f"{info.key} was stored by someone who may not add writers")
-    for identity in list_identities(store, descriptor) if descriptor.recipient else []:
-        try:
-            data = store.get_range(identity.key, 0, _MAX_IDENTITY_BYTES)
-        except ObjectNotFound:
-            continue
-        except StoreError as error:
-            yield Flaw(identity.key, error.message)
-            continue
-        if not _is_for(identity.whom, data):
-            yield Flaw(identity.key, f"{identity.key} is damaged and can no longer open anything")
+    yield from check_readers(repository)
 
 
 def _without_writer(repository: Repository) -> Flaw | None:
@@ -104,13 +115,6 @@ def _without_writer(repository: Repository) -> Flaw | None:
         missing = None if first in stored else Flaw(first, f"{first} is missing")
     more = "; nothing that this writer has signed can be read"
     return missing and Flaw(missing.key, missing.problem + more)
-
-
-def _is_for(whom: str, data: bytes) -> bool:
-    """Return whether this can be the identity that was encrypted for `whom`."""
-    match = _AGE.fullmatch(data)
-    wanted = next((stanza for start, stanza in _STANZAS.items() if whom.startswith(start)), b"-> ")
-    return match is not None and match[1].startswith(wanted)
 
 
 def _holds(repository: Repository) -> Iterator[Flaw]:

@@ -14,6 +14,7 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import read_catalogs
 from jsbackup.repository.manifest_json import decode_manifest
+from jsbackup.repository.stored_catalogs import read_witnesses
 
 __all__ = ["find_gaps", "find_missing"]
 
@@ -59,7 +60,8 @@ def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:
     found = list(in_order(reads, _THREADS))
     present = known | {entry.id: entry for entry in found if isinstance(entry, CatalogEntry)}
     damaged = frozenset(backup for backup in found if isinstance(backup, str))
-    return Evidence(present, damaged, catalog, warnings, witnessed)
+    witnesses = read_witnesses(documents, witnessed & (present.keys() - named.keys()))
+    return Evidence(present, damaged, catalog, warnings, witnessed, witnesses)
 
 
 def _listed(documents: Documents) -> dict[str, int]:

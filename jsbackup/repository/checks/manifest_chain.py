@@ -11,7 +11,8 @@ mistakes of people and of tools that move files, and prove to `repair` which cop
 - every backup that the catalog does not cover has to follow one that exists, unchanged, or one that is not newer than
   the catalog's `head`, which was forgotten. A backup that does not is the only record of the lost one, so no catalog
   ever covers it.
-- every backup that has such an object has to exist, or to be no newer than that `head`.
+- every backup that has such an object has to exist, or to be no newer than that `head`. If the object says a SHA-256,
+  and the catalog does not cover the backup, it has to be that of the manifest.
 
 This does not find the removal of the newest backups together with everything that records them: what is left is an
 earlier state of the repository. `expect` checks for a backup whose id the user knows, and `status` reports that the
@@ -21,7 +22,7 @@ newest one is old.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
@@ -38,7 +39,8 @@ class Evidence:
     """What was found, by backup id. Damaged manifests are in neither mapping; they are reported elsewhere.
 
     `present` manifests were read, or have at least the size that the catalog names. `witnessed` are the backups for
-    which a witness object exists. `warnings` say which catalogs could not be used.
+    which a witness object exists, `witnesses` has what it says, if it says anything: the SHA-256 of the manifest.
+    `warnings` say which catalogs could not be used.
     """
 
     present: Mapping[str, CatalogEntry]
@@ -46,6 +48,7 @@ class Evidence:
     catalog: Catalog | None = None
     warnings: tuple[str, ...] = ()
     witnessed: frozenset[str] = frozenset()
+    witnesses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,11 @@ def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for backup in evidence.witnessed - evidence.present.keys() - evidence.damaged - covered:
         if head is None or backup > head:
             yield backup, "it was removed, but not by jsbackup: it was noted when it was made"
+    for backup, sha256 in evidence.witnesses.items():
+        read = evidence.present.get(backup)
+        if read is not None and backup not in covered and read.sha256 != sha256:
+            witness = layout.witness_key(backup)
+            yield backup, f"its manifest was replaced, or {witness} is damaged, which names another one"
     for entry in evidence.present.values():
         previous = entry.previous
         if entry.id in covered or previous is None:

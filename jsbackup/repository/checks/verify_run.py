@@ -15,7 +15,7 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageErr
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.document_checks import Flaw, check_own_documents
+from jsbackup.repository.checks.document_checks import Flaw, check_own_documents, check_readers
 from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import VerifyOutcome, put_verify
@@ -104,8 +104,10 @@ class VerifyRun:
         return find_gaps(self._repository.documents, wanted, expect)
 
     def find_flaws(self) -> list[Flaw]:
-        """Return what is wrong with the repository's own documents, if everything is verified."""
-        return check_own_documents(self._repository) if self._whole else []
+        """Return what is wrong with the repository's own documents: of all, if everything is verified, else of what
+        opens the backups.
+        """
+        return check_own_documents(self._repository) if self._whole else check_readers(self._repository)
 
     def check(
         self,

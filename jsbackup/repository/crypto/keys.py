@@ -9,6 +9,8 @@ Each contains an age identity file, so the `age` tool opens everything, in two s
     age -d -i my.key keys/….age > repository.key
     age -d -i repository.key segments/…/….parquet.age > segment.parquet
 
+Each has a record that it must be there, `readers.py`.
+
 Adding a key takes one that already opens the repository. Removing one takes only the right to delete objects. It does
 not lock out anybody who has read the object before: everything stays encrypted to the same identity.
 
@@ -28,6 +30,8 @@ If a thief may have had both the store and a key that was since replaced or remo
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,12 +42,14 @@ from jsbackup.errors import (
     KeyUnavailable,
     ObjectExists,
     ObjectNotFound,
+    StoreError,
     UsageError,
 )
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
 from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
+from jsbackup.repository.crypto.readers import NO_READER, put_record, remove_record, whom_of
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.writer_key import decode_writer_key
 from jsbackup.repository.descriptor import Descriptor
@@ -51,9 +57,12 @@ from jsbackup.stores.base import Store
 
 __all__ = [
     "WrappedIdentity",
+    "labels_of",
     "list_identities",
+    "list_lost",
     "needed",
     "open_secret",
+    "open_wrapped",
     "put_identity",
     "put_passphrase",
     "read_identities",
@@ -61,15 +70,24 @@ __all__ = [
     "remove_identity",
 ]
 
+_log = logging.getLogger(__name__)
+
 # An identity for an RSA key takes about 700 bytes.
 _MAX_BYTES = 64 << 10
 # Limits how much a hostile store can make us read.
 _MOST_IDENTITIES = 5000
 
+_MOST_NAMED = 5
+_PUT_BACK = (
+    "'jsbackup repair --from COPY' puts it back from a copy of the repository. Or copy it from where you keep the "
+    "folder keys/."
+)
+
 # Each may cost seconds of work. Objects other than the oldest may come from someone who can only put objects.
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
+_OF_READERS = (layout.ObjectKind.IDENTITY, layout.ObjectKind.READER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +139,31 @@ def _as_text(secret: bytes, what: str) -> str:
 
 def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
     """List all of them, in the order of their keys."""
-    found = []
+    return _list(store, descriptor)[0]
+
+
+def list_lost(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
+    """List those that are missing, as their records say, which are not read; with the time of the record."""
+    return _list(store, descriptor)[1]
+
+
+def _list(store: Store, descriptor: Descriptor) -> tuple[list[WrappedIdentity], list[WrappedIdentity]]:
+    found: dict[str, WrappedIdentity] = {}
+    recorded: dict[str, WrappedIdentity] = {}
     for info in store.list(layout.KEYS):
-        whom = info.key.removeprefix(layout.KEYS)[: -len("-00000000.age")]
-        if layout.kind_of(info.key) is layout.ObjectKind.IDENTITY and info.key == layout.identity_key(
-            whom, descriptor.id
-        ):
-            found.append(WrappedIdentity(info.key, whom, info.modified_seconds))
-    return found
+        kind = layout.kind_of(info.key)
+        key = layout.recorded_identity(info.key) if kind is layout.ObjectKind.READER else info.key
+        whom = whom_of(key)
+        if kind in _OF_READERS and key == layout.identity_key(whom, descriptor.id):
+            which = recorded if kind is layout.ObjectKind.READER else found
+            which[key] = WrappedIdentity(key, whom, info.modified_seconds)
+    return [*found.values()], [one for key, one in recorded.items() if key not in found]
 
 
 def put_identity(store: Store, repository_id: str, secret: RepositorySecret, recipient: age.Recipient) -> str:
     """Let `recipient` read. Returns the object's key. Raises `UsageError` if it already can."""
-    return _put(store, repository_id, recipient.label, age.encrypt(_text(secret, repository_id), [recipient]))
+    data = age.encrypt(_text(secret, repository_id), [recipient])
+    return _put(store, repository_id, secret, whom=recipient.label, data=data)
 
 
 def put_passphrase(
@@ -146,33 +176,42 @@ def put_passphrase(
     if not passphrase:
         raise UsageError("the passphrase is empty")
     data = age.encrypt_with_passphrase(_text(secret, repository_id), passphrase)
-    return _put(store, repository_id, _PASSPHRASE + random[:3].hex(), data)
+    return _put(store, repository_id, secret, whom=_PASSPHRASE + random[:3].hex(), data=data)
 
 
 def _text(secret: RepositorySecret, repository_id: str) -> bytes:
     return f"# the identity of the jsbackup repository {repository_id}\n{secret.identity.text}\n".encode()
 
 
-def _put(store: Store, repository_id: str, whom: str, data: bytes) -> str:
+def _put(store: Store, repository_id: str, secret: RepositorySecret, *, whom: str, data: bytes) -> str:
     key = layout.identity_key(whom, repository_id)
     try:
         store.put(key, data)
     except ObjectExists:
-        raise UsageError(f"{whom} can read the repository already") from None
+        raise UsageError(
+            f"{whom} can read the repository already",
+            hint="If its key file is damaged, remove it with 'key remove' first.",
+        ) from None
+    try:
+        sha256 = hashlib.sha256(data).hexdigest()
+        put_record(store, repository_id, secret.authority, key=key, sha256=sha256, anew=True)
+    except StoreError as error:  # the next backup records it
+        _log.warning("it would not be noticed if %s were lost: %s", key, error.message)
     return key
 
 
 def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedIdentity:
-    """Remove the identity whose id begins with `text`. Raises `UsageError` if that is not exactly one, or if it is the
-    last.
+    """Remove the identity whose id begins with `text`, which may be lost. Raises `UsageError` if that is not exactly
+    one, or if it is the last.
     """
     identities = list_identities(store, descriptor)
-    found = [one for one in identities if text and one.id.startswith(text)]
+    found = [one for one in (*identities, *list_lost(store, descriptor)) if text and one.id.startswith(text)]
     if len(found) != 1:
         shown = "several keys begin" if found else "no key begins"
         raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
-    if len(identities) == 1:
+    if not {one.key for one in identities} - {found[0].key}:
         raise UsageError("that is the last key: without it no one can read the repository", hint="Add another first.")
+    remove_record(store, found[0].key)
     store.delete(found[0].key)
     return found[0]
 
@@ -196,25 +235,35 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
         if identity.recipient is not None and identity.recipient.label == descriptor.recipient:
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
-    labels = _labels(given.identities)
+    labels = labels_of(given.identities)
     for wrapped in _worth_trying(list_identities(store, descriptor), given, labels):
         try:
-            return _open(store, wrapped, descriptor, given)
+            data = store.get_range(wrapped.key, 0, _MAX_BYTES)
+            return open_wrapped(data, wrapped.key, descriptor, given)
         except (KeyUnavailable, ObjectNotFound):
             continue
         except IntegrityError as error:  # another one may work
             # Objects that someone puts there for other readers do not concern us.
             if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
                 damage = damage or error
-    if damage is not None:
-        raise damage
-    raise KeyUnavailable(
-        "no identity or passphrase that was given opens the repository",
-        hint="`jsbackup key list` says for whom it is encrypted.",
-    )
+    raise _not_opened(store, descriptor, labels) if damage is None else damage.with_hint(damage.hint or _PUT_BACK)
 
 
-def _labels(identities: Sequence[age.Identity]) -> frozenset[str]:
+def _not_opened(store: Store, descriptor: Descriptor, labels: Collection[str]) -> JsBackupError:
+    """Return why no given key opens the repository: it may be for a key file that was lost."""
+    left, lost = _list(store, descriptor)
+    mine = [one.key for one in lost if one.whom in labels]
+    if mine or not left:
+        what = f"{mine[0]} is missing" if mine else NO_READER
+        return IntegrityError(f"no given key opens the repository: {what}", hint=_PUT_BACK)
+    hint = "`jsbackup key list` says for whom it is encrypted."
+    if lost:
+        hint += f" {', '.join(one.key for one in lost[:_MOST_NAMED])}: missing. {_PUT_BACK}"
+    return KeyUnavailable("no identity or passphrase that was given opens the repository", hint=hint)
+
+
+def labels_of(identities: Sequence[age.Identity]) -> frozenset[str]:
+    """Return the names of the identities in keys of objects, as far as they are known: not of SSH keys."""
     return frozenset(identity.recipient.label for identity in identities if identity.recipient is not None)
 
 
@@ -232,27 +281,29 @@ def _worth_trying(
         yield from [one for one in oldest_first if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
 
 
-def _open(store: Store, wrapped: WrappedIdentity, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
-    data = store.get_range(wrapped.key, 0, _MAX_BYTES)
-    if wrapped.whom.startswith(_PASSPHRASE):
+def open_wrapped(data: bytes, key: str, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
+    """Open the secret in `data`, a wrapped identity that is stored under `key`. Raises KeyUnavailable and
+    IntegrityError as `open_secret`.
+    """
+    if whom_of(key).startswith(_PASSPHRASE):
         if given.passphrase is None:
             raise KeyUnavailable("no passphrase was given")
-        text = decrypt_passphrase_file(data, given.passphrase, wrapped.key)
+        text = decrypt_passphrase_file(data, given.passphrase, key)
     else:
-        text = _decrypt(data, wrapped, given.identities)
+        text = _decrypt(data, key, given.identities)
     try:
-        identities = age.parse_identities(text.decode(), wrapped.key)
+        identities = age.parse_identities(text.decode(), key)
     except (UsageError, UnicodeDecodeError):
-        raise FormatError(f"{wrapped.key} holds no identity") from None
-    return _proved(identities[0], descriptor, wrapped.key)
+        raise FormatError(f"{key} holds no identity") from None
+    return _proved(identities[0], descriptor, key)
 
 
-def _decrypt(data: bytes, wrapped: WrappedIdentity, identities: Sequence[age.Identity]) -> bytes:
+def _decrypt(data: bytes, key: str, identities: Sequence[age.Identity]) -> bytes:
     try:
-        return age.decrypt(data, identities, wrapped.key)
+        return age.decrypt(data, identities, key)
     except KeyUnavailable:
-        if wrapped.whom in _labels(identities):
-            raise IntegrityError(f"{wrapped.key} is damaged, or was encrypted for someone else") from None
+        if whom_of(key) in labels_of(identities):
+            raise IntegrityError(f"{key} is damaged, or was encrypted for someone else") from None
         raise
 
 

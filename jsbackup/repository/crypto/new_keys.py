@@ -13,8 +13,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_WRITER
 from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
+from jsbackup.repository.crypto.readers import examine_readers
 from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.signing import Signatory
+from jsbackup.repository.crypto.signing import Signatory, Signers
 from jsbackup.repository.crypto.writer_key import WriterKey
 from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, load_signers, put_writer
 from jsbackup.repository.descriptor import Descriptor
@@ -80,10 +81,12 @@ def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
     put_writer(store, new_keys.authority, writer)
 
 
-def copy_keys(source: Store, target: Store) -> None:
-    """Copy everything below `keys/` to the store of a replica."""
+def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
+    """Copy what is below `keys/` to the store of a replica, but for key files of readers that are damaged."""
+    broken = {one.key for one in examine_readers(source, descriptor, signers).broken}
+    kinds = (layout.ObjectKind.IDENTITY, layout.ObjectKind.READER, layout.ObjectKind.WRITER)
     for info in source.list(layout.KEYS):
-        if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
+        if layout.kind_of(info.key) in kinds and info.key not in broken:
             data = source.get_range(info.key, 0, MAX_WRITER_BYTES)  # the largest of them are writers
             with suppress(ObjectExists):  # left by an interrupted run
                 target.put(info.key, data)

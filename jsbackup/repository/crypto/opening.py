@@ -47,9 +47,10 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
     signers = load_signers(store, descriptor)
     why = None if given.writer is None else _why_not(given.writer, signers)
     writer = given.writer if why is None else None
-    signed = SignedEnvelope(signers, None if writer is None else writer.signatory, why)
+    signatory = None if writer is None else writer.signatory
+    signed = SignedEnvelope(signers, signatory, why)
     if descriptor.recipient is None:
-        return Access(PLAIN, signed)
+        return Access(PLAIN, signed, signers=signers, signatory=signatory)
     recipient = age.parse_recipient(descriptor.recipient)
     documents = secret.documents if secret else _documents(given.writer)
     sealing = AgeSealing(
@@ -59,7 +60,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         writes=writer is not None,
     )
     envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents) for inner in (signed, BARE))
-    return Access(sealing, envelope, page_envelope, secret)
+    return Access(sealing, envelope, page_envelope, secret, signers, signatory)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:

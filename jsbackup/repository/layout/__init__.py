@@ -22,6 +22,7 @@
     receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `outcomes.py`
     verified/<id>.json          what was verified, and when, see `verified.py`; what is damaged in <id>-damaged.json
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
+    keys/<whom>-<8 digits>.json          says that there is such a key file, see `readers.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
@@ -76,7 +77,9 @@ from jsbackup.repository.layout.record_keys import (
     parse_lease_key,
     parse_receipt_key,
     probe_key,
+    reader_key,
     receipt_key,
+    recorded_identity,
     verified_key,
     witness_key,
     witnessed_backup_of,
@@ -153,7 +156,9 @@ __all__ = [
     "parse_stream_folder",
     "pending_key",
     "probe_key",
+    "reader_key",
     "receipt_key",
+    "recorded_identity",
     "replaced_key",
     "replacement_keys",
     "replacement_of",

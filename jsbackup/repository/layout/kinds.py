@@ -13,6 +13,7 @@ from jsbackup.repository.layout.record_keys import (
     MARKS,
     OUTCOME_KEY,
     PROBES,
+    READER_KEY,
     UPGRADED,
     VERIFIED,
     WRITER_KEY,
@@ -58,6 +59,7 @@ class ObjectKind(Enum):
     CHECK = "outcome of a check"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
+    READER = "record of a reader"
     WRITER = "writer"
     FOREIGN = "foreign object"
 
@@ -88,6 +90,8 @@ def kind_of(key: str) -> ObjectKind:
         return ObjectKind.HOLD
     if WRITER_KEY.fullmatch(key) or IDENTITY_KEY.fullmatch(key):
         return ObjectKind.WRITER if WRITER_KEY.fullmatch(key) else ObjectKind.IDENTITY
+    if READER_KEY.fullmatch(key):
+        return ObjectKind.READER
     for pattern, kind in _CONTENT:
         if pattern.fullmatch(key):
             try:

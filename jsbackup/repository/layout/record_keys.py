@@ -22,6 +22,7 @@ __all__ = [
     "MARKS",
     "OUTCOME_KEY",
     "PROBES",
+    "READER_KEY",
     "RECEIPTS",
     "SEALED_SUFFIX",
     "UPGRADED",
@@ -45,7 +46,9 @@ __all__ = [
     "parse_lease_key",
     "parse_receipt_key",
     "probe_key",
+    "reader_key",
     "receipt_key",
+    "recorded_identity",
     "verified_key",
     "witness_key",
     "witnessed_backup_of",
@@ -75,6 +78,7 @@ _RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
 OUTCOME_KEY = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 WRITER_KEY = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 IDENTITY_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
+READER_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,16 @@ def identity_key(whom: str, repository_id: str) -> str:
     not taken for ours.
     """
     return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
+
+
+def reader_key(identity: str) -> str:
+    """Return the key of the record that there is a wrapped identity under this key."""
+    return f"{identity.removesuffix('.age')}.json"
+
+
+def recorded_identity(key: str) -> str:
+    """Return the key of the wrapped identity that has its record under this key."""
+    return f"{key.removesuffix('.json')}.age"
 
 
 def writer_key(signer: str) -> str:

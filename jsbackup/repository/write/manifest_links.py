@@ -11,6 +11,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.stored_catalogs import read_witnesses
 
 __all__ = ["ManifestLinks"]
 
@@ -46,11 +47,14 @@ class ManifestLinks:
         return replace(manifest, previous=None, previous_sha256=None)
 
     def _sha256_of(self, backup: str) -> str | None:
-        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, or forgotten."""
+        """Return the SHA-256 of a plain manifest as it is stored; None if it is damaged, forgotten, or not the one that
+        its witness names: then naming it would hide that.
+        """
         if backup not in self._sha256:
             with suppress(ObjectNotFound, IntegrityError):
                 key = layout.manifest_key(backup)
                 stored = self._documents.fetch(key, MAX_DOCUMENT_BYTES)
                 decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
                 self._sha256[backup] = stored.sha256
-        return self._sha256.get(backup)
+        found = self._sha256.get(backup)
+        return found if read_witnesses(self._documents, [backup]).get(backup, found) == found else None

@@ -9,7 +9,11 @@ something here proves that they are the ones that were stored:
 - the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
   against accidents, as all of a repository without signatures is.
 - the user says that the copy is right (`trust_copy`), in a repository without signatures. This is no stronger than
-  putting the file there by hand, except that a damaged one, or one of another backup, is refused.
+  putting the file there by hand, except that a damaged one, or one of another backup, is refused. If the witness says
+  something else, that is said, and the witness names the copy from then on.
+
+If a manifest and its copy are the same, and only the witness differs, it is the witness that is damaged, if that of the
+copy, or the user, says so. Then it is replaced.
 
 A copy that was signed again, or whose objects have other keys, has other bytes, and is refused.
 """
@@ -29,17 +33,17 @@ from jsbackup.errors import (
 from jsbackup.repository import layout
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, seal_in
+from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.stored_catalogs import read_witnesses, replace_witness
 from jsbackup.repository.write.repair import put_document
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
 
-_SHA256_DIGITS = 64
-_SHA256 = re.compile(rb"[0-9a-f]{64}")
 _SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 
@@ -86,8 +90,8 @@ class ManifestRepair:
             if entry.previous is not None and entry.previous_sha256 is not None:
                 self._named.setdefault(entry.previous, {})[entry.previous_sha256] = f"backup {entry.id}"
 
-    def mend(self, broken: BrokenManifest) -> None:
-        """Put the right bytes of a manifest back.
+    def mend(self, broken: BrokenManifest) -> str:
+        """Put the right bytes of a manifest back. Return what else there is to say, "" for nothing.
 
         Raises:
             IntegrityError: the other repository does not have them, or nothing proves that these are the right ones.
@@ -100,12 +104,42 @@ class ManifestRepair:
         except ObjectNotFound:
             raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
         damaged = self._damaged(key)
+        if data == damaged and (note := self._mend_witness(broken.backup, data)):
+            return note
         if data == damaged:
             signer = self._repository.documents.claimed_signer(key, data)
             lacks = f", and no sound {layout.writer_key(signer)}" if signer and "keys/writer-" in broken.problem else ""
             raise IntegrityError(f"{self._other.location} has the same bytes{lacks}")
         self._prove(broken.backup, data, damaged)
         put_document(self._repository.store, broken.key, data)
+        return self._align_witness(broken.backup, sha256_of(data))
+
+    def _mend_witness(self, backup: str, data: bytes) -> str:
+        """Replace a witness that contradicts a manifest and its copy, which are the same. Return what was wrong with
+        it; "" if that is not the case, or not known to be.
+        """
+        sha256, named = sha256_of(data), self._named.get(backup, {})
+        if self._witnessed(backup) in (None, sha256) or self._repository.documents.signs:
+            return ""
+        try:
+            self._seal_of(backup, data)
+        except (IntegrityError, UnsupportedError):
+            return ""
+        if named and set(named) != {sha256}:
+            return ""
+        if not (named or self._trust_copy or self._witnessed(backup, self._other) == sha256):
+            raise IntegrityError(
+                f"{self._other.location} has the same manifest, and {layout.witness_key(backup)} names another one; if "
+                "you trust this copy, give --trust-copy: then the witness names it"
+            )
+        return self._align_witness(backup, sha256)
+
+    def _align_witness(self, backup: str, sha256: str) -> str:
+        """Let a witness that names another manifest name the one that is here now; return that it did not."""
+        if self._witnessed(backup) in (None, sha256) or self._repository.documents.signs:
+            return ""
+        replace_witness(self._repository.documents, backup, sha256.encode())
+        return f"its witness {layout.witness_key(backup)} named another manifest, and names this one from now on"
 
     def _damaged(self, key: str) -> bytes:
         try:
@@ -146,13 +180,12 @@ class ManifestRepair:
             "give --trust-copy"
         )
 
-    def _witnessed(self, backup: str) -> str | None:
-        """Return the SHA-256 that the witness of a plain backup says; None if it says none."""
-        try:
-            said = self._repository.documents.get_beside(layout.witness_key(backup), _SHA256_DIGITS + 1)
-        except ObjectNotFound:
-            return None
-        return said.decode() if _SHA256.fullmatch(said) else None
+    def _witnessed(self, backup: str, store: Store | None = None) -> str | None:
+        """Return what the witness of a plain backup says, here or in another repository: the SHA-256 of the manifest,
+        or something else, if it is damaged; None if it says nothing.
+        """
+        documents = self._repository.documents if store is None else Documents(store)
+        return read_witnesses(documents, [backup]).get(backup)
 
     def _seal_of(self, backup: str, data: bytes) -> bytes:
         """Check a manifest; return the checksum of its content."""

@@ -1,9 +1,10 @@
-"""A repair from beginning to end: the records of writers first, then manifests, then pages, then what they list.
+"""A repair from beginning to end: key files of readers first, then the records of writers, then manifests, then pages,
+then what they list.
 
-Without the record of a writer no manifest can be read that it has signed. Only when a manifest or a page is back is it
-known which objects it needs. So each is put back before what it lists is looked for: an object is then repaired, and
-counted, once for all backups that name it. A server is asked for what the other repository lacks. What was repaired is
-read again and recorded, so that the next backup can build on it.
+Without its key file an identity opens nothing, and without the record of a writer no manifest can be read that it has
+signed. Only when a manifest or a page is back is it known which objects it needs. So each is put back before what it
+lists is looked for: an object is then repaired, and counted, once for all backups that name it. A server is asked for
+what the other repository lacks. What was repaired is read again and recorded, so that the next backup can build on it.
 
 A dry run does the same in an overlay, which keeps manifests and pages in memory.
 """
@@ -24,6 +25,7 @@ from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.readers import BrokenReader
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.repair import (
@@ -37,6 +39,7 @@ from jsbackup.repository.write.repair import (
     read_sound_part,
 )
 from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
+from jsbackup.repository.write.repair_readers import ReaderRepair
 from jsbackup.repository.write.repair_writers import BrokenWriter, WriterRepair
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
@@ -50,9 +53,10 @@ AskServer = Callable[[Sequence[Broken]], Sequence[RepairOutcome | JsBackupError]
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What became of what was broken: objects, manifests and records of writers (with None for those that were
-    repaired), and what is beyond repair (key and problem). Each object and manifest is there once, however many backups
-    need it. `sound` counts objects that were recorded as damaged and are not. `whole`: all backups were looked at.
+    """What became of what was broken: objects, manifests, records of writers, key files of readers (with None for those
+    that were repaired), and what is beyond repair (key and problem). Each object and manifest is there once, however
+    many backups need it. `sound` counts objects that were recorded as damaged and are not. `whole`: all backups were
+    looked at.
 
     `checked`: all objects were read. Without that, damage is only known from records: `last_verify` is the newest
     outcome of `verify` that was recorded, and where `records_need_key`, one without the writer key records nothing.
@@ -69,11 +73,12 @@ class RepairReport:
     checked: bool = False
     last_verify: VerifyOutcome | None = None
     records_need_key: bool = False
+    readers: tuple[tuple[BrokenReader, JsBackupError | None], ...] = ()
 
     @property
     def mended(self) -> int:
         """The objects, manifests and records that were repaired, or could be."""
-        whole = sum(error is None for _, error in (*self.manifests, *self.writers))
+        whole = sum(error is None for _, error in (*self.manifests, *self.writers, *self.readers))
         return whole + sum(outcome is RepairOutcome.MENDED for _, outcome in self.objects)
 
     @property
@@ -84,7 +89,8 @@ class RepairReport:
     @property
     def lost(self) -> int:
         """The objects, manifests and records that no source has."""
-        return len(self.objects) + len(self.manifests) + len(self.writers) - self.mended - self.beside
+        found = len(self.objects) + len(self.manifests) + len(self.writers) + len(self.readers)
+        return found - self.mended - self.beside
 
     @property
     def lost_keys(self) -> int:
@@ -100,9 +106,11 @@ class RepairReport:
 class RepairRun:
     """One run over the `chosen` backups. `whole`: these are all, so that missing manifests count too.
 
-    `keys` are those that opened the repository. Bytes come from the repository in `other`, and from a server by
-    `ask_server`. With `check` all objects are read first. With `trust_copy`, manifests that nothing proves are taken
-    from it, too, if this repository is not signed. `dry_run` changes nothing; then `ask_server` must not either.
+    `keys` are those of the user. `unopened` is the error if the repository was opened without those that read messages,
+    because with them it could not be: they are tried again when key files of readers are back. Bytes come from the
+    repository in `other`, and from a server by `ask_server`. With `check` all objects are read first. With
+    `trust_copy`, manifests that nothing proves are taken from it, too, if this repository is not signed. `dry_run`
+    changes nothing; then `ask_server` must not either.
     `clock` returns Unix time, `random` that many random bytes.
     """
 
@@ -112,6 +120,7 @@ class RepairRun:
     clock: Callable[[], float]
     random: Callable[[int], bytes]
     keys: GivenKeys = NO_KEYS
+    unopened: JsBackupError | None = None
     other: Store | None = None
     ask_server: AskServer | None = None
     whole: bool = True
@@ -128,14 +137,39 @@ class RepairRun:
             NatsError: the server does not answer, and nothing else was repaired.
             StoreError: one of the stores does not answer.
             KeyUnavailable: manifests are encrypted, and no key that opens them was given.
+            JsBackupError: the `unopened` error, if the keys still do not open the repository.
         """
         run = self
         if self.dry_run:
             run = replace(run, repository=run.repository.over(OverlayStore(run.repository.store, run.clock)))
+        readers = run._mend_readers()
+        if self.unopened is not None or any(error is None for _, error in readers):
+            run = run._reopened(readers)
         writers = run._mend_writers()
         if any(error is None for _, error in writers):  # what they have signed can be read now
-            run = replace(run, repository=Repository.open(run.repository.store, run.keys))
-        return replace(run._carry_out(), writers=tuple(writers))
+            run = run._reopened(readers)
+            known = {one.key for one, _ in readers}
+            readers += [(one, error) for one, error in run._mend_readers() if one.key not in known]
+        return replace(run._carry_out(), writers=tuple(writers), readers=tuple(readers))
+
+    def _reopened(self, readers: Sequence[tuple[BrokenReader, JsBackupError | None]]) -> RepairRun:
+        try:
+            return replace(self, repository=Repository.open(self.repository.store, self.keys))
+        except (KeyUnavailable, IntegrityError) as error:
+            lost = [f"{one.problem}: {reason.message}" for one, reason in readers if reason is not None]
+            raise error.with_message("; ".join((error.message, *lost))) from None
+
+    def _mend_readers(self) -> list[tuple[BrokenReader, JsBackupError | None]]:
+        outcomes: list[tuple[BrokenReader, JsBackupError | None]] = []
+        work = ReaderRepair(self.repository, self.keys, self.other)
+        for one in work.find():
+            try:
+                work.mend(one)
+            except IntegrityError as reason:
+                outcomes.append((one, reason))
+            else:
+                outcomes.append((one, None))
+        return outcomes
 
     def _mend_writers(self) -> list[tuple[BrokenWriter, JsBackupError | None]]:
         outcomes: list[tuple[BrokenWriter, JsBackupError | None]] = []
@@ -204,8 +238,9 @@ class RepairRun:
             work = ManifestRepair(self.repository, other, trust_copy=self.trust_copy)
             for one in broken:
                 try:
-                    work.mend(one)
-                    self._manifests.append((one, None))
+                    note = work.mend(one)
+                    said = replace(one, problem=f"{one.problem}; {note}") if note else one
+                    self._manifests.append((said, None))
                 except (IntegrityError, KeyUnavailable) as error:
                     self._manifests.append((one, error))
             keys |= {one.key for one in broken}

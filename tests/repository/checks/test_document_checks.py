@@ -18,7 +18,7 @@ from jsbackup.stores.memory import MemoryStore
 from tests.harness.age_files import cheap_passphrase_file
 from tests.harness.backups import CREATED, FIRST, make_repository, store_backup
 from tests.harness.damage import put_instead, swap
-from tests.harness.stores import Fault, FaultStore
+from tests.harness.stores import FaultStore
 
 ME, OTHER = (age.age_identity(bytes([number]) * 32) for number in (1, 2))
 # An RSA key has a longer stanza than others, over several lines.
@@ -73,7 +73,7 @@ def test_every_age_file_that_the_library_makes_is_taken_for_one(store: MemorySto
     repository, new_keys = make(store)
     assert new_keys.secret is not None
     for _ in range(200):
-        for key in keys_of(store, ObjectKind.IDENTITY):
+        for key in (*keys_of(store, ObjectKind.IDENTITY), *keys_of(store, ObjectKind.READER)):
             store.delete(key)
         put_identity(store, "00ff", new_keys.secret, recipient(ME))
         assert check_own_documents(repository) == []
@@ -119,7 +119,8 @@ def test_a_hold_that_cannot_be_read_still_holds(store: MemoryStore) -> None:
 
 def test_what_goes_while_it_is_looked_at_is_not_missed(store: MemoryStore) -> None:
     _, new_keys = make(store)
-    keys = {*keys_of(store, ObjectKind.WRITER), *keys_of(store, ObjectKind.IDENTITY)}
+    kinds = (ObjectKind.WRITER, ObjectKind.IDENTITY, ObjectKind.READER)
+    keys = {key for kind in kinds for key in keys_of(store, kind)}
 
     def go(operation: str, key: str) -> None:
         if operation == "get_range" and key in keys:
@@ -137,8 +138,14 @@ def test_what_the_store_does_not_answer_is_no_pass(store: MemoryStore) -> None:
     watched = FaultStore(store)
     repository.store = watched
     assert check_own_documents(repository) == []
-    for number, (operation, key) in enumerate(list(watched.log), 1):
-        repository.store = FaultStore(store, Fault.LOSE_ANSWER, at=number)
+    for failing in dict.fromkeys(watched.log):
+
+        def fail(operation: str, key: str, failing: tuple[str, str] = failing) -> None:
+            if (operation, key) == failing:
+                raise StoreError("no answer")
+
+        repository.store = FaultStore(store, before=fail)
+        operation, key = failing
         if operation == "list":
             with pytest.raises(StoreError):
                 check_own_documents(repository)

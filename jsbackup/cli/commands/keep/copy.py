@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
+from jsbackup.exit_codes import damage
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
@@ -128,9 +129,11 @@ def copy(
     source is encrypted or signed, the new repository is a replica with the same keys, and copying needs no key that
     reads messages. Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
-    A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3.
+    A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
+    reader's key file is missing or damaged: such a file is named, and not copied.
     """
     from jsbackup.repository import layout
+    from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
     from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
 
@@ -150,7 +153,9 @@ def copy(
             gaps = [gap for gap in find_missing(source.documents) if gap.backup not in known]
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
             report = replace(report, failed=(*report.failed, *missing))
-    return _tell(shared, target, report)
+        lost = lost_readers(source)
+        lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
+    return _tell(shared, target, report, lost)
 
 
 def _overlap(source: str, target: str) -> str:
@@ -240,7 +245,7 @@ def _late_target(
     return make_late(store, descriptor, make_replica, access=access, clock=time.time)
 
 
-def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:
+def _tell(shared: Shared, target: Repository, report: CopyReport, lost: Sequence[str]) -> int:
     if len(report.failed) == 1 and not report.copied and not report.present:
         raise report.failed[0].error
     output = shared.output
@@ -248,6 +253,8 @@ def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:
     def text() -> None:
         for one in report.failed:
             output.line(State("not copied"), f": {one.id}: {one.error.message}")
+        for sentence in lost:
+            output.line(State("warning"), f": {sentence}")
         present = f", {format_count(len(report.present))} there already" if report.present else ""
         output.line(
             f"copied {format_count(len(report.copied), 'backup')} to {target.store.location}: "
@@ -261,9 +268,10 @@ def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:
         "backups": list(report.copied),
         "present": list(report.present),
         "failed": [failure_json(one.id, one.error, "backup") for one in report.failed],
+        "notes": list(lost),
     }
     output.result(document, text)
-    return IncompleteError.exit_code if report.failed else 0
+    return damage(lost) or (IncompleteError.exit_code if report.failed else 0)
 
 
 COMMANDS = {"copy": copy}

@@ -15,7 +15,7 @@ import click
 
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.opening import connection_of, open_with_keys, run_async, store_at
+from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
@@ -67,7 +67,7 @@ def repair(
     can supply only plain segments, if it still has the messages and this version of jsbackup writes them as they
     were. A manifest is put back only if the catalog, the next backup, its witness or its signature proves that it is
     the right one, or with --trust-copy; the public key of a writer (keys/writer-….json) only if the root signing key
-    has signed it.
+    has signed it; a reader's key file (keys/….age) as its signed record says, or if --identity opens it.
 
     Without --check, damage is only known where verify has recorded it. A verify without the writer key records nothing.
 
@@ -85,7 +85,7 @@ def repair(
         )
     if trust_copy and from_repo is None:
         raise UsageError("--trust-copy needs --from", hint="Name the copy that you trust with --from.")
-    repository, keys = open_with_keys(shared)
+    repository, keys, unopened = open_to_repair(shared)
     with (
         writing(shared, repository, "repair", lock_timeout),
         make_progress("repair", wanted=shared.progress) as progress,
@@ -103,6 +103,7 @@ def repair(
             time.time,
             os.urandom,
             keys=keys,
+            unopened=unopened,
             other=None if from_repo is None else _other(shared, repository, from_repo),
             ask_server=ask if live else None,
             whole=not backups,

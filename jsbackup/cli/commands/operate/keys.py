@@ -15,6 +15,7 @@ import click
 
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.opening import open_repository, open_with_keys
+from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
@@ -116,12 +117,14 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
 def list_keys(shared: Shared) -> None:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
     start_log(shared)
-    from jsbackup.repository.crypto.keys import list_identities
+    from jsbackup.repository.crypto.keys import list_identities, list_lost
+    from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER
     from jsbackup.repository.crypto.writers import load_writers
 
     repository = open_repository(shared)
     store, descriptor = repository.store, repository.descriptor
     identities = list_identities(store, descriptor) if descriptor.recipient else []
+    lost = list_lost(store, descriptor) if descriptor.recipient else []
     writers = load_writers(store, descriptor) if descriptor.authority else []
     replaced = {signer for writer in writers for signer in writer.replaces}
     readers = [
@@ -143,8 +146,20 @@ def list_keys(shared: Shared) -> None:
             output.line(f"writer {signer['signer']}  made {str(signer['created'])[:19]}Z  {state}")
         if readers:
             output.table(["KEY", "CREATED"], [(one["key"], one["created"]) for one in readers])
+        for one in lost:
+            output.line(State("missing"), f": {one.key}; {AGAIN_FROM_COPY}")
+        if descriptor.recipient and not readers and not lost:
+            output.line(State("missing"), f": {NO_READER}; {AGAIN_FROM_COPY}")
 
-    output.result({"authority": descriptor.authority, "readers": readers, "writers": signers}, text)
+    output.result(
+        {
+            "authority": descriptor.authority,
+            "readers": readers,
+            "missing": [one.key for one in lost],
+            "writers": signers,
+        },
+        text,
+    )
 
 
 @key.command("remove", cls=Command, short_help="Remove a reader's key.")

@@ -5,6 +5,7 @@ nothing else does.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.errors import IntegrityError
+from jsbackup.repository.document import encode_document
 from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
@@ -382,3 +385,79 @@ def test_a_damaged_descriptor_has_a_hint(place: Place, how: str) -> None:
     damage(place.repo / "jsbackup.json", how)
     done = place.verify()
     assert done.code == 14 and "Restore jsbackup.json from a copy of this repository" in done.err
+
+
+# --- what the witness of the newest backup says ---
+
+
+def edited(path: Path) -> bytes:
+    """Take a stream out of a manifest, so that its checksum is right; return what was there."""
+    before = path.read_bytes()
+    document = json.loads(before)
+    document["streams"].pop()
+    del document["sha256"]
+    path.write_bytes(encode_document(document, "test"))
+    return before
+
+
+def test_a_newest_manifest_that_is_not_the_witnessed_one_is_found_and_put_back(place: Place) -> None:
+    before = edited(place.manifests()[1])
+    found = place.verify()
+    assert found.code == 14 and f"{SECOND}: its manifest was replaced, or catalog/" in found.out
+    tried = place.repair("--dry-run")
+    (row,) = check("repair", tried)["manifests"]
+    assert tried.code == 0 and place.manifests()[1].read_bytes() != before
+    done = place.repair()
+    assert done.code == 0 and done.document["manifests"] == [row] and row["outcome"] == "mended"
+    assert place.manifests()[1].read_bytes() == before and place.verify().code == 0
+
+
+def test_later_backups_do_not_hide_it(place: Place) -> None:
+    before = edited(place.manifests()[1])
+    repository = Repository.open(LocalStore(place.repo))
+    first = repository.manifest(FIRST)
+    for number in (3, 4):
+        newest = repository.backups()[-1]
+        repository.commit(replace(first, id=f"20261121T01480{number}Z-000003", previous=newest))
+    assert place.verify().code == 14
+    with pytest.raises(IntegrityError, match="its manifest was replaced"):
+        write_catalog(repository.documents)
+    assert place.repair().code == 0
+    assert place.manifests()[1].read_bytes() == before and place.verify().code == 0
+    write_catalog(repository.documents)
+    assert place.verify().code == 0
+
+
+def test_it_can_be_forgotten_instead(place: Place) -> None:
+    edited(place.manifests()[1])
+    assert place.typed("forget", SECOND, "-r", place.repo).code == 0
+    assert place.verify().code == 0
+
+
+@pytest.mark.parametrize("said", ["0" * 64, "x" * 64, "0" * 63])
+def test_a_damaged_witness_is_said_and_replaced_if_that_of_the_copy_is_sound(place: Place, said: str) -> None:
+    witness = place.repo / "catalog" / f"{SECOND}.committed"
+    right = witness.read_text()
+    witness.write_text(said)
+    assert place.verify().code == 14
+    theirs = place.copy / "catalog" / f"{SECOND}.committed"
+    theirs.write_text("")  # as an older tool has left it
+    lost = place.repair()
+    (row,) = check("repair", lost)["manifests"]
+    assert lost.code == 3 and "--trust-copy" in row["reason"] and witness.read_text() == said
+    theirs.write_text(right)
+    done = place.repair()
+    (row,) = check("repair", done)["manifests"]
+    assert done.code == 0 and "named another manifest, and names this one from now on" in row["problem"]
+    assert witness.read_text() == right and place.verify().code == 0
+
+
+def test_a_trusted_copy_that_the_witness_contradicts_is_said(place: Place) -> None:
+    edited(place.manifests(place.copy)[1])
+    theirs = place.manifests(place.copy)[1].read_bytes()
+    damage(place.manifests()[1], "removed")
+    lost = place.repair()
+    assert lost.code == 3 and "its witness names another one" in lost.document["manifests"][0]["reason"]
+    text = place.typed("repair", "--trust-copy", "--from", place.copy, "-r", place.repo)
+    assert text.code == 0 and "named another manifest, and names this one from now on: put back" in text.out
+    assert place.manifests()[1].read_bytes() == theirs and place.verify().code == 0

@@ -52,6 +52,7 @@ def test_a_plain_repository_has_no_keys(typed: Type, keys: Path) -> None:
     assert check("key", typed("key", "list", "-r", keys / "repo", "--json")) == {
         "authority": None,
         "readers": [],
+        "missing": [],
         "writers": [],
     }
     assert "neither encrypted nor signed" in typed("key", "list", "-r", keys / "repo").out
