@@ -90,11 +90,10 @@ class Repository:
             segment_bytes=descriptor.segment_bytes,
             compression=descriptor.compression,
         )
-        self.pages = PageStore(
-            Documents(store, access.page_envelope), self.objects, replaces=descriptor.replaces_objects
-        )
+        pages = Documents(store, access.page_envelope)
+        self.pages = PageStore(pages, self.objects, replaces=descriptor.replaces_objects)
         self.stream_pages = StreamPages(
-            Documents(store, access.page_envelope),
+            pages,
             self.objects,
             self.pages,
             has_backup=self.has_backup,
@@ -150,8 +149,7 @@ class Repository:
     def create_replica(
         cls, store: Store, source: Repository, *, probe_id: str, created: str, tool: str, keys: GivenKeys = NO_KEYS
     ) -> Repository:
-        """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers, its
-        size of segments.
+        """Make a repository in an empty location with the identity of `source`: its id, keys, writers, segments' size.
 
         Objects sealed and signed in one are valid in the other. Key files of readers that are damaged are not copied.
         `probe_id` is random, the rest as in `create`; `keys` as in `open`.
