@@ -77,7 +77,7 @@ def against_expiry(action: Action, target: Target, options: RestoreOptions, *, l
             Rule.LIMIT_TRIMS,
             f"would keep {kept} of its {of_them}: the others are older than a max_age of {_words(max_age)}, and "
             "expire at once",
-            _about_limit(action, max_age),
+            _about_limit(action, max_age, options),
         )
         return
     if live:
@@ -114,11 +114,11 @@ def _how(action: Action) -> str:
     return _PART.format("allow_msg_ttl=null" if only else "max_age=null --set allow_msg_ttl=null")
 
 
-def _about_limit(action: Action, max_age: int) -> str:
+def _about_limit(action: Action, max_age: int, options: RestoreOptions) -> str:
     larger = "Restore it with a larger max_age, and lower that afterwards."
     if max_age >= _LONG_NS or (action.config.get("duplicate_window") or 0) > max_age:  # or said of that window
         return larger
-    return f"{about_unit('max_age', max_age)} {larger}"
+    return f"{about_unit('max_age', max_age, options.unitless)} {larger}".lstrip()
 
 
 def _words(duration_ns: int) -> str:

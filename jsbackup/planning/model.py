@@ -81,6 +81,7 @@ class RestoreOptions:
     placement_cluster: str | None = None
     placement_tags: tuple[str, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)  # requested fields of the configuration; None: left out
+    unitless: frozenset[str] = frozenset()  # durations among them that were typed without a unit
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
     replace_with_part: bool = False  # whether a selection may replace a stream that has more

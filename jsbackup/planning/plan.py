@@ -18,6 +18,7 @@ from jsbackup.planning.configs.features import (
 )
 from jsbackup.planning.configs.limits import against_limits
 from jsbackup.planning.configs.overrides import against_overrides, against_subjects
+from jsbackup.planning.configs.server_rules import against_server_rules
 from jsbackup.planning.configs.stream_config import (
     about_config,
     against_config,
@@ -195,7 +196,7 @@ def _plan_stream(
     entry, name = kept.entry, reshaped.name
     overrides = overrides_for(entry, reshaped.config, target, options)
     # Backups of older versions may have the mark of an interrupted restore.
-    wanted = {key: value for key, value in {**stored_config(reshaped.config), **overrides}.items() if value is not None}
+    wanted = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
     config = fit_stream(wanted, target.version)
     wire, why, problem = choose_wire(entry, name, config, source, target=target, options=options)
     consumers: list[PlannedConsumer] = []
@@ -247,7 +248,8 @@ def _plan_stream(
         *(one for one in found if not one.code),
     )
     refusals = [*_taken(action, target, options, exists=exists), *against_config(action, wanted, target, options)]
-    refusals += against_overrides(action)
+    refusals += against_overrides(action, options)
+    refusals += against_server_rules(action, target, options)
     refusals += against_subjects(action, reshaped.config, options)
     refusals += [problem] if problem is not None else []
     refusals += [one for one in found if one.code]

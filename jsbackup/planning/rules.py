@@ -63,6 +63,8 @@ class Rule(StrEnum):
     DUPLICATE_WINDOW = "duplicate-window", _REFUSED
     LIMIT_TRIMS = "limit-trims", _REFUSED
     SUBJECTS_AIMLESS = "subjects-aimless", _REFUSED
+    SERVER_REFUSES = "server-refuses", _REFUSED
+    FIRST_SEQ_EMPTIES = "first-seq-empties", _REFUSED
     # Requested by renaming, mapping, cutting and masking.
     RENAME = "rename", _REFUSED
     RENAME_COLLISION = "rename-collision", _REFUSED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jsbackup.config import environment, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
-from jsbackup.planning.configs.overrides import parse_override
+from jsbackup.planning.configs.overrides import parse_override, unitless_duration
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.filters import Filters
@@ -46,6 +46,7 @@ def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
         placement_cluster=typed["placement_cluster"],
         placement_tags=tuple(typed["placement_tag"]),
         fields=_overrides(typed),
+        unitless=frozenset(map(unitless_duration, typed["fields"])) - {""},
         renames=rename_options(typed),
         reshape=reshape_options(typed),
     )

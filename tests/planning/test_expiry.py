@@ -137,8 +137,9 @@ def test_a_shorter_max_age_is_refused_like_other_limits() -> None:
         for meant in (False, True):
             for held in (None, 300):
                 fields: dict[str, Any] = {"max_age": 604_800_000}
+                typed = frozenset(fields)
                 consent: dict[str, Any] = {"allow_empty": meant, "replace_with_part": meant}
-                finding = only(planned(entry, 40, held=held, fields=fields, **consent))
+                finding = only(planned(entry, 40, held=held, fields=fields, unitless=typed, **consent))
                 assert finding.rule is Rule.LIMIT_TRIMS
                 assert finding.reason.startswith("would keep 0 of its 20 messages: the others are older than a max_age")
                 assert "in nanoseconds" in finding.hint and "--set max_age=7d" in finding.hint
@@ -153,18 +154,21 @@ def test_a_shorter_max_age_is_refused_like_other_limits() -> None:
 
 def test_the_unit_is_asked_for_before_a_window_is_set() -> None:
     entry = segmented(duplicate_window=120 * SECOND)
-    made = planned(entry, 40, fields={"max_age": 604_800_000})
+    made = planned(entry, 40, fields={"max_age": 604_800_000}, unitless=frozenset({"max_age"}))
     hints = {one.rule: one.hint for one in made.refusals}
     assert hints.keys() == {Rule.DUPLICATE_WINDOW, Rule.LIMIT_TRIMS}
     assert "--set max_age=7d" in hints[Rule.DUPLICATE_WINDOW] and "duplicate_window" not in hints[Rule.DUPLICATE_WINDOW]
     assert hints[Rule.LIMIT_TRIMS] == "Restore it with a larger max_age, and lower that afterwards."
-    finding = only(planned(entry, 21, fields={"max_age": 60 * SECOND}))
+    finding = only(planned(entry, 21, fields={"max_age": 60 * SECOND}))  # as of max_age=60s
+    assert finding.hint == "Add --set duplicate_window=60000000000."
+    finding = only(planned(entry, 21, fields={"max_age": 60 * SECOND}, unitless=frozenset({"max_age"})))
     assert finding.hint == (
         "A max_age without a unit is in nanoseconds, and 60000000000 are 60 s; write for example --set max_age=7d. "
         "If 60 s are meant, add --set duplicate_window=60000000000."
     )
     finding = only(planned(segmented(max_age=HOUR), 21, fields={"duplicate_window": 2 * HOUR}))
-    assert finding.hint.endswith("At most it is --set duplicate_window=3600000000000.")
+    assert finding.hint == "At most it is --set duplicate_window=3600000000000."
+    assert "nanoseconds" not in only(planned(segmented(), 40, fields={"max_age": 20 * SECOND})).hint
 
 
 def test_what_a_server_has_now_is_not_gone_by_its_own_max_age() -> None:

@@ -66,7 +66,8 @@ def plan(
     It also says which backup `latest` is, and which other backups have what that one lacks, as a restore does.
 
     Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
-    something that you asked for, else that of the refusals.
+    something that you asked for, else that of the refusals. A server may still refuse what only it knows, such as
+    limits in its configuration file.
     """
     start_log(shared)
     refuse_mapped(mapped, accounts)

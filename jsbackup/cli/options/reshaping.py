@@ -165,7 +165,7 @@ RESHAPING = (
     click.option(
         "--allow-empty",
         is_flag=True,
-        help="Allow a restore that keeps no message of a stream that has some, or of which all expire at once.",
+        help="Allow a selection, such as --until or --subject, that keeps no message of a stream that has some.",
     ),
 )
 

@@ -134,7 +134,7 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             "",
             f"{_objects(status.damaged)} known to be damaged",
             "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If you have done so, or put "
-            "them right otherwise, the next 'jsbackup verify' records it; with --max-bytes or --percent, too.",
+            "them right otherwise, the next 'jsbackup verify' records it; with --sample, too.",
         )
     for reader in status.readers:
         yield Breach(

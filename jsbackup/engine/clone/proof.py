@@ -19,7 +19,7 @@ from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
 from jsbackup.engine.read.removals import Missing, Taken
 from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.restore.proof import WRITTEN, Proof, consumers_of, excuses, read_back, taken_by
+from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, taken_by
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.planning.model import Action, PlannedConsumer
@@ -85,7 +85,7 @@ async def prove_copy(
         shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
         raise DigestMismatch(
             f"stream {name} does not hold what was sent, in {format_count(len(verdict.wrong), 'message')}: {shown}",
-            hint=WRITTEN,
+            hint=about_lacking(action.config),
         )
     if verdict.unsure:
         return None, f"{count_are(verdict.unsure, 'message')} gone from the source since, and cannot be compared"

@@ -34,7 +34,7 @@ _CATCH_UP_SECONDS = (
     15.0  # for a replica that stalled; not longer, because the stream's rules may have removed its messages
 )
 _KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
-_ANEW = "the server did not restore it: it was created again, without its state"
+_ANEW = "it was not there after the restore: it was created again, without its state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ async def settle(
         try:
             await js.create_consumer(name, creatable(wanted[consumer].consumer))
             anew[consumer] = replace(wanted[consumer], fidelity=Fidelity.CONFIG_ONLY, note=_ANEW)
-            notes.append(f"consumer {consumer} was not restored by the server and was created again, without its state")
+            notes.append(
+                f"consumer {consumer} was not there after the restore and was created again, without its state"
+            )
         except JsBackupError as error:
             lost += 1
             notes.append(f"consumer {consumer} is missing: {error.message}")

@@ -34,9 +34,9 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
 
 __all__ = [
-    "WRITTEN",
     "Expected",
     "Proof",
+    "about_lacking",
     "consumers_of",
     "excuses",
     "keeps_its_messages",
@@ -54,9 +54,11 @@ _LONG_NS = 24 * 3600 * 1_000_000_000  # of `max_age`: long beside a restore
 _FULL = 0.5  # of a limit, from which on it is near
 # Settings by which one message removes another.
 _REMOVING = ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")
-WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
-"""The hint where a stream lacks messages."""
-
+_WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
+_ROLLED_UP = (
+    "A client may have rolled up a subject, as the purge of a key does (Nats-Rollup), or have purged or written to the "
+    "stream, or its limits remove messages; look at 'nats stream info'."
+)
 _TAKEN = (
     "Its consumers have acknowledged fewer since. Something else may have purged it, or deleted a consumer that had "
     "taken some; look at 'nats stream info'."
@@ -93,6 +95,7 @@ class Proof:
     gone: int
     level: ProofLevel = ProofLevel.FULL
     discarded: Discarded = field(default_factory=Discarded)
+    bytes: int | None = None  # of the messages that are left, if some are gone
 
 
 class _DigestSink:
@@ -144,12 +147,18 @@ async def prove_stream(
                 ]
             )
             + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
-            hint=_TAKEN if _is_queue(expected.config) else WRITTEN,
+            hint=_TAKEN if _is_queue(expected.config) else about_lacking(expected.config),
         )
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
     left = expected.messages - comparison.gone
-    return Proof(info, found.stream_digest, left, comparison.gone, discarded=comparison.discarded)
+    size = found.raw_bytes if left else 0
+    return Proof(info, found.stream_digest, left, comparison.gone, discarded=comparison.discarded, bytes=size)
+
+
+def about_lacking(config: JsonObject) -> str:
+    """Return the hint on a stream that lacks messages."""
+    return _ROLLED_UP if config.get("allow_rollup_hdrs") else _WRITTEN
 
 
 def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:

@@ -268,7 +268,7 @@ class StreamRestore:
             name=entry.name,
             as_name=action.name,
             messages=proof.messages if proof else whole.messages,
-            bytes=whole.bytes,
+            bytes=whole.bytes if proof is None or proof.bytes is None else proof.bytes,
             digest=proof.digest.hex if proof else entry.digest.hex,
             proof=ProofLevel.NONE if proof is None else proof.level,
             wire=sent.wire,

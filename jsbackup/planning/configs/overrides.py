@@ -15,6 +15,7 @@ from typing import Any
 from jsbackup.config import MAY_MISS, nearest, parse_duration
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.override_values import problem_of
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.subjects import first_overlap
@@ -28,6 +29,7 @@ __all__ = [
     "overriding",
     "parse_override",
     "trims",
+    "unitless_duration",
 ]
 
 _KINDS: Mapping[type, str] = {
@@ -78,6 +80,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     return field, check_override(field, value)
 
 
+def unitless_duration(text: str) -> str:
+    """Return the field of `max_age=3600000000000`, a duration without a unit; "" of any other text."""
+    field, _, written = text.partition("=")
+    return field if field in _DURATIONS and written.strip().isdecimal() else ""
+
+
 def _duration_ns(field: str, written: str) -> int:
     try:
         return round(Fraction(parse_duration(written)) * _SECOND_NS)
@@ -104,6 +112,8 @@ def check_override(field: str, value: Any) -> Any:
         )
     if field == "subjects" and value is not None and not (value and all(isinstance(one, str) and one for one in value)):
         raise UsageError("--set subjects: must be a list of subjects")
+    if value is not None and (problem := problem_of(field, value)):
+        raise UsageError(f"--set {field}: {problem[0]}", hint=problem[1] or None)
     return value
 
 
@@ -146,7 +156,7 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
     yield Finding(action.entry.name, Rule.SUBJECTS_AIMLESS, reason, f"{hint} {MAY_MISS}")
 
 
-def against_overrides(action: Action) -> Iterator[Finding]:
+def against_overrides(action: Action, options: RestoreOptions) -> Iterator[Finding]:
     """Refuse changes that contradict other fields, or the existing messages."""
     name, config, captured = action.entry.name, action.config, action.entry.captured
     changed = {change.field for change in action.changes}
@@ -157,7 +167,7 @@ def against_overrides(action: Action) -> Iterator[Finding]:
             Rule.DUPLICATE_WINDOW,
             f"would have a duplicate_window of {window / _SECOND_NS:g} s, longer than its max_age of "
             f"{max_age / _SECOND_NS:g} s",
-            _about_window(action, max_age, window, changed),
+            _about_window(action, max_age, window, changed=changed, unitless=options.unitless),
         )
     for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
         most = config.get(field) or -1
@@ -175,21 +185,28 @@ def trims(name: str, field: str, left: int, held: int, *, noun: str = "messages"
     )
 
 
-def about_unit(field: str, value_ns: int) -> str:
-    """Return a sentence that asks whether the unit of a duration is the one that was meant."""
+def about_unit(field: str, value_ns: int, unitless: Container[str]) -> str:
+    """Return a sentence that asks whether the unit of a duration is the one that was meant; "" if one was typed."""
+    if field not in unitless:
+        return ""
     seconds = f"{value_ns / _SECOND_NS:g} s"
     return (
         f"A {field} without a unit is in nanoseconds, and {value_ns} are {seconds}; write for example --set {field}=7d."
     )
 
 
-def _about_window(action: Action, max_age: int, window: int, changed: Container[str]) -> str:
+def _about_window(
+    action: Action, max_age: int, window: int, *, changed: Container[str], unitless: Container[str]
+) -> str:
     """Return the hint on a `duplicate_window` that is longer than `max_age`. Nothing is to be set for a `max_age` that
     is not meant, least of all for one that removes messages.
     """
     if "max_age" not in changed:
-        return f"{about_unit('duplicate_window', window)} At most it is --set duplicate_window={max_age}."
+        unit = about_unit("duplicate_window", window, unitless)
+        return f"{unit} At most it is --set duplicate_window={max_age}.".lstrip()
+    unit = about_unit("max_age", max_age, unitless)
     if action.expiring.most:
-        return about_unit("max_age", max_age)
-    meant = f"If {max_age / _SECOND_NS:g} s are meant, add --set duplicate_window={max_age}."
-    return f"{about_unit('max_age', max_age)} {meant}"
+        return unit or "Restore it with a larger max_age."
+    if not unit:
+        return f"Add --set duplicate_window={max_age}."
+    return f"{unit} If {max_age / _SECOND_NS:g} s are meant, add --set duplicate_window={max_age}."

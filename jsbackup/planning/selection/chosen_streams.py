@@ -9,6 +9,7 @@ from jsbackup.errors import UsageError
 from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import Manifest, Result, StreamBackup
 from jsbackup.repository.read.broken_lists import HOW_TO_LIST, refuse_unlisted
 from jsbackup.repository.read.needed import Needed
@@ -82,6 +83,6 @@ def about_missing(manifest: Manifest, options: RestoreOptions, staged: Sequence[
             )
     if not options.streams or not all(glob.is_literal for glob in options.streams):
         for lost in manifest.unlisted:
-            others = f"and {lost.count - 1} others " if lost.count > 1 else ""
-            reason = f"{others}cannot be listed: {lost.reason}"
+            others = format_count(lost.count - 1, "other")
+            reason = f"{f'it and {others} ' if lost.count > 1 else ''}cannot be listed: {lost.reason}"
             yield Finding(lost.first, Rule.INCOMPLETE_BACKUP, reason, HOW_TO_LIST)

@@ -100,7 +100,7 @@ def test_a_consumer_that_was_made_anew_is_not_called_exact() -> None:
     (one,) = told([planned()], clustered=False)
     assert (one.fidelity, one.note) == (
         Fidelity.CONFIG_ONLY,
-        "the server did not restore it: it was created again, without its state",
+        "it was not there after the restore: it was created again, without its state",
     )
 
 

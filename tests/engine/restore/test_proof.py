@@ -15,7 +15,7 @@ import pytest
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.read.consume import read_messages
-from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
+from jsbackup.engine.restore.proof import Expected, Proof, about_lacking, prove_stream
 from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.formats.digest import StreamDigester
 from jsbackup.model import ArchivedConsumer, ConsumerState
@@ -99,6 +99,35 @@ def test_what_is_left_and_what_is_gone_are_all_that_was_restored() -> None:
     with NatsServer(NEWEST) as server:
         proof = asyncio.run(main(server.url))
     assert (proof.messages, proof.gone) == (MESSAGES - 5, 5)
+    assert proof.bytes is not None and proof.bytes > 0
+
+
+def test_a_stream_of_which_nothing_is_left_has_no_bytes() -> None:
+    async def main(url: str) -> Proof:
+        await _fill(url)
+        async with connect_jetstream(connection_to(url)) as js:
+            expected = await _expected(js)
+            await asyncio.to_thread(request, url, "STREAM.PURGE.ORDERS", {})
+            ageing = replace(expected, config={**expected.config, "max_age": 1})
+            return await prove_stream(js, "ORDERS", ageing, now_ns=time.time_ns, advance=lambda _bytes, _messages: None)
+
+    with NatsServer(NEWEST) as server:
+        proof = asyncio.run(main(server.url))
+    assert (proof.messages, proof.bytes) == (0, 0)
+
+
+def test_the_hint_names_a_purge_of_a_key_where_keys_can_be_purged() -> None:
+    async def main(url: str) -> None:
+        await _fill(url, allow_rollup_hdrs=True, max_msgs_per_subject=64)
+        async with connected(url) as nc, connect_jetstream(connection_to(url)) as js:
+            expected = await _expected(js)
+            await nc.request("orders", b"", headers={"Nats-Rollup": "sub"})
+            await prove_stream(js, "ORDERS", expected, now_ns=time.time_ns, advance=lambda _bytes, _messages: None)
+
+    with NatsServer(NEWEST) as server, pytest.raises(DigestMismatch) as caught:
+        asyncio.run(main(server.url))
+    assert "the purge of a key" in (caught.value.hint or "")
+    assert "roll" not in about_lacking({})
 
 
 # -------------------------------------------------------------------------------------------- streams at their limits

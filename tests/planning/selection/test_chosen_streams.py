@@ -56,6 +56,7 @@ def test_a_stream_that_may_be_on_a_broken_page_is_not_called_missing() -> None:
         choose_streams(backup, options("C2"), ())
     (found,) = about_missing(backup, options(), ())
     assert (found.stream, found.rule) == ("C1", Rule.INCOMPLETE_BACKUP)
+    assert found.reason == "it and 1 other cannot be listed: page P is missing"
     assert list(about_missing(backup, options("A"), ())) == []
 
 

@@ -1,0 +1,219 @@
+"""Values of `--set` that a server does not accept: the plan knows them, so nothing is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jsbackup
+from jsbackup.errors import UsageError
+from jsbackup.planning.configs.overrides import parse_override
+from tests.harness.api import call, connected
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, ask, delete, names, typing
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+BASE = {"name": "E", "subjects": ["e.>"], "storage": "file"}
+CONSUMERS: list[dict[str, Any]] = [
+    {"durable_name": "a", "ack_policy": "explicit", "inactive_threshold": 60_000_000_000, "max_ack_pending": 1000},
+    {"durable_name": "b", "ack_policy": "explicit", "filter_subject": "e.1"},
+]
+REFUSED = [
+    "max_age=-1",
+    "max_age=50ms --set duplicate_window=50ms",
+    "duplicate_window=2",
+    "duplicate_window=-1",
+    'retention="workqueue"',
+    'mirror={"name":"Q"}',
+    'consumer_limits={"inactive_threshold":5000000000}',
+    'consumer_limits={"max_ack_pending":10}',
+    "subject_delete_marker_ttl=500ms",
+    "subject_delete_marker_ttl=-1",
+    "max_consumers=1",
+    "discard_new_per_subject=true",
+    'discard_new_per_subject=true --set discard="new"',
+    "deny_purge=true --set allow_rollup_hdrs=true",
+    'republish={"src":">","dest":"e.rep.>"}',
+    'subjects=["e.*","e.>"]',
+    'subjects=["e.>","e.>"]',
+    'subjects=["e.>","e..x"]',
+    'subjects=[">"]',
+    'subjects=["e.>","$JS.API.>"]',
+    'allow_msg_counter=true --set discard="new"',
+    'allow_msg_counter=true --set retention="interest"',
+    "allow_msg_counter=true --set allow_msg_ttl=true",
+    'allow_msg_schedules=true --set sources=[{"name":"Q"}]',
+    'allow_msg_schedules=true --set discard="new"',
+    'persist_mode="async" --set storage="memory"',
+    'persist_mode="async" --set allow_atomic=true',
+    'placement={"preferred":"x"}',
+    f'description="{"x" * 5000}"',
+    'metadata={"k":"' + "x" * 140_000 + '"}',
+]
+EMPTIED = ["first_seq=5000", "first_seq=2"]
+ACCEPTED = [
+    "max_age=1h",
+    "duplicate_window=0",
+    "duplicate_window=1d",
+    'retention="interest"',
+    'sources=[{"name":"Q"}]',
+    'consumer_limits={"inactive_threshold":60000000000}',
+    "subject_delete_marker_ttl=1s",
+    "subject_delete_marker_ttl=1m",
+    "max_consumers=2",
+    "max_consumers=0",
+    'discard_new_per_subject=true --set discard="new" --set max_msgs_per_subject=100',
+    'republish={"src":">","dest":"r.>"}',
+    'republish={"src":">","dest":">"} --set subject_transform={"src":"e.>","dest":"t.>"}',
+    'subjects=["e.*"]',
+    'subjects=["e.>","$JS.EVENT.ADVISORY.>"]',
+    'subjects=[">"] --set no_ack=true',
+    "allow_msg_counter=true",
+    "allow_msg_schedules=true",
+    'persist_mode="async"',
+    'placement={"cluster":"X"}',
+    "first_seq=1",
+    f'description="{"x" * 4096}"',
+    'metadata={"a":"1"}',
+]
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[str]:
+    with NatsServer(NEWEST) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def backed_up(started: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    async def work() -> None:
+        async with connected(started) as nc:
+            await call(nc, "STREAM.CREATE.E", BASE)
+            for config in CONSUMERS:
+                request = {"stream_name": "E", "config": config}
+                await call(nc, f"CONSUMER.DURABLE.CREATE.E.{config['durable_name']}", request)
+            for number in range(20):
+                await nc.publish(f"e.{number % 5}", b"text")
+            await nc.flush()
+
+    asyncio.run(work())
+    repo = tmp_path_factory.mktemp("set") / "repo"
+
+    jsbackup.backup(started, jsbackup.open(repo, create=True))
+    delete(started, "E")
+    return repo
+
+
+def sets(text: str) -> list[str]:
+    return [word for one in text.split(" --set ") for word in ("--set", one)]
+
+
+def create(url: str, text: str) -> bool:
+    """Return whether the server makes such a stream with its consumers, apart from any restore."""
+    fields = dict(parse_override(one) for one in text.split(" --set "))
+
+    async def work() -> bool:
+        async with connected(url) as nc:
+            made = json.loads((await nc.request("$JS.API.STREAM.CREATE.E", json.dumps(BASE | fields).encode())).data)
+            answers = [made]
+            for config in CONSUMERS if "error" not in made else ():
+                subject = f"$JS.API.CONSUMER.DURABLE.CREATE.E.{config['durable_name']}"
+                body = json.dumps({"stream_name": "E", "config": config}).encode()
+                answers.append(json.loads((await nc.request(subject, body)).data))
+            return not any("error" in answer for answer in answers)
+
+    try:
+        return asyncio.run(work())
+    finally:
+        delete(url, *names(url))
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
+def test_a_plan_refuses_what_the_server_does_not_accept(text: str, started: str, backed_up: Path, typed: Type) -> None:
+    assert not create(started, text)
+    line = ("latest", "E", "-s", started, "-r", backed_up, *sets(text))
+    planned = typed("plan", *line, "--json")
+    assert planned.code == 15, planned
+    assert "server-refuses" in {one["rule"] for one in planned.document["refusals"]}
+    restored = typed("restore", *line)
+    assert (restored.code, names(started)) == (15, []), restored
+
+
+@pytest.mark.parametrize("text", EMPTIED)
+def test_a_first_seq_that_would_empty_the_stream_is_refused(
+    text: str, started: str, backed_up: Path, typed: Type
+) -> None:
+    line = ("latest", "E", "-s", started, "-r", backed_up, *sets(text))
+    planned = typed("plan", *line, "--json")
+    assert (planned.code, [one["rule"] for one in planned.document["refusals"]]) == (15, ["first-seq-empties"])
+    assert (typed("restore", *line).code, names(started)) == (15, [])
+
+
+@pytest.mark.parametrize("text", ACCEPTED, ids=lambda text: text[:60])
+def test_a_plan_lets_through_what_the_server_accepts(text: str, started: str, backed_up: Path, typed: Type) -> None:
+    assert create(started, text)
+    line = ("latest", "E", "-s", started, "-r", backed_up, *sets(text))
+    try:
+        assert typed("plan", *line, "-q").code == 0
+        restored = typed("restore", *line, "-q")
+        assert restored.code == 0, restored
+        assert ask(started, "STREAM.INFO.E")["state"]["messages"] >= 20
+    finally:
+        delete(started, *names(started))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('metadata={"jsbackup.restoring":"x"}', "is one that jsbackup sets itself"),
+        ('metadata={"jsbackup.needed-by":"x"}', "is one that jsbackup sets itself"),
+        ('metadata={"a":1}', "a must be a string"),
+        ('sources=[{"nam":"Q"}]', "has no field 'nam'"),
+        ("sources=[{}]", "has no name of a stream"),
+        ("sources=[null]", "has no name of a stream"),
+        ("sources=[7]", "must be an object"),
+        ("mirror={}", "has no name of a stream"),
+        ('mirror={"name":7}', "name must be a string"),
+        ('mirror={"name":"Q","external":{"apis":"x"}}', "external has no field 'apis'"),
+        ('consumer_limits={"inactive_threshold":"5s"}', "inactive_threshold must be a whole number of nanoseconds"),
+        ('placement={"tags":"ssd"}', "tags must be a list"),
+        ('placement={"tags":[1]}', "tags must be a string"),
+        ('republish={"src":">","to":"r.>"}', "has no field 'to'"),
+    ],
+)
+def test_parts_that_no_server_takes_are_mistakes_of_usage(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_override(text)
+    assert told in caught.value.message
+
+
+def test_the_mark_of_a_half_made_stream_is_set_by_no_option(started: str, backed_up: Path, typed: Type) -> None:
+    mark = ("--set", 'metadata={"jsbackup.restoring":"x"}')
+    to = ("-s", started, "-r", backed_up)
+    assert typed("restore", "latest", "E", *to, *mark).code == 2
+    assert typed("clone", "E", "-s", started, "--to-server", started, "--rename", "E=F", *mark).code == 2
+    assert names(started) == []
+
+
+def test_the_mark_in_a_backed_up_configuration_is_not_restored(started: str, typed: Type, tmp_path: Path) -> None:
+    ask(started, "STREAM.CREATE.E", BASE | {"metadata": {"jsbackup.restoring": "x", "team": "a"}})
+    try:
+        to = ("-s", started, "-r", tmp_path / "repo")
+        assert typed("backup", *to, "-q").code in (0, 3)
+        delete(started, "E")
+        assert typed("restore", "latest", *to, "-q").code == 0
+        metadata = ask(started, "STREAM.INFO.E")["config"]["metadata"]
+        assert "jsbackup.restoring" not in metadata and metadata["team"] == "a"
+    finally:
+        delete(started, *names(started))
