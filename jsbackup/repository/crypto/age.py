@@ -59,7 +59,9 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Identity:
-    """A private key. `text` is the secret itself, None for an SSH key; `recipient` is its public part, None for SSH."""
+    """A private key. `text` is the secret itself, None for an SSH key; `recipient` is its public part, None if that is
+    not known, as may be of an SSH key.
+    """
 
     key: Any
     text: str | None = None
@@ -122,11 +124,29 @@ def parse_identities(text: str, what: str) -> list[Identity]:
 
 def _ssh_identity(text: str, what: str) -> Identity:
     try:
-        return Identity(ssh.Identity.from_buffer(text.encode()))
+        return Identity(ssh.Identity.from_buffer(text.encode()), recipient=_ssh_recipient(text.encode()))
     except pyrage.IdentityError as error:
         hint = "Take an age identity." if "must be decrypted" in str(error) else "It has to be an ed25519 or RSA key."
         reason = "is an SSH key with a passphrase" if "must be decrypted" in str(error) else "is not a usable SSH key"
         raise UsageError(f"the {what} {reason}", hint=hint) from None
+
+
+def _ssh_recipient(private: bytes) -> Recipient | None:
+    """Return the public part of an SSH private key. The library does not tell it."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+        load_ssh_private_key,
+    )
+
+    load = load_ssh_private_key if private.startswith(b"-----BEGIN OPENSSH ") else load_pem_private_key
+    try:
+        public = load(private, None).public_key()
+        return parse_recipient(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
+    except (ValueError, TypeError, UnsupportedAlgorithm, UsageError):
+        return None
 
 
 def encrypt(data: Data, recipients: Sequence[Recipient]) -> bytes:
