@@ -367,3 +367,21 @@ def test_the_identity_counts_more_than_a_record_of_damaged_bytes(vault: Vault, t
     assert key.read_bytes() == before and vault.verify().code == 0
     assert vault.read("show", FIRST).code == 0
     assert vault.read("repair", "--from", vault.copy, "--json").document["readers"] == []
+
+
+def test_a_key_file_that_the_identity_opens_is_right_whatever_its_record_says(vault: Vault) -> None:
+    """Put back by hand, after damaged bytes were recorded, and copied."""
+    key = vault.key_file()
+    before = key.read_bytes()
+    key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
+    damaged = key.read_bytes()
+    key.with_suffix(".json").unlink()
+    writer = read_keys(vault.writer.read_bytes(), None, None, None)
+    assert tend_readers(Repository.open(LocalStore(vault.repo), writer)) == ()
+    vault.key_file(repo=vault.copy).write_bytes(damaged)
+    key.write_bytes(before)
+    assert vault.verify().code == 14
+    done = vault.read("repair", "--from", vault.copy, "--json")
+    (row,) = check("repair", done)["readers"]
+    assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
+    assert key.read_bytes() == before and vault.verify().code == 0
