@@ -21,6 +21,7 @@ from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.formats.paged import PagedFile
+from jsbackup.repository.crypto.ssh_keys import ssh_public_key
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -132,20 +133,10 @@ def _ssh_identity(text: str, what: str) -> Identity:
 
 
 def _ssh_recipient(private: bytes) -> Recipient | None:
-    """Return the public part of an SSH private key. The library does not tell it."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_private_key,
-        load_ssh_private_key,
-    )
-
-    load = load_ssh_private_key if private.startswith(b"-----BEGIN OPENSSH ") else load_pem_private_key
+    public = ssh_public_key(private)
     try:
-        public = load(private, None).public_key()
-        return parse_recipient(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
-    except (ValueError, TypeError, UnsupportedAlgorithm, UsageError):
+        return None if public is None else parse_recipient(public)
+    except UsageError:  # of a kind that age does not know
         return None
 
 

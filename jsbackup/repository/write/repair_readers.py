@@ -11,8 +11,8 @@ identity. A copy is taken if one of these proves that it is the right one:
 
 Only what is known to be missing or damaged is put back: a key file that only the copy has may have been removed here.
 If there is none at all here, those of the copy are. A key file here that a given identity opens is right, whatever its
-record says, which is made anew. Where both have one without a record here, and they differ, only
-its reader can tell which is damaged.
+record says, which is made anew. Where both have one without a record here, and they differ, only its reader can tell
+which is damaged.
 """
 
 from __future__ import annotations
