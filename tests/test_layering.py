@@ -114,6 +114,7 @@ DOORS = {
     "cryptography": {
         "repository/crypto/signing.py",
         "repository/crypto/passphrase_file.py",
+        "repository/crypto/ssh_keys.py",
         "formats/server_store/ciphers.py",
     },
     "pyrage": {"repository/crypto/age.py"},

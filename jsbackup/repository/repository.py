@@ -156,7 +156,7 @@ class Repository:
         """
         refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
-        from jsbackup.repository.crypto.new_keys import copy_keys
+        from jsbackup.repository.crypto.copied_keys import copy_keys
 
         copy_keys(source.store, store, source.descriptor, source.signers)
         extra = {**source.descriptor.extra, "store": asdict(probe)}

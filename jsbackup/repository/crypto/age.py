@@ -21,6 +21,7 @@ from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.formats.paged import PagedFile
+from jsbackup.repository.crypto.ssh_keys import ssh_public_key
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -59,7 +60,9 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Identity:
-    """A private key. `text` is the secret itself, None for an SSH key; `recipient` is its public part, None for SSH."""
+    """A private key. `text` is the secret itself, None for an SSH key; `recipient` is its public part, None if that is
+    not known, as may be of an SSH key.
+    """
 
     key: Any
     text: str | None = None
@@ -122,11 +125,19 @@ def parse_identities(text: str, what: str) -> list[Identity]:
 
 def _ssh_identity(text: str, what: str) -> Identity:
     try:
-        return Identity(ssh.Identity.from_buffer(text.encode()))
+        return Identity(ssh.Identity.from_buffer(text.encode()), recipient=_ssh_recipient(text.encode()))
     except pyrage.IdentityError as error:
         hint = "Take an age identity." if "must be decrypted" in str(error) else "It has to be an ed25519 or RSA key."
         reason = "is an SSH key with a passphrase" if "must be decrypted" in str(error) else "is not a usable SSH key"
         raise UsageError(f"the {what} {reason}", hint=hint) from None
+
+
+def _ssh_recipient(private: bytes) -> Recipient | None:
+    public = ssh_public_key(private)
+    try:
+        return None if public is None else parse_recipient(public)
+    except UsageError:  # of a kind that age does not know
+        return None
 
 
 def encrypt(data: Data, recipients: Sequence[Recipient]) -> bytes:

@@ -263,7 +263,7 @@ def _not_opened(store: Store, descriptor: Descriptor, labels: Collection[str]) -
 
 
 def labels_of(identities: Sequence[age.Identity]) -> frozenset[str]:
-    """Return the names of the identities in keys of objects, as far as they are known: not of SSH keys."""
+    """Return the names of the identities in keys of objects, as far as they are known."""
     return frozenset(identity.recipient.label for identity in identities if identity.recipient is not None)
 
 

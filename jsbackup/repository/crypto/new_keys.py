@@ -8,22 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound, UsageError
+from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectNotFound, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_WRITER
 from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
-from jsbackup.repository.crypto.readers import examine_readers
 from jsbackup.repository.crypto.secret import RepositorySecret
-from jsbackup.repository.crypto.signing import Signatory, Signers
+from jsbackup.repository.crypto.signing import Signatory
 from jsbackup.repository.crypto.writer_key import WriterKey
-from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, load_signers, put_writer
+from jsbackup.repository.crypto.writers import Writer, load_signers, put_writer
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import Store
 
-__all__ = ["NewKeys", "copy_keys", "make_new_keys", "put_keys", "replace_writer"]
+__all__ = ["NewKeys", "make_new_keys", "put_keys", "replace_writer", "signed_documents"]
 
 Random = Callable[[int], bytes]
 
@@ -81,17 +80,6 @@ def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
     put_writer(store, new_keys.authority, writer)
 
 
-def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
-    """Copy what is below `keys/` to the store of a replica, but for key files of readers that are damaged."""
-    broken = {one.key for one in examine_readers(source, descriptor, signers).broken}
-    kinds = (layout.ObjectKind.IDENTITY, layout.ObjectKind.READER, layout.ObjectKind.WRITER)
-    for info in source.list(layout.KEYS):
-        if layout.kind_of(info.key) in kinds and info.key not in broken:
-            data = source.get_range(info.key, 0, MAX_WRITER_BYTES)  # the largest of them are writers
-            with suppress(ObjectExists):  # left by an interrupted run
-                target.put(info.key, data)
-
-
 def replace_writer(
     store: Store,
     descriptor: Descriptor,
@@ -121,7 +109,7 @@ def replace_writer(
     else:
         authority, value = _first_writer(writer_key), None
     key = WriterKey(descriptor.id, descriptor.authority, value, signing)
-    signed = dict(_signed(documents))
+    signed = dict(signed_documents(documents))
     replaces = dict.fromkeys(sorted(load_signers(store, descriptor).current), signed)
     writer = Writer(descriptor.id, descriptor.recipient, key.signatory.public, created, replaces)
     return key, lambda: put_writer(store, authority, writer)
@@ -135,9 +123,9 @@ def _first_writer(key: WriterKey | None) -> Signatory:
     return key.signatory
 
 
-def _signed(documents: Documents) -> Iterator[tuple[str, str]]:
-    """Yield the key and SHA-256 of every document that can be read."""
-    for info in chain.from_iterable(map(documents.list, _SIGNED)):
+def signed_documents(documents: Documents, folders: Sequence[str] = _SIGNED) -> Iterator[tuple[str, str]]:
+    """Yield the key and SHA-256 of every document that can be read. Raises KeyUnavailable, and StoreError."""
+    for info in chain.from_iterable(map(documents.list, folders)):
         with suppress(IntegrityError, ObjectNotFound):
             data = documents.get(info.key, MAX_DOCUMENT_BYTES)
             yield info.key, hashlib.sha256(data).hexdigest()

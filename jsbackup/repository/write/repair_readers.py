@@ -10,8 +10,9 @@ identity. A copy is taken if one of these proves that it is the right one:
   before: who opens it proves what is inside.
 
 Only what is known to be missing or damaged is put back: a key file that only the copy has may have been removed here.
-If there is none at all here, those of the copy are. Where both have one without a record here, and they differ, only
-its reader can tell which is damaged.
+If there is none at all here, those of the copy are. A key file here that a given identity opens is right, whatever its
+record says, which is made anew. Where both have one without a record here, and they differ, only its reader can tell
+which is damaged.
 """
 
 from __future__ import annotations
@@ -71,15 +72,18 @@ class ReaderRepair:
         return [found[key] for key in sorted(found)]
 
     def _opens(self, key: str) -> bool:
-        repository = self._repository
         try:
-            data = repository.store.get_range(key, 0, MAX_READER_BYTES)
-            open_wrapped(data, key, repository.descriptor, self._keys)
-        except (IntegrityError, KeyUnavailable):
-            return False
+            return self._opened_here(key) is not None
         except ObjectNotFound:  # removed meanwhile
             return True
-        return True
+
+    def _opened_here(self, key: str) -> tuple[RepositorySecret, bytes] | None:
+        """Return what a given identity finds in a key file of this repository, and the file. Raises ObjectNotFound."""
+        data = self._repository.store.get_range(key, 0, MAX_READER_BYTES)
+        try:
+            return open_wrapped(data, key, self._repository.descriptor, self._keys), data
+        except (IntegrityError, KeyUnavailable):
+            return None
 
     def mend(self, broken: BrokenReader) -> None:
         """Put a key file, or the record of one, back.
@@ -88,6 +92,8 @@ class ReaderRepair:
             IntegrityError: the other repository does not have it, or nothing proves what it has.
             StoreError: a store does not answer, or does not allow it.
         """
+        if broken.sha256 is not None and whom_of(broken.key) in self._labels and self._record_anew(broken.key):
+            return
         if self._other is None:
             raise IntegrityError(f"only another repository can supply it; {_by_hand(broken.key)}")
         if broken.key == layout.KEYS:
@@ -98,6 +104,20 @@ class ReaderRepair:
             self._mend_record(broken, self._other)
         else:
             self._mend_file(broken, self._other)
+
+    def _record_anew(self, key: str) -> bool:
+        """Record a key file that a given identity opens, and whose record says something else: an older version's,
+        which was damaged when it was recorded, and put back by hand. Return whether it is so.
+        """
+        try:
+            opened = self._opened_here(key)
+        except ObjectNotFound:
+            return False
+        if opened is not None:
+            repository, (secret, data) = self._repository, opened
+            sha256, id = hashlib.sha256(data).hexdigest(), repository.descriptor.id
+            put_record(repository.store, id, secret.authority, key=key, sha256=sha256, anew=True)
+        return opened is not None
 
     def _mend_file(self, broken: BrokenReader, other: Store) -> None:
         key = broken.key

@@ -148,6 +148,12 @@ def test_ssh_keys_read_too(tmp_path: Path, kind: str, bits: str) -> None:
     assert public.label.startswith(f"ssh-{kind}-")
     (identity,) = age.parse_identities(file.read_text(), "identity")
     assert age.decrypt(age.encrypt(b"hello", [public]), [identity], "it") == b"hello"
+    assert identity.recipient is not None and identity.recipient.label == public.label
+    if kind == "rsa":  # in the older form, too
+        subprocess.run(["ssh-keygen", "-q", "-p", "-m", "PEM", "-N", "", "-f", str(file)], check=True)
+        assert file.read_text().startswith("-----BEGIN RSA ")
+        (identity,) = age.parse_identities(file.read_text(), "identity")
+        assert identity.recipient is not None and identity.recipient.label == public.label
 
 
 def test_an_ssh_key_with_a_passphrase_is_refused_with_the_reason(tmp_path: Path) -> None:

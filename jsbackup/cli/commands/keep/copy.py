@@ -127,7 +127,8 @@ def copy(
     Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
     empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
     source is encrypted or signed, the new repository is a replica with the same keys, and copying needs no key that
-    reads messages. Into any other repository, encrypted backups are copied with --identity and encrypted again.
+    reads messages. A replica also gets keys that were added since; readers that were removed since are named, and stay.
+    Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
     reader's key file is missing or damaged: such a file is named, and not copied.
@@ -142,7 +143,7 @@ def copy(
     known = source.backups()
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
-    target = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
+    target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
         reading(shared, source, "copy", lock_timeout),
         writing(to, target, "copy", lock_timeout) as lease,
@@ -155,7 +156,7 @@ def copy(
             report = replace(report, failed=(*report.failed, *missing))
         lost = lost_readers(source)
         lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
-    return _tell(shared, target, report, lost)
+    return _tell(shared, target, report, lost=lost, notes=notes)
 
 
 def _overlap(source: str, target: str) -> str:
@@ -169,9 +170,9 @@ def _overlap(source: str, target: str) -> str:
 
 def _open_target(
     shared: Shared, to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool
-) -> Repository:
+) -> tuple[Repository, tuple[str, ...]]:
     """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
-    those of the first one.
+    those of the first one. A replica gets the keys that it lacks: also returns a sentence for each thing to know of it.
     """
     from jsbackup.repository.crypto.access import NO_KEYS
     from jsbackup.repository.repository import Repository
@@ -190,7 +191,7 @@ def _open_target(
             raise
         if not may_make:
             raise not_made(missing) from None
-        return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt)
+        return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt), ()
     except StoreError as error:
         if not s3_of(to).endpoint and s3_of(shared).endpoint and to.repo.lower().startswith("s3://"):
             raise error.with_more_hint(_OWN_ENDPOINT) from None
@@ -200,9 +201,29 @@ def _open_target(
             f"{source.store.location} is encrypted, and {store.location} is not",
             hint="If everyone who has that store may read the backups, add --decrypt.",
         )
-    if own_keys == NO_KEYS and is_replica(source, target):
-        own_keys = keys
-    return Repository.open(store, own_keys)
+    if source.descriptor.authority is None or not is_replica(source, target):
+        return Repository.open(store, own_keys), ()
+    own_keys = keys if own_keys == NO_KEYS else own_keys
+    notes = _follow_keys(source, target, own_keys)  # first: the given identity may be among what is brought
+    return Repository.open(store, own_keys), notes
+
+
+def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tuple[str, ...]:
+    """Bring the keys that a replica lacks, and return what is to be said of it."""
+    from jsbackup.repository.crypto.access import GivenKeys
+    from jsbackup.repository.crypto.copied_keys import follow_keys
+
+    given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
+    done = follow_keys(source.store, target.store, source.descriptor, source.signers, given=given)
+    here, there = source.store.location, target.store.location
+    brought, only_there = ", ".join((*done.writers, *done.readers)), ", ".join(done.only_there)
+    notes = [f"brought to {there}: {brought}"] if brought else []
+    if only_there:
+        notes.append(
+            f"{there} has readers' key files that {here} does not have: {only_there}; if their readers were removed, "
+            "take them away with 'jsbackup key remove' there, too"
+        )
+    return tuple(notes)
 
 
 def _late_target(
@@ -245,7 +266,7 @@ def _late_target(
     return make_late(store, descriptor, make_replica, access=access, clock=time.time)
 
 
-def _tell(shared: Shared, target: Repository, report: CopyReport, lost: Sequence[str]) -> int:
+def _tell(shared: Shared, target: Repository, report: CopyReport, *, lost: Sequence[str], notes: Sequence[str]) -> int:
     if len(report.failed) == 1 and not report.copied and not report.present:
         raise report.failed[0].error
     output = shared.output
@@ -255,6 +276,8 @@ def _tell(shared: Shared, target: Repository, report: CopyReport, lost: Sequence
             output.line(State("not copied"), f": {one.id}: {one.error.message}")
         for sentence in lost:
             output.line(State("warning"), f": {sentence}")
+        for sentence in notes:
+            output.line(State("note"), f": {sentence}")
         present = f", {format_count(len(report.present))} there already" if report.present else ""
         output.line(
             f"copied {format_count(len(report.copied), 'backup')} to {target.store.location}: "
@@ -268,7 +291,7 @@ def _tell(shared: Shared, target: Repository, report: CopyReport, lost: Sequence
         "backups": list(report.copied),
         "present": list(report.present),
         "failed": [failure_json(one.id, one.error, "backup") for one in report.failed],
-        "notes": list(lost),
+        "notes": [*lost, *notes],
     }
     output.result(document, text)
     return damage(lost) or (IncompleteError.exit_code if report.failed else 0)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.checks.document_checks import tend_readers
 from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.keep.holds import Hold, put_hold
@@ -337,3 +340,48 @@ def test_nothing_of_it_concerns_a_plain_repository(typed: Type, tmp_path: Path) 
     put_hold(repository, Hold(FIRST, CREATED, "t", "why"))
     assert typed("verify", "-r", tmp_path / "plain").code == 0
     assert not (tmp_path / "plain" / "keys").exists()
+
+
+@pytest.mark.parametrize("kind", ["age", "ssh-ed25519", "ssh-rsa"])
+def test_the_identity_counts_more_than_a_record_of_damaged_bytes(vault: Vault, tmp_path: Path, kind: str) -> None:
+    """Such as the next backup makes in a repository of an older version."""
+    key = vault.key_file()
+    if kind != "age":
+        file = tmp_path / "ssh"
+        subprocess.run(["ssh-keygen", "-q", "-t", kind.removeprefix("ssh-"), "-N", "", "-f", str(file)], check=True)
+        assert vault.read("key", "add", "--encrypt-to", file.with_suffix(".pub").read_text()).code == 0
+        assert vault.write("copy", "--to-repo", vault.copy).code == 0
+        vault = replace(vault, identity=file)
+        (key,) = (vault.repo / "keys").glob(f"{kind}-*.age")
+    before = key.read_bytes()
+    key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
+    key.with_suffix(".json").unlink()
+    writer = read_keys(vault.writer.read_bytes(), None, None, None)
+    assert tend_readers(Repository.open(LocalStore(vault.repo), writer)) == ()
+    assert vault.verify().code == 0  # the record is that of the damaged bytes
+    lost = vault.read("show", FIRST)
+    assert lost.code == 14 and "'jsbackup repair --from COPY' puts it back" in lost.err
+    done = vault.read("repair", "--from", vault.copy, "--json")
+    (row,) = check("repair", done)["readers"]
+    assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
+    assert key.read_bytes() == before and vault.verify().code == 0
+    assert vault.read("show", FIRST).code == 0
+    assert vault.read("repair", "--from", vault.copy, "--json").document["readers"] == []
+
+
+def test_a_key_file_that_the_identity_opens_is_right_whatever_its_record_says(vault: Vault) -> None:
+    """Put back by hand, after damaged bytes were recorded, and copied."""
+    key = vault.key_file()
+    before = key.read_bytes()
+    key.write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
+    damaged = key.read_bytes()
+    key.with_suffix(".json").unlink()
+    writer = read_keys(vault.writer.read_bytes(), None, None, None)
+    assert tend_readers(Repository.open(LocalStore(vault.repo), writer)) == ()
+    vault.key_file(repo=vault.copy).write_bytes(damaged)
+    key.write_bytes(before)
+    assert vault.verify().code == 14
+    done = vault.read("repair", "--from", vault.copy, "--json")
+    (row,) = check("repair", done)["readers"]
+    assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
+    assert key.read_bytes() == before and vault.verify().code == 0

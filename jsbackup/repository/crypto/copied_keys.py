@@ -1,0 +1,170 @@
+"""Bring what is below `keys/` to a replica: when it is made, and before each later copy.
+
+Without the record of a writer, nothing that it signed can be read in the replica; without its key file, a reader cannot
+open it. Nothing is deleted or overwritten there: of a key file that only the replica has, nothing tells whether its
+reader was removed in the source, is one of the replica alone, or was locked out of the source by a thief.
+
+Writers come first, the newest first: then none that was replaced can sign in between. What the replaced one has signed
+counts only as far as the new one names it, and it names what the source had at that time. A replica may have more, such
+as backups that the source has forgotten. So nothing is brought if a manifest, a hold or a record of damage of the
+replica could not be read any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from jsbackup.errors import IntegrityError, ObjectExists, ObjectNotFound, TargetConflict, UnsupportedError
+from jsbackup.repository import layout
+from jsbackup.repository.crypto.access import GivenKeys
+from jsbackup.repository.crypto.keys import list_identities, list_lost
+from jsbackup.repository.crypto.new_keys import signed_documents
+from jsbackup.repository.crypto.opening import open_access
+from jsbackup.repository.crypto.readers import MAX_READER_BYTES, examine_readers, read_record
+from jsbackup.repository.crypto.signing import Signers
+from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, load_writers
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.documents import Documents
+from jsbackup.stores.base import Store
+from jsbackup.stores.overlay import OverlayStore
+
+__all__ = ["CopiedKeys", "copy_keys", "follow_keys"]
+
+# The rest is made again: catalogs by the next backup, records of what is sound by the next check.
+_NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedKeys:
+    """Keys of objects: of the readers' key files and the records of writers that were brought, and of the readers' key
+    files that only the replica has. The last are none if the source has none at all.
+    """
+
+    readers: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
+    only_there: tuple[str, ...] = ()
+
+
+def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> CopiedKeys:
+    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged. `signers` are
+    those of the source. Raises StoreError, and IntegrityError as `load_writers`.
+    """
+    writers = [key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key)]
+    if descriptor.recipient is None:
+        return CopiedKeys(writers=tuple(writers))
+    broken = {one.key for one in examine_readers(source, descriptor, signers).broken}
+    ours = {one.key for one in list_identities(source, descriptor)}
+    known = ours | {one.key for one in list_lost(source, descriptor)}
+    before = {one.key for one in list_identities(target, descriptor)}
+    for key in sorted(known):
+        _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken)
+    after = {one.key for one in list_identities(target, descriptor)}
+    only_there = before - known if ours else ()
+    return CopiedKeys(tuple(sorted((after - before) & ours)), tuple(writers), tuple(sorted(only_there)))
+
+
+def follow_keys(
+    source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, given: GivenKeys
+) -> CopiedKeys:
+    """Do the same for a replica that has backups. `given` are the keys for it.
+
+    Raises:
+        TargetConflict: a writer was replaced in the source, and what it has signed in the replica would be lost.
+        KeyUnavailable: whether it would be is not known, as documents are encrypted, and no key that opens them was
+            given.
+        IntegrityError, StoreError: as `copy_keys`.
+    """
+    lacking = _lacking_writers(source, target, descriptor)
+    if lacking and (lost := _lost_with(lacking, source, target, descriptor, given=given)):
+        more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        raise TargetConflict(
+            f"the writer key was replaced in {source.location}, which does not know all that the old one has signed in "
+            f"{target.location}: {lost[0]}{more} could not be read any more",
+            hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
+        )
+    return copy_keys(source, target, descriptor, signers)
+
+
+def _lacking_writers(source: Store, target: Store, descriptor: Descriptor) -> list[str]:
+    """Return the keys of the records of writers that the target lacks, the newest first."""
+    known = {writer.signer for writer in load_writers(target, descriptor)}
+    lacking = [writer for writer in load_writers(source, descriptor) if writer.signer not in known]
+    newest_first = sorted(lacking, key=lambda writer: writer.created, reverse=True)
+    return [layout.writer_key(writer.signer) for writer in newest_first]
+
+
+def _lost_with(
+    writers: Sequence[str], source: Store, target: Store, descriptor: Descriptor, *, given: GivenKeys
+) -> list[str]:
+    """Return the manifests, holds and records of damage that can be read in the target, and could not with these
+    writers. Reads them all.
+    """
+    then = OverlayStore(target, time.time)
+    for key in writers:
+        _bring(source, then, key)
+    left, after = (
+        dict(signed_documents(Documents(store, open_access(store, descriptor, given).envelope), _NEEDED))
+        for store in (target, then)
+    )
+    lost = left.keys() - after.keys()
+    return sorted(key for key in lost if not key.startswith(layout.VERIFIED) or layout.is_damage_record(key))
+
+
+def _bring_reader(
+    source: Store,
+    target: Store,
+    descriptor: Descriptor,
+    *,
+    signers: Signers | None,
+    key: str,
+    broken: set[str],
+) -> None:
+    """Bring a reader's key file and its record, each if the target lacks it and the other does not contradict it: a
+    reader who was removed and added again has another one.
+    """
+
+    def named(data: bytes | None) -> str | None:
+        try:
+            return None if data is None else read_record(descriptor, signers, key, data)
+        except (IntegrityError, UnsupportedError):
+            return None
+
+    record = layout.reader_key(key)
+    file, theirs = (_read(target, one) for one in (key, record))
+    if file is None and key not in broken:
+        data = _read(source, key)
+        if data is not None and named(theirs) in (None, _sha256(data)):
+            _put(target, key, data)
+            file = data
+    if theirs is None and record not in broken:
+        data = _read(source, record)
+        if data is not None and (file is None or named(data) == _sha256(file)):
+            _put(target, record, data)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _bring(source: Store, target: Store, key: str) -> bool:
+    data = _read(source, key, MAX_WRITER_BYTES)
+    return data is not None and _put(target, key, data)
+
+
+def _read(store: Store, key: str, limit: int = MAX_READER_BYTES) -> bytes | None:
+    with suppress(ObjectNotFound):  # removed meanwhile
+        return store.get_range(key, 0, limit)
+    return None
+
+
+def _put(target: Store, key: str, data: bytes) -> bool:
+    """Return False if something is there: from an interrupted or another run, or damaged, which `repair` mends."""
+    try:
+        target.put(key, data)
+    except ObjectExists:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""Keys that were added, removed or replaced in a repository: a later copy brings them to its replica, or says it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import read_keys
+from jsbackup.repository.keep.holds import Hold, put_hold
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.cli.commands.operate.test_reader_keys import ME, OTHER, Vault, damage, make_vault, recipient
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+from tests.harness.backups import CREATED, FIRST, SECOND, store_backup
+
+Type = Callable[..., Typed]
+
+OTHER_LABEL = recipient(OTHER).label
+
+
+@pytest.fixture
+def vault(typed: Type, tmp_path: Path) -> Vault:
+    return make_vault(typed, tmp_path, ME)
+
+
+@pytest.fixture
+def signed(typed: Type, tmp_path: Path) -> Vault:
+    """A repository that is signed only, and its replica; without backups."""
+    vault = Vault(typed, tmp_path / "repo", tmp_path / "copy", tmp_path / "writer.key", tmp_path / "none")
+    assert typed("init", "-r", vault.repo, "--sign", "--writer-key", vault.writer).code == 0
+    back_up(vault, FIRST)
+    assert copied(vault).code == 0
+    return vault
+
+
+def back_up(vault: Vault, backup: str, folder: Path | None = None) -> None:
+    keys = read_keys(vault.writer.read_bytes(), None, None, None)
+    store_backup(Repository.open(LocalStore(folder or vault.repo), keys), backup)
+
+
+def copied(vault: Vault, *more: str | Path) -> Typed:
+    return vault.write("copy", "--to-repo", vault.copy, *more)
+
+
+def replaced(vault: Vault, *, folder: Path | None = None) -> Vault:
+    """Replace the writer key, and return the vault with the new one."""
+    key = vault.writer.with_name(f"writer-{os.urandom(4).hex()}.key")
+    by = ["--identity", vault.identity] if vault.identity.exists() else ["--writer-key", vault.writer]
+    assert vault.run("key", "replace-writer", "--new-writer-key", key, *by, repo=folder).code == 0
+    return replace(vault, writer=key)
+
+
+def keys_in(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "keys").iterdir()}
+
+
+def of_copy(vault: Vault, *line: str | Path) -> Typed:
+    return vault.run(*line, "--writer-key", vault.writer, repo=vault.copy)
+
+
+@pytest.mark.parametrize("kind", ["vault", "signed"])
+def test_a_new_writer_is_known_in_the_copy_too(kind: str, request: pytest.FixtureRequest) -> None:
+    new = replaced(request.getfixturevalue(kind))
+    back_up(new, SECOND)
+    done = copied(new, "--json")
+    assert done.code == 0 and check("copy", done)["backups"] == [SECOND]
+    (note,) = done.document["notes"]
+    assert "keys/writer-" in note and str(new.copy) in note
+    assert keys_in(new.copy) == keys_in(new.repo)
+    assert of_copy(new, "verify").code == 0 and of_copy(new, "show", FIRST).code == 0
+    assert of_copy(new, "show", SECOND).code == 0
+    assert copied(new, "--json").document["notes"] == []
+
+
+def test_writers_that_followed_one_another_are_brought_together(vault: Vault) -> None:
+    second = replaced(vault)
+    back_up(second, SECOND)
+    third = replaced(second)
+    assert copied(third).code == 0
+    assert of_copy(third, "verify").code == 0 and keys_in(vault.copy) == keys_in(vault.repo)
+    for old in (vault, second):
+        refused = of_copy(old, "hold", FIRST)
+        assert refused.code == 12 and "has been replaced" in refused.err
+
+
+@pytest.mark.parametrize("kind", ["vault", "signed"])
+@pytest.mark.parametrize("what", ["backup", "hold", "damage"])
+def test_what_only_the_copy_has_stays_readable(kind: str, what: str, request: pytest.FixtureRequest) -> None:
+    """Such as backups that were forgotten in the source: the new writer's record does not name them."""
+    vault: Vault = request.getfixturevalue(kind)
+    if what == "backup":
+        back_up(vault, SECOND, vault.copy)
+    elif what == "damage":
+        segment = next(path for path in (vault.copy / "segments").rglob("*.parquet*"))
+        before_damage = damage(segment, "flipped")
+        assert of_copy(vault, "verify").code == 14
+        segment.write_bytes(before_damage)
+    else:
+        keys = read_keys(vault.writer.read_bytes(), None, None, None)
+        put_hold(Repository.open(LocalStore(vault.copy), keys), Hold(FIRST, CREATED, "t", "why"))
+    before = keys_in(vault.copy)
+    new = replaced(vault)
+    refused = copied(new)
+    assert refused.code == 16 and "jsbackup key replace-writer" in refused.err
+    assert "could not be read any more" in refused.err and keys_in(vault.copy) == before
+    # As the hint says.
+    replaced(vault, folder=vault.copy)
+    assert copied(new).code == 0
+    assert of_copy(new, "verify").code == 0 and of_copy(new, "show", SECOND if what == "backup" else FIRST).code == 0
+
+
+def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
+    (tmp_path / "other.key").write_text(f"{OTHER.text}\n")
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    done = copied(vault, "--identity", tmp_path / "other.key")  # which does not open the copy yet
+    assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
+    assert keys_in(vault.copy) == keys_in(vault.repo)
+    assert vault.run("verify", "--level", "data", "--identity", tmp_path / "other.key", repo=vault.copy).code == 0
+    assert of_copy(vault, "verify").code == 0
+    again = copied(vault)
+    assert again.code == 0 and "note" not in again.out
+
+
+def test_a_removed_reader_is_named_and_not_removed(vault: Vault) -> None:
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    assert copied(vault).code == 0
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    done = copied(vault, "--json")
+    (note,) = check("copy", done)["notes"]
+    assert done.code == 0 and f"keys/{OTHER_LABEL}" in note and "'jsbackup key remove'" in note
+    assert f"note: {note}" in copied(vault).out
+    assert vault.key_file(OTHER, vault.copy).exists()
+    assert vault.run("key", "remove", OTHER_LABEL, repo=vault.copy).code == 0
+    assert copied(vault, "--json").document["notes"] == []
+    assert keys_in(vault.copy) == keys_in(vault.repo)
+
+
+def test_a_lost_key_file_is_no_removed_reader(vault: Vault) -> None:
+    """The copy keeps it: `repair --from` needs it."""
+    damage(vault.key_file(), "removed")
+    done = copied(vault, "--json")
+    assert done.code == 14 and not any("key remove" in note for note in done.document["notes"])
+    vault.forget_records()
+    done = copied(vault, "--json")
+    assert done.code == 14 and not any("key remove" in note for note in done.document["notes"])
+    assert vault.key_file(repo=vault.copy).exists()
+
+
+def test_a_reader_who_was_removed_and_added_again_keeps_what_the_copy_has(vault: Vault) -> None:
+    """Each has a key file of its own there, with its own record."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    assert copied(vault).code == 0
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    theirs = vault.key_file(OTHER, vault.copy)
+    before = theirs.read_bytes()
+    assert before != vault.key_file(OTHER).read_bytes()
+    for part in (theirs.with_suffix(".json"), None):  # without its record, that of the source would not fit
+        if part is not None:
+            part.unlink()
+        done = copied(vault)
+        assert done.code == 0 and "note" not in done.out
+        assert theirs.read_bytes() == before and of_copy(vault, "verify").code == 0
+    assert theirs.with_suffix(".json").exists()
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "exchanged"])
+def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    damage(vault.key_file(OTHER), how)
+    assert copied(vault).code == 14
+    assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*.age"))
+
+
+def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
+    theirs = vault.key_file(repo=vault.copy)
+    before = damage(theirs, "removed")
+    done = copied(vault)
+    assert done.code == 0 and theirs.name in done.out and theirs.read_bytes() == before
+    record = theirs.with_suffix(".json")
+    before = damage(record, "removed")
+    assert copied(vault).code == 0 and record.read_bytes() == before
+    assert of_copy(vault, "verify").code == 0
+
+
+def test_a_copy_goes_on_where_the_keys_were_half_brought(vault: Vault) -> None:
+    """The key file is there, its record is not."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    added = vault.key_file(OTHER)
+    (vault.copy / "keys" / added.name).write_bytes(added.read_bytes())
+    assert copied(vault).code == 0
+    assert keys_in(vault.copy) == keys_in(vault.repo) and of_copy(vault, "verify").code == 0
+
+
+def test_another_repository_keeps_its_own_keys(vault: Vault, typed: Type, tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    other = make_vault(typed, tmp_path / "else", OTHER)
+    before = keys_in(other.repo)
+    new = replaced(vault)
+    into = ["--to-repo", other.repo, "--to-writer-key", other.writer, "--identity", vault.identity]
+    done = new.write("copy", *into, "--json")
+    assert done.code == 0 and done.document["notes"] == [] and keys_in(other.repo) == before
+
+
+def test_a_record_that_the_authority_has_not_signed_is_not_brought(vault: Vault, typed: Type, tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    other = make_vault(typed, tmp_path / "else", age.random_identity())
+    (foreign,) = (other.repo / "keys").glob("writer-*.json")
+    (vault.repo / "keys" / foreign.name).write_bytes(foreign.read_bytes())
+    assert copied(vault).code == 0 and foreign.name not in keys_in(vault.copy)
