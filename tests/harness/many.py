@@ -1,4 +1,4 @@
-"""Repositories with many backups: manifests as the codec writes them, of segments that nobody stored."""
+"""Repositories with many backups: manifests as the codec writes them, of segments that nobody stored, or of zeros."""
 
 from __future__ import annotations
 
@@ -95,8 +95,18 @@ def put_manifests(store: Store, count: int, *, first: int = 0, streams: int = 1)
         store.put(layout.manifest_key(manifest.id), encode_manifest(manifest))
 
 
+def put_segments(store: Store) -> None:
+    """Zeros in the place of the segments that these manifests name, as `put_manifests` makes them."""
+    for ref in segments_of(nth_manifest(0)):
+        store.put(ref.key, bytes(ref.size))
+
+
+def segments_of(manifest: Manifest) -> list[SegmentRef]:
+    return [ref for stream in manifest.streams for ref in stream.segments]
+
+
 class ManyBackups(MemoryStore):
-    """A repository of `count` backups of 50 streams, which takes hardly any memory.
+    """A repository of `count` backups of 50 streams, which takes hardly any memory: segments share their bytes.
 
     A manifest is made when it is read. All but the newest `uncovered` are in a catalog.
     """
@@ -109,6 +119,9 @@ class ManyBackups(MemoryStore):
         super().__init__(self._tick)
         make_repository(self)
         self._model = replace(nth_manifest(1, streams=streams, segments=1), tags={})
+        zeros = bytes(20 << 20)
+        for ref in segments_of(self._model):
+            self.put(ref.key, zeros)
         self._add(0, count - uncovered)
         self._put_catalog(count - uncovered)
         self._add(count - uncovered, count)

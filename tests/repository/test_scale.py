@@ -27,7 +27,7 @@ from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.reuse import stored_segments
 from tests.harness.backups import INCARNATION
 from tests.harness.counting import PAGE, CountingStore
-from tests.harness.many import ManyBackups, nth_created, nth_id, nth_manifest
+from tests.harness.many import EVERY, ManyBackups, nth_created, nth_id, nth_manifest
 from tests.repository.write.test_copying import lease_on
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,8 @@ def test_finding_a_backup(many: ManyBackups) -> None:
 
 def test_deciding_what_to_forget(many: ManyBackups) -> None:
     policy = Policy(hourly=24, daily=7, weekly=4, monthly=12)
-    with counted(many, 5 + PAGES + UNCOVERED) as store:
+    # And what is kept: at most 50 manifests, 32 folders, then all others at once.
+    with counted(many, 5 + PAGES + UNCOVERED + 50 + 33) as store:
         plan = plan_by_policy(Repository.open(store), policy, Grouping.SELECTION, now_ns=NOW_NS)
     assert len(plan.decisions.kept) + len(plan.decisions.removed) == BACKUPS
     assert 30 < len(plan.decisions.kept) < 50
@@ -114,8 +115,10 @@ def test_a_backup_that_writes_a_catalog() -> None:
 
 def test_forgetting() -> None:
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
-    repository = Repository.open(store)
-    plan = plan_by_policy(repository, Policy(last=BACKUPS - 20), Grouping.SELECTION, now_ns=NOW_NS)
+    within_seconds = (BACKUPS - 21) * EVERY.total_seconds()  # leaves 20 out; that the others are kept displaces none
+    with counted(store, 5 + PAGES + UNCOVERED + 1 + 33) as counting:
+        policy = Policy(within_seconds=within_seconds)
+        plan = plan_by_policy(Repository.open(counting), policy, Grouping.SELECTION, now_ns=NOW_NS)
     with counted(store, PAGES + UNCOVERED + 10 + 20 * 3) as counting:
         done = remove_decided(Repository.open(counting), plan.decisions)
     assert len(done.removed) == 20

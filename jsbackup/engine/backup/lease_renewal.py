@@ -23,7 +23,7 @@ from jsbackup.stores.base import Store
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-__all__ = ["hold_lease", "hold_to_read", "lease_terms"]
+__all__ = ["hold_lease", "hold_to_read", "lease_terms", "record_damage"]
 
 _log = logging.getLogger(__name__)
 
@@ -98,10 +98,11 @@ def hold_to_read(
         try:
             yield
         finally:
-            _remember_damaged(repository, terms.tool, note)
+            record_damage(repository, note)
 
 
-def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], None]) -> None:
+def record_damage(repository: Repository, note: Callable[[str], None]) -> None:
+    """Record the objects that were found damaged, unless they are recorded; if that is not possible, call `note`."""
     if not repository.objects.found_damaged:
         return
     from jsbackup.repository.checks.damaged import read_damaged  # rarely needed
@@ -112,7 +113,7 @@ def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], N
     if not new:
         return
     try:
-        remember_damaged(repository.documents, new, now_seconds=int(time.time()), tool=tool, random=os.urandom)
+        remember_damaged(repository.documents, new, now_seconds=int(time.time()), tool=TOOL, random=os.urandom)
     except (KeyUnavailable, StoreError) as error:
         again = "'jsbackup verify --writer-key FILE'" if isinstance(error, KeyUnavailable) else "'jsbackup verify'"
         note(

@@ -7,9 +7,13 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jsbackup.stores.base import ObjectInfo
+from jsbackup.repository import layout
+from jsbackup.stores.base import ObjectInfo, Store
 
-__all__ = ["FolderListing", "ListedObject"]
+__all__ = ["FolderListing", "FolderListings", "ListedObject"]
+
+# So many folders are listed one by one, and then all others at once.
+_MOST_LISTED = 32
 
 
 class ListedObject(NamedTuple):
@@ -42,3 +46,31 @@ class FolderListing:
         if at == len(self._hashes) or self._hashes[at] != wanted:
             return None
         return ListedObject(self._sizes[at], self._times[at])
+
+
+class FolderListings:
+    """Listings of the folders of streams and of pages of streams, each from when it was first needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folders: dict[str, FolderListing] = {}
+        self._others: FolderListing | None = None  # all folders that are not among these
+
+    def find(self, folder: str, key: str) -> ListedObject | None:
+        """Return the object with this key in a folder. Raises StoreError."""
+        return self._listed(folder).find(key)
+
+    def _listed(self, folder: str) -> FolderListing:
+        if folder in self._folders:
+            return self._folders[folder]
+        if len(self._folders) < _MOST_LISTED or layout.STREAMS.startswith(folder):
+            self._folders[folder] = FolderListing(self._store.list(f"{folder}/"))
+            return self._folders[folder]
+        if self._others is None:
+            self._others = self._list_others()
+        return self._others
+
+    def _list_others(self) -> FolderListing:
+        """List all folders that were not listed before: a request lists a thousand objects, and most have few."""
+        infos = self._store.list(layout.SEGMENTS)
+        return FolderListing(info for info in infos if info.key.rpartition("/")[0] not in self._folders)

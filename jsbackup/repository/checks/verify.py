@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.folder_listing import FolderListing
+from jsbackup.repository.checks.folder_listing import FolderListings
 from jsbackup.repository.checks.object_check import (
     Level,
     ObjectFlaw,
@@ -58,8 +58,6 @@ __all__ = [
 ]
 
 _THREADS = 2
-# So many folders are listed one by one, and then all others at once.
-_MOST_LISTED = 32
 # References of a long stream that are held: of 1 KB each.
 _MOST_REFS = 4096
 
@@ -103,8 +101,7 @@ class Verifier:
         self._progress = progress or NullProgress()
         self._threads = threads
         self._only: Collection[bytes] | None = None
-        self._folders: dict[str, FolderListing] = {}
-        self._others: FolderListing | None = None  # all folders that are not among these
+        self._listings = FolderListings(objects.store)  # its backups' objects were stored before
         self._flaws: dict[bytes, ObjectFlaw] = {}
         self._damaged: dict[bytes, str] = {}
         self._seen: set[bytes] = set()  # at level manifest, instead of the stock
@@ -246,7 +243,7 @@ class Verifier:
         new = [name for name in refs if name not in seen]
         for name in new:
             ref = refs[name]
-            info = self._listed(folder_of(ref)).find(ref.key)
+            info = self._listings.find(folder_of(ref), ref.key)
             right = info is not None and info.size == ref.size
             if self._level is Level.MANIFEST:
                 self._seen.add(name)
@@ -258,22 +255,6 @@ class Verifier:
                 text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
                 self._take(ref, ObjectFlaw(ProblemKind.DAMAGED, text))
         return new
-
-    def _listed(self, folder: str) -> FolderListing:
-        """Return a folder's listing from when the run first needed it: its backups' objects were stored before."""
-        if folder in self._folders:
-            return self._folders[folder]
-        if len(self._folders) < _MOST_LISTED or layout.STREAMS.startswith(folder):
-            self._folders[folder] = FolderListing(self._objects.store.list(f"{folder}/"))
-            return self._folders[folder]
-        if self._others is None:
-            self._others = self._list_others()
-        return self._others
-
-    def _list_others(self) -> FolderListing:
-        """List all folders that were not listed before: a request lists a thousand objects, and most have few."""
-        infos = self._objects.store.list(layout.SEGMENTS)
-        return FolderListing(info for info in infos if info.key.rpartition("/")[0] not in self._folders)
 
 
 def verify_backup(

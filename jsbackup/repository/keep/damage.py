@@ -5,21 +5,25 @@ sound since. Missing objects, lost pages and manifests that contradict themselve
 `verify` (`outcomes.py`) name the backups that have any. These backups are looked at again, because they may have been
 repaired since: their manifests and pages are read, and the folders of their objects are listed.
 
+What no command has looked at may be missing, too. `Presence` looks for the objects of backups in listings of their
+folders, before they take the place of others.
+
 Backups share objects. So what was found is then looked for in all backups, also in those made since the last `verify`.
-Each page is read once for that. Without a record of damage nothing is read but the newest outcomes.
+Each page is read once for that. Without a record of damage `find_damaged` reads nothing but the newest outcomes.
 
 In doubt there is an error: if a record of damage cannot be read, nobody knows what was damaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from jsbackup.errors import IntegrityError, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.damaged import damage_on_record
+from jsbackup.repository.checks.folder_listing import FolderListings
 from jsbackup.repository.checks.outcomes import MOST_NAMED, VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.manifest import Manifest, StreamBackup
@@ -27,7 +31,7 @@ from jsbackup.repository.pages.segment_list import Part, parts_of
 from jsbackup.repository.refs import AnyRef, PageRef, StreamPageRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 
-__all__ = ["find_damaged"]
+__all__ = ["Presence", "find_damaged"]
 
 _THREADS = 8  # each holds one manifest
 _FEW, _MANY = 4, 60  # outcomes of `verify` that are read: mostly one of the newest is of a run over all backups
@@ -51,12 +55,38 @@ def find_damaged(repository: Repository, backups: Collection[str]) -> frozenset[
         if manifest is None or [*verifier.check(manifest)]:
             damaged.add(backup)
     lost = {**recorded, **verifier.damaged}
-    needs = _Needs(repository, lost)
+    folders = frozenset(lost.values())
+    needs = _Needs(repository, lambda ref: id_of(ref) in lost, lambda folder: folder in folders or "" in folders)
     others = sorted(set(backups) - damaged) if lost else []
     for backup, manifest in _manifests(repository, others, streams=False):
         if manifest is None or needs.any_of(manifest):
             damaged.add(backup)
     return frozenset(damaged)
+
+
+class Presence:
+    """Looks whether the objects of backups are there, with their sizes. Reads each page once, lists each folder once.
+    No object is read.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._listings = FolderListings(repository.store)
+        self._needs = _Needs(repository, self._is_absent, lambda folder: True)
+
+    def find_absent(self, backups: Collection[str]) -> frozenset[str]:
+        """Return those of the backups that lack an object, or whose manifest or pages cannot be read.
+
+        Raises:
+            KeyUnavailable: nothing can be read without a key that was not given.
+            StoreError: the store does not answer.
+        """
+        manifests = _manifests(self._repository, sorted(backups), streams=False)
+        return frozenset(backup for backup, manifest in manifests if manifest is None or self._needs.any_of(manifest))
+
+    def _is_absent(self, ref: AnyRef) -> bool:
+        found = self._listings.find(folder_of(ref), ref.key)
+        return found is None or found.size != ref.size
 
 
 def _suspects(repository: Repository, backups: Collection[str]) -> set[str]:
@@ -98,32 +128,32 @@ def _manifest(repository: Repository, backup: str, streams: bool) -> Manifest | 
 
 @dataclass
 class _Needs:
-    """Looks for objects (ids, with the folder of each, "" if unknown) in backups. Each page is read once."""
+    """Looks in backups for objects that are `lost`, in folders that `may_have` any. Each page is read once."""
 
     repository: Repository
-    lost: Mapping[bytes, str]
-    _folders: frozenset[str] = field(init=False)
+    lost: Callable[[AnyRef], bool]
+    may_have: Callable[[str], bool]
     _known: dict[str, bool] = field(default_factory=dict, init=False)  # pages, by key
-
-    def __post_init__(self) -> None:
-        self._folders = frozenset(self.lost.values())
 
     def any_of(self, manifest: Manifest) -> bool:
         """Whether a backup needs any of them; also if a page that may list one cannot be read."""
-        if manifest.stream_pages:
-            return any(map(self._in_stream_page, manifest.stream_pages))
-        return any(map(self._in_stream, manifest.streams))
+        if not manifest.stream_pages:
+            return self._in_streams(manifest.streams)
+        new = [page for page in manifest.stream_pages if page.key not in self._known]
+        reads = in_order([partial(self._read_streams, page) for page in new], _THREADS)
+        for page, streams in zip(new, reads, strict=True):
+            self._known[page.key] = streams is None or self._is(page) or self._in_streams(streams)
+        return any(self._known[page.key] for page in manifest.stream_pages)
 
-    def _in_stream_page(self, page: StreamPageRef) -> bool:
-        if page.key not in self._known:
-            self._known[page.key] = self._is(page) or self._in_streams_of(page)
-        return self._known[page.key]
-
-    def _in_streams_of(self, page: StreamPageRef) -> bool:
+    def _read_streams(self, page: StreamPageRef) -> Sequence[StreamBackup] | None:
         try:
-            return any(map(self._in_stream, self.repository.stream_pages.read([page])))
+            return [*self.repository.stream_pages.read([page])]
         except (IntegrityError, UnsupportedError):
-            return True
+            return None
+
+    def _in_streams(self, streams: Sequence[StreamBackup]) -> bool:
+        self._look_in(part for stream in streams for part in parts_of(stream.segments))  # of all at once
+        return any(map(self._in_stream, streams))
 
     def _in_stream(self, stream: StreamBackup) -> bool:
         pending = [one.pending for one in stream.consumers if one.pending is not None]
@@ -131,16 +161,20 @@ class _Needs:
         return any(map(self._is, few)) or self._in_parts(parts_of(stream.segments))
 
     def _in_parts(self, parts: Sequence[Part]) -> bool:
-        if not parts or not self._may_be_in(folder_of(parts[0])):  # they are all in the folder of the stream
+        if not parts or not self.may_have(folder_of(parts[0])):  # they are all in the folder of the stream
             return False
         if any(map(self._is, parts)):
             return True
-        pages = [part for part in parts if isinstance(part, PageRef)]
-        new = [page for page in pages if page.key not in self._known]
+        self._look_in(parts)
+        return any(self._known.get(part.key, False) for part in parts if isinstance(part, PageRef))
+
+    def _look_in(self, parts: Iterable[Part]) -> None:
+        """Read those of the parts that are pages, and were not read before."""
+        pages = [part for part in parts if isinstance(part, PageRef) and part.key not in self._known]
+        new = [page for page in pages if self.may_have(folder_of(page))]
         reads = in_order([partial(self._read, page) for page in new], _THREADS)
         for page, listed in zip(new, reads, strict=True):
             self._known[page.key] = listed is None or self._in_parts(listed)
-        return any(self._known[page.key] for page in pages)
 
     def _read(self, page: PageRef) -> Sequence[Part] | None:
         try:
@@ -148,8 +182,5 @@ class _Needs:
         except (IntegrityError, UnsupportedError):
             return None
 
-    def _may_be_in(self, folder: str) -> bool:
-        return folder in self._folders or "" in self._folders
-
     def _is(self, ref: AnyRef) -> bool:
-        return self._may_be_in(folder_of(ref)) and id_of(ref) in self.lost
+        return self.may_have(folder_of(ref)) and self.lost(ref)

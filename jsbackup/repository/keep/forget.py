@@ -10,21 +10,23 @@ written. If it is killed, some backups are gone, the others are complete, and th
 - after a deletion: the backup is gone, and the objects that only it named are unused.
 
 In doubt nothing is deleted: neither a backup whose manifest a policy cannot read (it can still be removed by its id),
-nor one that is held when its turn comes, nor a sound one in favour of one that is known to be damaged (`damage.py`).
+nor one that is held when its turn comes, nor a sound one in favour of one that is known to be damaged, or that lacks an
+object (`damage.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
-from jsbackup.repository.keep.damage import find_damaged
+from jsbackup.repository.keep.damage import Presence, find_damaged
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
@@ -71,10 +73,27 @@ def plan_by_policy(
     unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
     held = held_backups(repository)
     damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
-    decisions = apply_policy(
-        policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile, damaged=damaged
-    )
+    decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
+    decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
     return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))
+
+
+def _decide_surely(
+    presence: Presence, decide: Callable[..., Decisions], damaged: frozenset[str]
+) -> tuple[Decisions, frozenset[str]]:
+    """Decide so that no backup is removed in favour of one that lacks an object. Also returns the damaged backups.
+
+    Nothing is looked for where nothing is removed.
+    """
+    looked_at = frozenset[str]()
+    while True:
+        decisions = decide(damaged=damaged)
+        groups = {one.group for one in decisions.removed}
+        displacing = {one.backup for one in decisions.kept if one.displaces and one.group in groups}
+        absent = presence.find_absent(displacing - damaged - looked_at)
+        if not absent:
+            return decisions, damaged
+        looked_at, damaged = looked_at | displacing, damaged | absent
 
 
 def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:

@@ -105,11 +105,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class KeptBackup:
-    """`group` is empty if it is not known."""
+    """`group` is empty if it is not known. `displaces`: it may be the reason why others of its group are removed."""
 
     backup: str
     group: str
     reasons: tuple[str, ...]
+    displaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def apply_policy(
         for backup, found in _decide_all(policy, backups, damaged):
             reasons = (*found.kept, *_held(backup.id, held))
             if reasons:
-                kept.append(KeptBackup(backup.id, group, reasons))
+                kept.append(KeptBackup(backup.id, group, reasons, found.displaces))
             else:
                 removed.append(RemovedBackup(backup.id, group, "; ".join(found.missed)))
     return Decisions(
@@ -210,12 +211,21 @@ class _Backup:
         return self.summary.result is Result.COMPLETE and not self.hollow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
-    """What the rules say about one backup: the reasons to keep it, and why the other rules do not."""
+    """What the rules say about one backup: the reasons to keep it, and why the other rules do not.
+
+    `displaces`: it is kept where another would be kept without it. `within` and tags keep each for itself.
+    """
 
     kept: list[str]
     missed: list[str]
+    displaces: bool = False
+
+    def keep(self, reason: str) -> None:
+        """Keep it in the place of others."""
+        self.kept.append(reason)
+        self.displaces = True
 
 
 def _held(backup: str, held: Collection[str]) -> tuple[str, ...]:
@@ -241,10 +251,10 @@ def _decide(policy: Policy, group: Sequence[_Backup]) -> list[tuple[_Backup, _Fo
     complete = next((backup for backup in newest_first if backup.complete), None)
     verdicts = {backup.id: _Found([], []) for backup in newest_first}
     if complete is not None:
-        verdicts[complete.id].kept.append("newest complete backup")
+        verdicts[complete.id].keep("newest complete backup")
     if complete is not newest_first[0]:
         what = "which found no stream" if newest_first[0].hollow else "partial"
-        verdicts[newest_first[0].id].kept.append(f"newest backup, {what}")
+        verdicts[newest_first[0].id].keep(f"newest backup, {what}")
     for name, count, period_of in _rules(policy):
         if count:
             _apply_count(name, count, period_of, newest_first, verdicts=verdicts)
@@ -293,7 +303,7 @@ def _apply_count(
             continue
         complete, partial = complete + keeper.complete, partial + (not keeper.complete)
         number = f"{complete} of {count}" if keeper.complete else "partial, not counted"
-        verdicts[keeper.id].kept.append(f"{label} ({number})")
+        verdicts[keeper.id].keep(f"{label} ({number})")
         for backup in backups:
             if backup is not keeper:
                 verdicts[backup.id].missed.append(f"{label}: {keeper.id} kept")

@@ -16,15 +16,15 @@ from jsbackup.repository.checks.verified import remember_damaged
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.checks.verify_run import VerifyRun
 from jsbackup.repository.keep.damage import find_damaged
-from jsbackup.repository.keep.forget import plan_by_policy
+from jsbackup.repository.keep.forget import ForgetPlan, plan_by_policy, remove_decided
 from jsbackup.repository.keep.groups import Grouping
-from jsbackup.repository.keep.retention import Policy
+from jsbackup.repository.keep.retention import Decisions, Policy, RemovedBackup, TagRule
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.refs import SegmentRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import FIRST, SECOND, make_repository, store_backup, store_stream
+from tests.harness.backups import FIRST, SECOND, make_manifest, make_repository, store_backup, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
 from tests.harness.damage import flip
@@ -249,3 +249,110 @@ def test_a_record_that_cannot_be_read_lets_nothing_be_removed(store: MemoryStore
     assert verify(store) == [SECOND]
     planned = plan_by_policy(Repository.open(store), Policy(last=1), Grouping.SELECTION, now_ns=NOW_NS)
     assert planned.damaged == (SECOND,) and planned.decisions.removed == ()
+
+
+# --- what nobody has looked at ---
+
+
+def plan(store: Store, policy: Policy) -> ForgetPlan:
+    return plan_by_policy(Repository.open(store), policy, Grouping.SELECTION, now_ns=NOW_NS)
+
+
+def removed(store: Store, policy: Policy) -> list[str]:
+    return [one.backup for one in plan(store, policy).decisions.removed]
+
+
+RULES = [Policy(last=1), Policy(hourly=1), Policy(daily=1), Policy(within_seconds=1), Policy(tags=(TagRule("k"),))]
+
+
+@pytest.fixture
+def three() -> MemoryStore:
+    """Three backups, the oldest of them with a tag. Each has a segment of its own."""
+    store = MemoryStore()
+    repository = make_repository(store)
+    for number, backup in enumerate((FIRST, SECOND, THIRD)):
+        made = make_manifest(repository, backup, count=40 + 20 * number)
+        tags = {} if number else {"k": "v"}
+        repository.commit(replace(made, created=f"2026-11-21T01:4{5 + number}:00Z", tags=tags))
+    return store
+
+
+@pytest.mark.parametrize("break_it", [lose, cut])
+@pytest.mark.parametrize("policy", RULES, ids=repr)
+def test_a_backup_that_lacks_an_object_takes_no_ones_place_although_none_has_looked(
+    three: MemoryStore, policy: Policy, break_it: Break
+) -> None:
+    tagged = [FIRST] if policy.tags else []
+    assert removed(three, policy) == [one for one in (FIRST, SECOND) if one not in tagged]
+    break_it(three, [*segments(three, THIRD)][-1].key)
+    planned = plan(three, policy)
+    assert planned.damaged == (THIRD,) and removed(three, policy) == [one for one in (FIRST,) if one not in tagged]
+    break_it(three, [*segments(three, SECOND)][-1].key)  # is looked at because it would be the next
+    assert removed(three, policy) == []
+    if not tagged:
+        assert plan(three, policy).damaged == (SECOND, THIRD)
+
+
+def test_a_lost_consumer_state_or_opaque_piece_is_seen_before_others_are_removed(store: MemoryStore) -> None:
+    assert removed(store, Policy(last=1)) == [FIRST]
+    orders, verbatim = manifest(store, SECOND).streams
+    pending = next(one.pending for one in orders.consumers if one.pending is not None)
+    for key in (pending.key, verbatim.opaque[0].key):
+        was = store.get(key)
+        store.delete(key)
+        assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
+        store.put(key, was)
+    assert removed(store, Policy(last=1)) == [FIRST]
+
+
+@pytest.mark.parametrize("break_it", BREAK)
+def test_a_lost_page_of_segments_is_seen_before_others_are_removed(
+    break_it: Break, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pages_small(monkeypatch)
+    store = MemoryStore()
+    repository = make_repository(store)
+    for backup, messages in ((FIRST, 400), (SECOND, 500)):
+        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
+    assert removed(store, Policy(last=1)) == [FIRST]
+    first, second = ({page.key for page in manifest(store, one).streams[0].pages} for one in (FIRST, SECOND))
+    break_it(store, sorted(second - first)[-1])
+    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
+
+
+def test_a_lost_segment_that_a_page_names_is_seen_before_others_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pages_small(monkeypatch)
+    store = MemoryStore()
+    repository = make_repository(store)
+    for backup, messages in ((FIRST, 400), (SECOND, 500)):
+        repository.commit(manifest_of([store_stream(repository.objects, "S", some_messages(messages, 100))], backup))
+    shared = {ref.key for ref in segments(store, FIRST)}
+    lose(store, next(ref.key for ref in segments(store, SECOND) if ref.key not in shared))
+    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
+
+
+@pytest.mark.parametrize("break_it", BREAK)
+def test_a_lost_page_of_streams_is_seen_before_others_are_removed(break_it: Break) -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    repository.commit(manifest_of(many_streams()[:-100], FIRST))
+    repository.commit(manifest_of(many_streams(), SECOND))
+    assert removed(store, Policy(last=1)) == [FIRST]
+    break_it(store, manifest(store, SECOND).stream_pages[-1].key)
+    assert removed(store, Policy(last=1)) == [] and plan(store, Policy(last=1)).damaged == (SECOND,)
+
+
+def test_only_what_displaces_others_is_looked_at(three: MemoryStore) -> None:
+    """Nothing is listed where nothing is removed; and what is kept for itself is no reason to remove others."""
+
+    def looked(policy: Policy) -> tuple[int, set[str]]:
+        counting = CountingStore(three)
+        plan_by_policy(Repository.open(counting), policy, Grouping.SELECTION, now_ns=NOW_NS)
+        read = {key for key in counting.read_bytes if key.startswith(layout.BACKUPS)}
+        return counting.requests["list"], read
+
+    remove_decided(Repository.open(three), Decisions(removed=(RemovedBackup("20200101T000000Z-000000", "", ""),)))
+    idle, read = looked(Policy(last=3))
+    assert read == set()
+    assert looked(Policy(last=2)) == (idle + 2, {layout.manifest_key(SECOND), layout.manifest_key(THIRD)})
+    assert looked(Policy(within_seconds=60)) == (idle + 2, {layout.manifest_key(THIRD)})

@@ -99,10 +99,9 @@ def forget(
     """Remove backups: all that no --keep option keeps, or those that you name.
 
     A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one, and one
-    that is known to be damaged takes no other's place. The newest complete backup, held ones, and those that cannot be
-    read are always kept. With --profile, the policy
-    applies to the backups of that profile; those of other profiles stay. Objects that only removed backups need stay
-    stored until 'jsbackup prune'.
+    that is known to be damaged, or lacks an object, takes no other's place. The newest complete backup, held ones, and
+    those that cannot be read are always kept. With --profile, the policy applies to the backups of that profile; those
+    of other profiles stay. Objects that only removed backups need stay stored until 'jsbackup prune'.
     """
     from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
     from jsbackup.repository.keep.groups import Grouping

@@ -13,8 +13,7 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
 from jsbackup.cli.commands.look.object_history import OBJECT_STREAM, print_versions
-from jsbackup.cli.commands.look.opened import check_readable, filter_options
-from jsbackup.cli.options.opening import open_repository
+from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.log import start_log
@@ -163,7 +162,7 @@ def _meant(name: str, typed: str, known: Collection[str]) -> str:
 
 def _open(shared: Shared) -> Repository:
     start_log(shared)
-    return open_repository(shared)
+    return open_to_look(shared)
 
 
 def _series(

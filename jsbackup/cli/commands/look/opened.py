@@ -1,13 +1,13 @@
 """Arguments and options of the commands that look into backups, and what they name.
 
-They take no lease: nothing is written, so a key that may only read is enough. If the backup is forgotten and its
-objects pruned meanwhile, an object is missing, which is an error.
+They take no lease, and write nothing but a record of objects that they find damaged: a key that may only read is
+enough. If the backup is forgotten and its objects pruned meanwhile, an object is missing, which is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,6 +36,7 @@ __all__ = [
     "find_opened",
     "newest_options",
     "open_messages",
+    "open_to_look",
     "time_option",
 ]
 
@@ -121,6 +122,20 @@ def complete_bucket(prefix: str, ctx: click.Context, param: click.Parameter, inc
     return [CompletionItem(str(one.value).removeprefix(prefix)) for one in found]
 
 
+def open_to_look(shared: Shared) -> Repository:
+    """Open the repository. What the command finds damaged is recorded at its end; if it cannot be, that is noted."""
+    repository = open_repository(shared)
+    click.get_current_context().call_on_close(partial(_record_damage, shared, repository))
+    return repository
+
+
+def _record_damage(shared: Shared, repository: Repository) -> None:
+    if repository.objects.found_damaged:
+        from jsbackup.engine.backup.lease_renewal import record_damage
+
+        record_damage(repository, shared.output.note)
+
+
 def find_opened(
     shared: Shared,
     backup: str,
@@ -136,7 +151,7 @@ def find_opened(
     """
     start_log(shared)
     choosing = parse_choosing(backup, origins, tags)
-    repository = open_repository(shared)
+    repository = open_to_look(shared)
     if reads:
         check_readable(repository)
     streams = (Glob(_literally(stream)),) if backup == LATEST and stream is not None else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from os import truncate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
 from tests.harness.backups import make_repository, store_backup
-from tests.harness.many import nth_id, put_manifests
+from tests.harness.many import nth_id, nth_manifest, put_manifests, segments_of
 
 Type = Callable[..., Typed]
 
@@ -29,6 +30,11 @@ def repo(tmp_path: Path) -> Path:
     store = LocalStore(tmp_path / "repo")
     make_repository(store)
     put_manifests(store, len(IDS))
+    for ref in segments_of(nth_manifest(0)):  # of all of them
+        path = tmp_path / "repo" / ref.key
+        path.parent.mkdir(parents=True)
+        path.touch()
+        truncate(path, ref.size)  # takes no space
     return tmp_path / "repo"
 
 
@@ -163,8 +169,27 @@ def test_a_backup_with_damaged_data_takes_no_ones_place_and_is_told_of(typed: Ty
     assert done.code == 0 and backups(folder) == [IDS[1]] and typed("verify", "-r", folder).code == 0
 
 
+def test_a_backup_that_lacks_an_object_takes_no_ones_place_without_a_verify(typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    repository = make_repository(LocalStore(repo))
+    for number in range(3):
+        store_backup(repository, IDS[number], count=40 + 20 * number)
+    lost = repo / [*repository.manifest(IDS[2]).streams[0].segments][-1].key
+    data = lost.read_bytes()
+    lost.unlink()
+    line = ["forget", "-r", repo, "--keep-last", "1", "--prune", "--grace", "0s"]
+    assert kept(check("forget", typed(*line, "--dry-run", "--json"))) == IDS[1:3] and backups(repo) == IDS[:3]
+    done = typed(*line, "--json")
+    document = check("forget", done)
+    assert done.code == 14 and kept(document) == IDS[1:3] == backups(repo) and removed(document) == IDS[:1]
+    assert document["damaged"] == [f"backup {IDS[2]} is known to be damaged, and takes no other's place"]
+    assert typed("verify", IDS[1], "-r", repo).code == 0
+    lost.write_bytes(data)
+    assert typed(*line).code == 0 and backups(repo) == IDS[2:3] and typed("verify", "-r", repo).code == 0
+
+
 def test_many_damaged_backups_are_one_sentence_and_can_be_removed_by_name(typed: Type, repo: Path) -> None:
-    """Their segments were never stored."""
+    shutil.rmtree(repo / layout.SEGMENTS)
     assert typed("verify", "-r", repo).code == 14
     told = typed("forget", "-r", repo, "--keep-last", "1")
     assert told.code == 14 and backups(repo) == IDS

@@ -16,6 +16,7 @@ from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import CLOSED, check
 from tests.cli.typed import Typed, in_terminal
 from tests.harness.commands import command_line, environment
+from tests.harness.damage import flip
 from tests.harness.shelf import BINARY, EVIL
 
 Type = Callable[..., Typed]
@@ -184,6 +185,40 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
     assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
     segment.unlink()
     assert typed("view", "latest", "ORDERS", "-r", second).code == 14
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["view latest ORDERS", "get latest ORDERS 1", "find ORDERS --grep x", "kv get latest settings theme"],
+)
+def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
+    shelf: Shelf, typed: Type, tmp_path: Path, words: str
+) -> None:
+    second = tmp_path / "second"
+    assert typed("copy", "--to-repo", second, "-r", shelf.repo).code == 0
+    (segment,) = second.glob(f"segments/{'KV_settings' if 'kv' in words else 'ORDERS'}-*/*.parquet")
+    segment.chmod(0o600)
+    segment.write_bytes(flip(segment.read_bytes()))
+    plain = ["forget", "--keep-last", "1", "--dry-run", "-r", second]
+    assert typed(*plain).code == 0
+    assert typed(*words.split(), "-r", second).code == 14
+    assert typed(*plain).code == 14
+    records = list(second.glob("verified/*-damaged.json"))
+    assert len(records) == 1
+    assert typed(*words.split(), "-r", second).code == 14
+    assert list(second.glob("verified/*-damaged.json")) == records
+
+
+def test_damage_that_cannot_be_recorded_is_still_told(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
+    second, writer = tmp_path / "second", tmp_path / "writer.key"
+    assert typed("init", "-r", second, "--sign", "--writer-key", writer).code == 0
+    assert typed("copy", "--to-repo", second, "--to-writer-key", writer, "-r", shelf.repo).code == 0
+    (segment,) = second.glob("segments/ORDERS-*/*.parquet")
+    segment.chmod(0o600)
+    segment.write_bytes(flip(segment.read_bytes()))
+    done = typed("get", "latest", "ORDERS", "1", "-r", second)
+    assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
+    assert "what is damaged is not recorded" in done.err
 
 
 def test_subjects_are_counted(shelf: Shelf, typed: Type) -> None:
