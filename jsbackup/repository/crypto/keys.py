@@ -49,9 +49,10 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
 from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
-from jsbackup.repository.crypto.readers import NO_READER, put_record, remove_record, whom_of
+from jsbackup.repository.crypto.readers import NO_READER, examine_readers, put_record, remove_record, whom_of
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.writer_key import decode_writer_key
+from jsbackup.repository.crypto.writers import load_signers
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.stores.base import Store
 
@@ -202,7 +203,7 @@ def _put(store: Store, repository_id: str, secret: RepositorySecret, *, whom: st
 
 def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedIdentity:
     """Remove the identity whose id begins with `text`, which may be lost. Raises `UsageError` if that is not exactly
-    one, or if it is the last.
+    one, or if it is the last whose file is whole.
     """
     identities = list_identities(store, descriptor)
     found = [one for one in (*identities, *list_lost(store, descriptor)) if text and one.id.startswith(text)]
@@ -211,6 +212,11 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
         raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
     if not {one.key for one in identities} - {found[0].key}:
         raise UsageError("that is the last key: without it no one can read the repository", hint="Add another first.")
+    if not examine_readers(store, descriptor, load_signers(store, descriptor)).whole - {found[0].key}:
+        raise UsageError(
+            "that is the last key whose file is not damaged: without it no one can read the repository",
+            hint="Put the others back with `jsbackup repair --from`, or add another first.",
+        )
     remove_record(store, found[0].key)
     store.delete(found[0].key)
     return found[0]

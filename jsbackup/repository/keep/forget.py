@@ -72,7 +72,9 @@ def plan_by_policy(
         )
     unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
     held = held_backups(repository)
-    damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
+    known = frozenset(one.id for one in inventory.summaries)
+    replaced = known & {gap.backup for gap in find_missing(repository.documents)}
+    damaged = find_damaged(repository, known) | replaced
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
     decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
     return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))

@@ -32,6 +32,7 @@ from jsbackup.errors import (
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
 from jsbackup.repository.inventory import newest_catalog, note_backup, tend_catalog, write_catalog
@@ -40,6 +41,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import StoredObject
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.stored_catalogs import read_witnesses
 from jsbackup.repository.write.object_transfer import (
     Carrier,
     ObjectTransfer,
@@ -141,6 +143,7 @@ class _Run:
     def copy(self, backup: str) -> bool:
         """Copy a backup that was missing at the target. Returns False if someone else has copied it meanwhile."""
         document, manifest = _read(self._source, backup)
+        self._check_witness(document, manifest)
         if self._upgrade_due:  # before the first manifest that has pages
             self._target.follow_upgrade(self._source, TOOL)
             self._upgrade_due = False
@@ -157,6 +160,17 @@ class _Run:
         confirm(self._target, backup, self._lease)
         self.tally.copied_objects += 1
         return True
+
+    def _check_witness(self, document: Document, manifest: Manifest) -> None:
+        """Raise `IntegrityError` if the source has noted another manifest: at the target it would be proved by a new
+        witness.
+        """
+        noted = read_witnesses(self._source.documents, [manifest.id]).get(manifest.id, document.sha256)
+        if noted != document.sha256:
+            raise IntegrityError(
+                f"the manifest of {manifest.id} was replaced, or {layout.witness_key(manifest.id)} is damaged",
+                hint=f"`jsbackup verify` says more. {how_to_repair(manifest.id)}",
+            )
 
     def compare(self, ours: CatalogEntry, theirs: CatalogEntry) -> None:
         """Raise `TargetConflict` unless both are the same backup."""

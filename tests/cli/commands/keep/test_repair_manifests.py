@@ -461,3 +461,15 @@ def test_a_trusted_copy_that_the_witness_contradicts_is_said(place: Place) -> No
     text = place.typed("repair", "--trust-copy", "--from", place.copy, "-r", place.repo)
     assert text.code == 0 and "named another manifest, and names this one from now on: put back" in text.out
     assert place.manifests()[1].read_bytes() == theirs and place.verify().code == 0
+
+
+def test_a_manifest_that_its_witness_contradicts_takes_no_ones_place_and_is_not_copied(
+    place: Place, tmp_path: Path
+) -> None:
+    edited(place.manifests()[1])
+    forgotten = place.typed("forget", "--keep-last", "1", "-r", place.repo)
+    assert forgotten.code == 14 and f"{SECOND}  keep  damaged, takes no" in forgotten.out
+    assert len(place.manifests()) == 2
+    copied = place.typed("copy", "--to-repo", tmp_path / "another", "-r", place.repo)
+    assert copied.code == 3 and f"not copied: {SECOND}: the manifest of {SECOND} was replaced" in copied.out
+    assert [path.stem for path in place.manifests(tmp_path / "another")] == [FIRST]

@@ -385,3 +385,14 @@ def test_a_key_file_that_the_identity_opens_is_right_whatever_its_record_says(va
     (row,) = check("repair", done)["readers"]
     assert (done.code, row["key"], row["outcome"]) == (0, f"keys/{key.name}", "mended")
     assert key.read_bytes() == before and vault.verify().code == 0
+
+
+def test_the_last_key_file_that_is_whole_is_not_removed(typed: Type, tmp_path: Path) -> None:
+    vault = make_vault(typed, tmp_path, ME, OTHER)
+    damaged = vault.key_file(ME)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    other = recipient(OTHER).label
+    refused = vault.run("key", "remove", other)
+    assert refused.code == 2 and "the last key whose file is not damaged" in refused.err
+    assert vault.key_file(OTHER).exists()
+    assert vault.run("key", "remove", recipient(ME).label).code == 0
