@@ -31,8 +31,8 @@ PAGES = BACKUPS // PAGE + 1
 STREAMS = [f"REAL_{number:02}" for number in range(50)]
 CHANGED = STREAMS[:5]
 # Own and other leases, the descriptor, at the start and the end, and whether there is a second one, receipts, catalogs,
-# the manifest.
-FIXED = 23
+# the manifest, and what the last witness says.
+FIXED = 24
 
 
 async def _create(url: str) -> None:
