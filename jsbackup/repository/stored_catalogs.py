@@ -17,6 +17,7 @@ from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
     "StoredCatalogs",
+    "contradicted",
     "delete_catalogs",
     "delete_witnesses",
     "list_catalogs",
@@ -80,6 +81,17 @@ def read_witnesses(documents: Documents, backups: Iterable[str]) -> dict[str, st
         if said:
             found[backup] = said.decode("ascii", "replace")
     return found
+
+
+def contradicted(documents: Documents, manifests: Mapping[str, str]) -> frozenset[str]:
+    """Return the backups whose witnesses name other manifests than these, given by their SHA-256 in hex.
+
+    Raises StoreError.
+    """
+    if documents.signs:
+        return frozenset()
+    said = read_witnesses(documents, list_catalogs(documents).witnessed & manifests.keys())
+    return frozenset(backup for backup, sha256 in said.items() if sha256 != manifests[backup])
 
 
 def replace_witness(documents: Documents, backup: str, witness: bytes) -> None:

@@ -115,8 +115,8 @@ def test_a_backup_that_writes_a_catalog() -> None:
 
 def test_forgetting() -> None:
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
-    within_seconds = (BACKUPS - 21) * EVERY.total_seconds()  # leaves 20 out; that the others are kept displaces none
-    with counted(store, 5 + PAGES + UNCOVERED + 1 + 33) as counting:
+    within_seconds = (BACKUPS - 21) * EVERY.total_seconds()  # leaves 20 out; the others displace none
+    with counted(store, 5 + PAGES + UNCOVERED + 2 + 33) as counting:
         policy = Policy(within_seconds=within_seconds)
         plan = plan_by_policy(Repository.open(counting), policy, Grouping.SELECTION, now_ns=NOW_NS)
     with counted(store, PAGES + UNCOVERED + 10 + 20 * 3) as counting:

@@ -31,6 +31,7 @@ from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.stored_catalogs import contradicted
 
 __all__ = ["LOCKED_REASON", "ForgetPlan", "plan_by_ids", "plan_by_policy", "remove_decided"]
 
@@ -72,9 +73,8 @@ def plan_by_policy(
         )
     unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
     held = held_backups(repository)
-    known = frozenset(one.id for one in inventory.summaries)
-    replaced = known & {gap.backup for gap in find_missing(repository.documents)}
-    damaged = find_damaged(repository, known) | replaced
+    damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
+    damaged |= contradicted(repository.documents, {entry.id: entry.sha256 for entry in inventory.entries})
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
     decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
     return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))

@@ -359,4 +359,4 @@ def test_a_plan_for_thousands_of_backups_asks_the_store_a_few_times() -> None:
     counting = CountingStore(store)
     planned = plan(counting, Policy(daily=7))
     assert len(planned.decisions.kept) == 7 and len(planned.decisions.removed) == 2992
-    assert counting.total <= 9 + 7 + 1, "the manifests that are kept, and the folder of the stream"
+    assert counting.total <= 10 + 7 + 1, "the manifests that are kept, the folder of the stream, and witnesses"
