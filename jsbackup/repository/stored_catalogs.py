@@ -84,13 +84,10 @@ def read_witnesses(documents: Documents, backups: Iterable[str]) -> dict[str, st
 
 
 def contradicted(documents: Documents, manifests: Mapping[str, str]) -> frozenset[str]:
-    """Return the backups whose witnesses name other manifests than these, given by their SHA-256 in hex.
-
-    Raises StoreError.
+    """Return the backups whose witnesses name other manifests than these, given by their SHA-256 in hex. Each is asked
+    for. Raises StoreError.
     """
-    if documents.signs:
-        return frozenset()
-    said = read_witnesses(documents, list_catalogs(documents).witnessed & manifests.keys())
+    said = read_witnesses(documents, manifests)
     return frozenset(backup for backup, sha256 in said.items() if sha256 != manifests[backup])
 
 

@@ -151,14 +151,7 @@ def backup(
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))
-    return tell_backup(
-        shared.output,
-        report.manifest,
-        report.streams,
-        report.failures,
-        notes=report.notes,
-        lost_readers=report.lost_readers,
-    )
+    return tell_backup(shared.output, report)
 
 
 COMMANDS = {"backup": backup}

@@ -37,7 +37,7 @@ from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported, tell_leftovers
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import tell_backup, tell_import
+from jsbackup.cli.output.reports import tell_import, tell_stored
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -172,7 +172,7 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        return tell_backup(shared.output, *written, ())
+        return tell_stored(shared.output, *written, ())
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",

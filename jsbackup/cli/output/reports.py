@@ -15,6 +15,7 @@ from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
+    from jsbackup.engine.backup.backup import BackupReport
     from jsbackup.engine.restore.after_restore import RestoredConsumer
     from jsbackup.engine.restore.restored_stream import RestoredStream
     from jsbackup.exchange.importing import ImportReport
@@ -33,10 +34,23 @@ __all__ = [
     "stream_json",
     "tell_backup",
     "tell_import",
+    "tell_stored",
 ]
 
 
-def tell_backup(
+def tell_backup(output: Output, report: BackupReport) -> int:
+    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed."""
+    return tell_stored(
+        output,
+        report.manifest,
+        report.streams,
+        report.failures,
+        notes=report.notes,
+        lost_readers=report.lost_readers,
+    )
+
+
+def tell_stored(
     output: Output,
     manifest: Manifest | None,
     stored: Sequence[StoredStream],
@@ -80,7 +94,7 @@ def tell_import(output: Output, report: ImportReport, repository: Repository) ->
     from jsbackup.repository.checks.document_checks import tend_readers
 
     lost = tend_readers(repository)
-    return tell_backup(output, report.manifest, report.streams, report.failures, lost_readers=lost)
+    return tell_stored(output, report.manifest, report.streams, report.failures, lost_readers=lost)
 
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:

@@ -31,7 +31,7 @@ from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.stored_catalogs import contradicted
+from jsbackup.repository.stored_catalogs import contradicted, list_catalogs
 
 __all__ = ["LOCKED_REASON", "ForgetPlan", "plan_by_ids", "plan_by_policy", "remove_decided"]
 
@@ -74,7 +74,10 @@ def plan_by_policy(
     unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
     held = held_backups(repository)
     damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
-    damaged |= contradicted(repository.documents, {entry.id: entry.sha256 for entry in inventory.entries})
+    if not repository.documents.signs:
+        witnessed = list_catalogs(repository.documents).witnessed
+        manifests = {entry.id: entry.sha256 for entry in inventory.entries if entry.id in witnessed}
+        damaged |= contradicted(repository.documents, manifests)
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
     decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
     return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))

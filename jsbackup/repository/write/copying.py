@@ -41,7 +41,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import StoredObject
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.stored_catalogs import list_catalogs, read_witnesses
+from jsbackup.repository.stored_catalogs import contradicted, list_catalogs
 from jsbackup.repository.write.object_transfer import (
     Carrier,
     ObjectTransfer,
@@ -168,10 +168,7 @@ class _Run:
         """
         if self._witnessed is None:
             self._witnessed = list_catalogs(self._source.documents).witnessed
-        if manifest.id not in self._witnessed:
-            return
-        noted = read_witnesses(self._source.documents, [manifest.id]).get(manifest.id, document.sha256)
-        if noted != document.sha256:
+        if manifest.id in self._witnessed and contradicted(self._source.documents, {manifest.id: document.sha256}):
             raise IntegrityError(
                 f"the manifest of {manifest.id} was replaced, or {layout.witness_key(manifest.id)} is damaged",
                 hint=f"`jsbackup verify` says more. {how_to_repair(manifest.id)}",

@@ -11,7 +11,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.stored_catalogs import read_witnesses
+from jsbackup.repository.stored_catalogs import contradicted
 
 __all__ = ["ManifestLinks"]
 
@@ -57,4 +57,4 @@ class ManifestLinks:
                 decode_document(stored.data, f"manifest {key}")  # whose checksum may be wrong
                 self._sha256[backup] = stored.sha256
         found = self._sha256.get(backup)
-        return found if read_witnesses(self._documents, [backup]).get(backup, found) == found else None
+        return found if found is None or not contradicted(self._documents, {backup: found}) else None

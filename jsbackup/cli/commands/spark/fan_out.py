@@ -57,14 +57,7 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_tim
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             results, failures = store_streams(executors, run, begun)
             report = finish_backup(run, begun, results, failures, lease=lease)
-    return tell_backup(
-        shared.output,
-        report.manifest,
-        report.streams,
-        report.failures,
-        notes=report.notes,
-        lost_readers=report.lost_readers,
-    )
+    return tell_backup(shared.output, report)
 
 
 def spread_restore(
