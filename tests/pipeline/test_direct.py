@@ -92,7 +92,16 @@ def test_statistics_are_those_of_spark(spark: SparkSession, tmp_path: Path, seed
     kept = _two_backups(tmp_path, seed, encrypted=seed == 2)
     repository = kept.place.open()
     for most, duplicates, threads in ((10_000, True, 1), (3, False, 2))[: 1 if seed else 2]:
-        theirs = collect_stats(open_backup(spark, kept.place, SECOND), most_subjects=most, duplicates=duplicates)
+        # All on Spark, and joined in the driver.
+        theirs, joined = (
+            collect_stats(
+                open_backup(spark, kept.place, SECOND),
+                most_subjects=most,
+                duplicates=duplicates,
+                most_in_driver=in_driver,
+            )
+            for in_driver in (0, 100_000)
+        )
         mine = collect_stats_here(
             repository,
             kept.manifest,
@@ -101,7 +110,7 @@ def test_statistics_are_those_of_spark(spark: SparkSession, tmp_path: Path, seed
             duplicates=duplicates,
             threads=threads,
         )
-        assert mine == theirs
+        assert mine == theirs == joined
         assert len(mine) == 7 and len(mine[-1].growth) == 2
         assert any(one.duplicates for one in mine) == duplicates
 
@@ -111,7 +120,7 @@ def test_percentiles_of_many_messages_are_those_of_spark(spark: SparkSession, tm
     messages = [m._replace(subject=f"s.{n % 2}", data=b"x" * (n * 7919 % 3001)) for n, m in enumerate(messages)]
     with segments_of(1 << 20):  # not thousands
         kept = keep(tmp_path, {"S": messages})
-    (theirs,) = collect_stats(open_backup(spark, kept.place))
+    (theirs,) = collect_stats(open_backup(spark, kept.place), most_in_driver=0)
     (mine,) = collect_stats_here(kept.repository, kept.manifest, kept.manifest.streams)
     assert mine == theirs
     assert not spark.sparkContext._jsc.getPersistentRDDs()
@@ -125,7 +134,7 @@ def test_the_largest_of_many_subjects_are_those_of_spark(spark: SparkSession, tm
     messages = [m._replace(subject=f"s.{chance.randrange(500)}", headers=None, data=b"x" * 10) for m in messages]
     with segments_of(_SEGMENT_BYTES):
         kept = keep(tmp_path, {"S": messages, "T": messages[:1]})
-    theirs = collect_stats(open_backup(spark, kept.place), most_subjects=most)
+    theirs = collect_stats(open_backup(spark, kept.place), most_subjects=most, most_in_driver=0)
     assert theirs == collect_stats_here(kept.repository, kept.manifest, kept.manifest.streams, most_subjects=most)
     assert len(theirs[0].subjects) == min(most, theirs[0].subject_count) and theirs[0].subject_count > 400
 

@@ -58,7 +58,8 @@ def count_messages(
 
         subject, size, messages, oldest_ns, newest_ns      messages of a subject with this size; several rows of a pair
         id, messages                                       those with this id, if `ids` are wanted
-        tally                                              a pickled `MessageTally`
+        tally, messages                                    a pickled `MessageTally`; how many of the other rows its
+                                                           task has returned for the stream
 
     and null in the other columns. Raises as `PageStore.read`.
     """
@@ -95,13 +96,15 @@ class _CountMessages:
                     yield from ids.add(number, _by_id(batch))
             yield from sizes.take(number)
             yield from ids.take(number)
-            yield _row(number, {"tally": pa.array([pickle.dumps(tally)], pa.binary())}, 1)
+            rows = pa.array([sizes.taken + ids.taken], pa.int64())
+            yield _row(number, {"tally": pa.array([pickle.dumps(tally)], pa.binary()), "messages": rows}, 1)
 
 
 class _Counts:
-    """Rows of a stream with `keys` and numbers of messages."""
+    """Rows of a stream with `keys` and numbers of messages; `taken` is how many were yielded."""
 
     def __init__(self, keys: Sequence[str]) -> None:
+        self.taken = 0
         self._keys = list(keys)
         self._counted: list[pa.Table] = []
         self._bytes = 0
@@ -121,6 +124,7 @@ class _Counts:
         """Yield all counts, and begin again."""
         if self._counted:
             counted = self._grouped(pa.concat_tables(self._counted)).combine_chunks()
+            self.taken += counted.num_rows
             for batch in counted.to_batches(max_chunksize=10_000):
                 yield _row(stream, dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows)
         self._counted, self._bytes = [], 0

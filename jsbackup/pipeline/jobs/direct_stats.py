@@ -7,7 +7,7 @@ counts that do not fit are in temporary files (`grouped_counts.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -20,7 +20,7 @@ from jsbackup.memory import give_back
 from jsbackup.pipeline.jobs.distribution import MessageTally, raw_sizes, scales_of
 from jsbackup.pipeline.jobs.grouped_counts import GroupedCounts
 from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats
-from jsbackup.pipeline.jobs.subject_totals import COUNTED, key_prefix, rows_by_stream, totals_of
+from jsbackup.pipeline.jobs.subject_totals import COUNTED, StreamTotals, key_prefix, rows_by_stream, totals_of
 from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.background import in_order
@@ -30,7 +30,7 @@ from jsbackup.repository.read.growth import growth_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["as_binary", "collect_stats_here", "message_ids"]
+__all__ = ["as_binary", "collect_stats_here", "found_stats", "message_ids"]
 
 _MOST_SEGMENTS, _PIECE_BYTES = 64, 2 << 20
 
@@ -68,12 +68,27 @@ def collect_stats_here(
         finally:
             progress.finish(doing)
         totals = totals_of(counts.sizes.sorted_groups(), most_subjects)
-        repeated = counts.repeated()
+        repeated = counts.repeated() if duplicates else None
+    return found_stats(repository, manifest, streams, totals=totals, repeated=repeated, tallies=counts.tallies)
+
+
+def found_stats(
+    repository: Repository,
+    manifest: Manifest,
+    streams: Sequence[StreamBackup],
+    *,
+    totals: Mapping[int, StreamTotals],
+    repeated: Mapping[int, int] | None,
+    tallies: Sequence[MessageTally],
+) -> list[StreamStats]:
+    """Return statistics of streams from what was counted of them, by their numbers; `repeated` is None if ids were not.
+    Raises as `growth_of`.
+    """
     growth = growth_of(repository, manifest, [stream.name for stream in streams])
     found = []
-    for number, stream in enumerate(streams):
-        counted = repeated.get(number, 0) if duplicates else None
-        distribution, grown = counts.tallies[number].distribution(), tuple(growth[stream.name])
+    for number, (stream, tally) in enumerate(zip(streams, tallies, strict=True)):
+        counted = None if repeated is None else repeated.get(number, 0)
+        distribution, grown = tally.distribution(), tuple(growth[stream.name])
         total = totals.get(number)
         if total is None:
             found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), counted, distribution, grown))

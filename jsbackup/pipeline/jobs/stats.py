@@ -2,34 +2,44 @@
 
 `bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that their sum is the number
 in the manifest. All segments are read once (`counting.py`): messages are counted by subject and size, which gives exact
-percentiles, and those only of the subjects that are shown. `distribution.py` has the distribution over time and sizes,
-`repository/read/growth.py` the growth of streams, `direct_stats.py` the same without Spark.
+percentiles. Few counts are joined in the driver (`subject_totals.py`), as without Spark: each stage of Spark takes
+longer than that. Many stay on Spark, and of their subjects only those that are shown are measured.
+
+`distribution.py` has the distribution over time and sizes, `repository/read/growth.py` the growth of streams,
+`direct_stats.py` the same without Spark.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from jsbackup.pipeline.jobs.counting import count_messages
-from jsbackup.pipeline.jobs.distribution import Distribution, MessageTally, scales_of
+from jsbackup.pipeline.jobs.direct_stats import as_binary, found_stats
+from jsbackup.pipeline.jobs.distribution import MessageTally, scales_of
+from jsbackup.pipeline.jobs.grouped_counts import GroupedCounts
 from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
+from jsbackup.pipeline.jobs.subject_totals import COUNTED, StreamTotals, key_prefix, totals_of
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import StreamBackup
-from jsbackup.repository.read.growth import growth_of
 
 __all__ = ["collect_stats", "stats_by_subject"]
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Parts in which the subjects of a stream are ranked.
 _PARTS = 64
+# Counts that the driver joins: up to 100 bytes each.
+_MOST_IN_DRIVER = 500_000
 
 
 def collect_stats(
@@ -39,9 +49,10 @@ def collect_stats(
     most_subjects: int = 10,
     duplicates: bool = False,
     progress: Progress | None = None,
+    most_in_driver: int = _MOST_IN_DRIVER,
 ) -> list[StreamStats]:
     """Return statistics of the chosen streams, in the order of the backup, with the `most_subjects` largest subjects of
-    each.
+    each. The driver joins at most `most_in_driver` counts of subjects, sizes and ids.
 
     Raises:
         UsageError: a pattern names no stream.
@@ -49,34 +60,72 @@ def collect_stats(
     """
     streams = backup.streams(patterns)
     total = sum(stream.captured.bytes for stream in streams)
+    repeated: dict[int, int] | None = None
     with watched(backup.session, backup.manifest.id, total, progress), spark_errors("the statistics"):
         counted = count_messages(backup.session, backup.place, streams, ids=duplicates).persist(StorageLevel.DISK_ONLY)
         try:
-            rows = stats_by_subject(_sizes_of(counted), most_subjects).collect()
-            repeated = {row.stream: row.duplicates for row in _duplicates(counted).collect()} if duplicates else {}
-            tallies = counted.where("tally is not null").select("stream", "tally").collect()
+            tallies = counted.where("tally is not null").select("stream", "messages", "tally").collect()
+            if sum(row.messages for row in tallies) <= most_in_driver:
+                rows = counted.where("tally is null").drop("tally").toArrow()
+                totals = _totals_of(rows, len(streams), most_subjects)
+                repeated = _repeated(rows) if duplicates else None
+            else:
+                totals = _totals_of_rows(stats_by_subject(_sizes_of(counted), most_subjects).collect())
+                if duplicates:
+                    repeated = {row.stream: row.duplicates for row in _duplicates(counted).collect()}
         finally:
             unpersist(counted)
-    distributions = _distributions(tallies, streams)
-    growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
-    whole = {row.stream: row for row in rows if row.whole}
+    return found_stats(
+        backup.place.open(),
+        backup.manifest,
+        streams,
+        totals=totals,
+        repeated=repeated,
+        tallies=_merged(tallies, streams),
+    )
+
+
+def _totals_of(rows: pa.Table, streams: int, most_subjects: int) -> dict[int, StreamTotals]:
+    """Return the totals by the numbers of streams from rows of `count_messages`."""
+    rows = rows.filter(pc.field("size").is_valid()).combine_chunks()
+    prefixes = pa.array([key_prefix(number) for number in range(streams)], pa.binary())
+    keys = (prefixes.take(rows.column("stream").combine_chunks()), as_binary(rows.column("subject").combine_chunks()))
+    columns = {name: rows.column(name) for name in ("size", *COUNTED)}
+    keyed = pa.table({"key": pc.binary_join_element_wise(*keys, pa.scalar(b"", pa.binary())), **columns})
+    with closing(GroupedCounts(("key", "size"), COUNTED)) as counts:
+        counts.add(keyed)
+        return totals_of(counts.sorted_groups(), most_subjects)
+
+
+def _repeated(rows: pa.Table) -> dict[int, int]:
+    """Return how many messages of each stream have an id that an earlier one has."""
+    ids = rows.filter(pc.field("id").is_valid()).group_by(["stream", "id"]).aggregate([("messages", "sum")])
+    found = ids.group_by("stream").aggregate([("messages_sum", "sum"), ("messages_sum", "count")])
+    return {row["stream"]: row["messages_sum_sum"] - row["messages_sum_count"] for row in found.to_pylist()}
+
+
+def _totals_of_rows(rows: Sequence[Row]) -> dict[int, StreamTotals]:
+    """Return the totals by the numbers of streams from rows of `stats_by_subject`."""
     subjects: dict[int, list[Row]] = {}
     for row in rows:
         if not row.whole:
             subjects.setdefault(row.stream, []).append(row)
-    found = []
-    for number, (stream, distribution) in enumerate(zip(streams, distributions, strict=True)):
-        mine = sorted(subjects.get(number, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
-        largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
-        repeats = repeated.get(number, 0) if duplicates else None
-        grown = tuple(growth[stream.name])
-        if number not in whole:
-            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), repeats, distribution, grown))
+    found = {}
+    for row in rows:
+        if not row.whole:
             continue
-        row = whole[number]
+        mine = sorted(subjects.get(row.stream, []), key=lambda one: (-one.bytes, -one.messages, one.subject))
+        largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found.append(StreamStats(stream.name, *span, row.subject_count, largest, repeats, distribution, grown))
+        found[row.stream] = StreamTotals(*span, row.subject_count, largest)
     return found
+
+
+def _merged(rows: Iterable[Row], streams: Sequence[StreamBackup]) -> list[MessageTally]:
+    tallies = [MessageTally(scale) for scale in scales_of(streams)]
+    for row in rows:
+        tallies[row.stream].merge(pickle.loads(row.tally))
+    return tallies
 
 
 def _sizes_of(counted: DataFrame) -> DataFrame:
@@ -90,13 +139,6 @@ def _sizes_of(counted: DataFrame) -> DataFrame:
             F.max("newest_ns").alias("newest_ns"),
         )
     )
-
-
-def _distributions(rows: Iterable[Row], streams: Sequence[StreamBackup]) -> list[Distribution]:
-    tallies = [MessageTally(scale) for scale in scales_of(streams)]
-    for row in rows:
-        tallies[row.stream].merge(pickle.loads(row.tally))
-    return [tally.distribution() for tally in tallies]
 
 
 def stats_by_subject(counts: DataFrame, most_subjects: int) -> DataFrame:
