@@ -38,7 +38,7 @@ from jsbackup.pipeline.payloads.schema_files import protobuf_parser
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
 from tests.engine.identities import Operator, creds_text
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.batches import Message
 from tests.harness.commands import environment, jsbackup
 from tests.harness.relay import relayed
@@ -247,7 +247,7 @@ async def _fill_account(url: str, stream: str, creds: Path | None = None) -> Non
         await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{subject}.>"]})
         for number in range(100):
             await nc.publish(f"{subject}.{number}", b"text")
-        await nc.flush()
+        await until_stored(nc, f"{subject}.0")
 
 
 # What the page about Spark prints, and what its payloads are encoded by.

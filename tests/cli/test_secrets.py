@@ -16,7 +16,7 @@ from jsbackup.cli.main import run
 from jsbackup.repository.crypto import age
 from tests.cli.notify.test_hooks import Switch, switch
 from tests.cli.typed import Typed, in_shell, in_terminal
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.s3server import SECRET_KEY, S3Server
 from tests.harness.servers import NEWEST, NatsServer
 
@@ -38,7 +38,7 @@ def server() -> Iterator[NatsServer]:
                 config = {"name": "S", "subjects": ["s"], "storage": "file", "retention": "limits", "num_replicas": 1}
                 await call(nc, "STREAM.CREATE.S", config)
                 await nc.publish("s", b"hello")
-                await nc.flush()
+                await until_stored(nc, "s")
 
         asyncio.run(fill())
         yield running

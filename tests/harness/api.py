@@ -28,6 +28,7 @@ JSON = dict[str, Any]
 # Far beyond what the slowest machine needs for one step: only what hangs lasts so long.
 PATIENCE_SECONDS = 60
 
+_OTHER_STREAM = 10060  # "expected stream does not match"
 _NO_STORE = 10049  # "error creating store for stream"
 
 
@@ -67,6 +68,15 @@ def creds_of(nc: Client) -> str | None:
     """The credentials file that a connection was made with."""
     found: str | None = nc._user_credentials
     return found
+
+
+async def until_stored(nc: Client, *subjects: str) -> None:
+    """Wait until streams have stored all that this client has published before, without waiting for acks: a message
+    that the stream of a subject refuses is answered after those. `flush` says only that the server has received them.
+    """
+    for subject in subjects:
+        reply = await nc.request(subject, b"", headers={"Nats-Expected-Stream": "none"}, timeout=PATIENCE_SECONDS)
+        assert json.loads(reply.data)["error"]["err_code"] == _OTHER_STREAM, reply.data
 
 
 @contextlib.asynccontextmanager

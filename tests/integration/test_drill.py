@@ -18,7 +18,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.outcomes import DrillOutcome, read_drills
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.awkward import fill
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.servers import BUNDLED, NatsServer, binary
@@ -50,7 +50,7 @@ async def _fill(url: str) -> None:
         old = {"name": "OLD", "subjects": ["old"], "storage": "file", "max_age": 3600 * 10**9}
         await call(nc, "STREAM.CREATE.OLD", {**old, "retention": "limits", "num_replicas": 1})
         await nc.publish("old", b"message")
-        await nc.flush()
+        await until_stored(nc, "old")
 
 
 def outcomes(repo: Path) -> list[DrillOutcome]:
@@ -237,4 +237,4 @@ async def _few(url: str) -> None:
         config = {"name": "FEW", "subjects": ["few"], "storage": "file", "retention": "limits", "num_replicas": 1}
         await call(nc, "STREAM.CREATE.FEW", config)
         await nc.publish("few", b"message")
-        await nc.flush()
+        await until_stored(nc, "few")

@@ -18,7 +18,7 @@ import pytest
 
 from jsbackup.repository.crypto import age
 from tests.harness.age_cli import age_decrypt
-from tests.harness.api import JSON, call, connected
+from tests.harness.api import JSON, call, connected, until_stored
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.servers import NEWEST, NatsServer
@@ -63,7 +63,7 @@ async def _fill(url: str, first: int, count: int) -> None:
             await call(nc, f"CONSUMER.DURABLE.CREATE.{STREAM}.{CONSUMER}", request)
         for number in range(first, first + count):
             await nc.publish(f"{SUBJECT}.{number % 3}", f"{PAYLOAD}{number}".encode(), headers={HEADER: "x"})
-        await nc.flush()
+        await until_stored(nc, f"{SUBJECT}.0")
 
 
 async def _observe(url: str) -> dict[str, ObservedStream]:

@@ -21,7 +21,7 @@ from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
-from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
+from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected, until_stored
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.oracle import ObservedStream, observe
@@ -289,7 +289,7 @@ def test_the_last_backup_has_a_stream_that_was_made_just_before(
         async with connected(server.url) as nc:
             await call(nc, "STREAM.CREATE.LATE", {"name": "LATE", "subjects": ["late.>"]})
             await nc.publish("late.1", b"x")
-            await nc.flush()
+            await until_stored(nc, "late.1")
 
     with following(repo, server.url) as one:
         wait_for_rest(repo, one)

@@ -18,7 +18,7 @@ from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.seen_leases import list_leases, read_lease
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.url import open_store
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.backups import FIRST, make_repository, store_backup
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.s3server import BUCKET, S3Server
@@ -55,7 +55,7 @@ async def _publish(url: str) -> None:
         await call(nc, "STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "storage": "file", "num_replicas": 1})
         for _ in range(20):
             await nc.publish("S.a", bytes(200_000))
-        await nc.flush()
+        await until_stored(nc, "S.a")
 
 
 @pytest.mark.parametrize("command", ["backup", "follow"])

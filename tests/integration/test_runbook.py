@@ -13,7 +13,7 @@ import pytest
 
 from jsbackup.cli.main import run
 from tests.cli.test_json import CLOSED
-from tests.harness.api import JSON, call, connected
+from tests.harness.api import JSON, call, connected, until_stored
 from tests.harness.servers import NEWEST, NatsServer
 
 pytestmark = pytest.mark.nats
@@ -39,7 +39,7 @@ async def _fill(server: NatsServer) -> None:
             for number in range(count):
                 await nc.publish(f"orders.{number}", f"{user} {number}".encode())
                 await nc.publish(f"log.{number}", b"line")
-            await nc.flush()
+            await until_stored(nc, "orders.0", "log.0")
 
 
 async def _request(url: str, subject: str, request: JSON | None = None) -> JSON:

@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
 
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.awkward import LARGE, fill, keys
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.natscli import ToolFailed, run_nats
@@ -77,7 +77,7 @@ async def _fill(url: str) -> None:
         files = await js.create_object_store("files")
         await files.put("report", b"r" * 300_000)
         await nc.publish("short", b"soon gone")
-        await nc.flush()
+        await until_stored(nc, "short")
 
 
 @contextmanager

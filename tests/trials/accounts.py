@@ -13,7 +13,7 @@ import pytest
 from nats.aio.client import Client
 
 from jsbackup.cli.main import run
-from tests.harness.api import JSON, call, connected
+from tests.harness.api import JSON, call, connected, until_stored
 from tests.harness.servers import NatsServer
 
 ACCOUNTS = ("SHOP", "PAY", "LOGS")
@@ -78,7 +78,8 @@ async def _publish(nc: Client, stream: str, messages: int, **config: Any) -> Non
     await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.*"], **config})
     for number in range(messages):
         await nc.publish(f"{stream}.{number}", b"text")
-    await nc.flush()
+    if messages:
+        await until_stored(nc, f"{stream}.0")
 
 
 def fill(where: str, stream: str, messages: int, **config: Any) -> None:

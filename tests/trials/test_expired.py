@@ -11,7 +11,7 @@ import pytest
 
 import jsbackup
 from jsbackup.errors import PlanRefused
-from tests.harness.api import call, connected
+from tests.harness.api import connected, until_stored
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, Typed, ask, delete, names, typing
 
@@ -55,8 +55,7 @@ def publish(url: str, count: int, *, subjects: int = 1000) -> None:
         async with connected(url) as nc:
             for number in range(count):
                 await nc.publish(f"m.{number % subjects}", b"text")
-            await nc.flush()
-            await call(nc, "STREAM.INFO.M")
+            await until_stored(nc, "m.0")
 
     asyncio.run(work())
 
@@ -87,8 +86,7 @@ def lived(url: str, repo: Path, typed: Type, *ttls: str, count: int = 10) -> Non
             for ttl in ttls:
                 for number in range(count):
                     await nc.publish(f"m.{number}", b"text", headers={"Nats-TTL": ttl} if ttl else None)
-            await nc.flush()
-            await call(nc, "STREAM.INFO.M")
+            await until_stored(nc, "m.0")
 
     asyncio.run(work())
     made = typed("backup", "-s", url, "-r", repo, "-q")

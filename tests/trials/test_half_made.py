@@ -17,7 +17,7 @@ from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.restore.remove_unfinished import abandon_restore
 from jsbackup.protocol.restore import RestoreSender
 from tests.engine.restores import CONFIG, MESSAGES, connection_to, state_of
-from tests.harness.api import JSON, call, connected
+from tests.harness.api import JSON, call, connected, until_stored
 from tests.harness.commands import PATIENT, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NEWEST, NatsServer, wait_until
@@ -106,7 +106,7 @@ async def _fill(url: str) -> None:
     async with connected(url) as nc:
         for number in range(COUNT):
             await nc.publish(f"s.{number}", number.to_bytes(2) * 10_000)
-        await nc.flush()
+        await until_stored(nc, "s.0")
 
 
 def test_what_came_since_is_noticed_whatever_the_clocks_say(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.api import connected
+from tests.harness.api import connected, until_stored
 from tests.harness.commands import PATIENT, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NEWEST, NatsServer
@@ -39,7 +39,7 @@ def fill_big(url: str) -> None:
         async with connected(url) as nc:
             for _ in range(COUNT):
                 await nc.publish("BIG.1", os.urandom(SIZE))
-            await nc.flush()
+            await until_stored(nc, "BIG.1")
 
     fill(url, "BIG", 0)
     asyncio.run(main())

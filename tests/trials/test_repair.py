@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.repository.manifest import Manifest
-from tests.harness.api import PATIENCE_SECONDS, call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.integration.test_follow import following, newest
 from tests.trials.accounts import Type, ask, delete, typing
@@ -40,16 +40,14 @@ def server(started: NatsServer) -> Iterator[NatsServer]:
 
 
 def publish(where: str, stream: str, count: int) -> None:
-    """So many messages more, in a stream that is made if there is none. All are stored when it returns: the last is
-    acknowledged, and those before it are stored before it.
-    """
+    """So many messages more, in a stream that is made if there is none."""
 
     async def work() -> None:
         async with connected(where) as nc:
             await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"]})
-            for number in range(count - 1):
+            for number in range(count):
                 await nc.publish(f"{stream}.{number}", b"text %d" % number * 20)
-            await nc.request(f"{stream}.{count - 1}", b"text %d" % (count - 1) * 20, timeout=PATIENCE_SECONDS)
+            await until_stored(nc, f"{stream}.0")
 
     asyncio.run(work())
 

@@ -13,7 +13,7 @@ import pytest
 import jsbackup
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, delete, names, typing
 
@@ -105,7 +105,7 @@ def backed_up(started: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 await call(nc, f"CONSUMER.DURABLE.CREATE.E.{config['durable_name']}", request)
             for number in range(20):
                 await nc.publish(f"e.{number % 5}", b"text")
-            await nc.flush()
+            await until_stored(nc, "e.0")
 
     asyncio.run(work())
     repo = tmp_path_factory.mktemp("set") / "repo"

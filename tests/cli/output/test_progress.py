@@ -22,7 +22,7 @@ from jsbackup.progress import NullProgress
 from tests.cli.conftest import EVIL
 from tests.cli.screen import Screen
 from tests.cli.typed import in_shell, in_terminal
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.servers import NEWEST, NatsServer
 
 MIB = 1 << 20
@@ -258,7 +258,7 @@ def large() -> Iterator[NatsServer]:
                     await nc.publish(name, bytes([number % 256]) * 100_000)
                     if not number % 50:
                         await nc.flush()
-            await nc.flush()
+            await until_stored(nc, "LARGE", "WIDE-注文")
 
     with NatsServer(NEWEST) as server:
         asyncio.run(fill(server.url))

@@ -26,7 +26,7 @@ from jsbackup.repository.manifest import Manifest, Result, Selection, Source, St
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness import backups
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, until_stored
 from tests.harness.backups import make_repository, store_stream
 from tests.harness.batches import Message
 from tests.harness.servers import NEWEST, NatsServer
@@ -274,7 +274,7 @@ def test_backups_of_a_server_are_followed(nats_server: Callable[..., NatsServer]
                 await call(nc, "STREAM.PURGE.ORDERS", {"seq": purged + 1})
             for number in range(published):
                 await nc.publish(f"orders.{number % 3}", b"x" * 100)
-            await nc.flush()
+            await until_stored(nc, "orders.0")
 
     def back_up(*, deleted: bool = False, purged: int = 0, published: int = 0) -> str:
         asyncio.run(change(deleted, purged, published))
