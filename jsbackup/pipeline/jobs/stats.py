@@ -38,8 +38,8 @@ __all__ = ["collect_stats", "stats_by_subject"]
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Parts in which the subjects of a stream are ranked.
 _PARTS = 64
-# Counts that the driver joins: up to 100 bytes each.
-_MOST_IN_DRIVER = 500_000
+# Counts that the driver joins: up to 100 bytes each, so that none go to temporary files.
+_MOST_IN_DRIVER, _DRIVER_BYTES = 500_000, 64 << 20
 
 
 def collect_stats(
@@ -92,7 +92,7 @@ def _totals_of(rows: pa.Table, streams: int, most_subjects: int) -> dict[int, St
     keys = (prefixes.take(rows.column("stream").combine_chunks()), as_binary(rows.column("subject").combine_chunks()))
     columns = {name: rows.column(name) for name in ("size", *COUNTED)}
     keyed = pa.table({"key": pc.binary_join_element_wise(*keys, pa.scalar(b"", pa.binary())), **columns})
-    with closing(GroupedCounts(("key", "size"), COUNTED)) as counts:
+    with closing(GroupedCounts(("key", "size"), COUNTED, limit_bytes=_DRIVER_BYTES)) as counts:
         counts.add(keyed)
         return totals_of(counts.sorted_groups(), most_subjects)
 
