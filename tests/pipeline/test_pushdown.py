@@ -133,9 +133,8 @@ def test_the_data_source_reads_the_segments_that_filters_leave(spark: SparkSessi
         found: list[int] = []
 
         def run(where: str = where, found: list[int] = found) -> None:
-            found += [
-                row.sequence for row in backup.messages(["ORDERS"]).where(where).select("sequence", "data").collect()
-            ]
+            frame = backup.messages(["ORDERS"], pushdown=True)
+            found += [row.sequence for row in frame.where(where).select("sequence", "data").collect()]
 
         read = metered.read_by(run)
         assert found == [m.sequence for m in wanted], where

@@ -1,7 +1,8 @@
-"""Which columns of messages a query needs, for our data source: Spark asks a source in Python for all of them.
+"""What a query needs of our data source: which columns, as Spark asks a source in Python for all of them; and whether
+it reads one of its tables more than once.
 
-The query is planned over an empty table with the same columns. What is directly above the table in the optimized plan
-names the columns that it takes; where that is not a projection or an aggregation, it takes all.
+For the columns, the query is planned over an empty table that has the same. What is directly above the table in the
+optimized plan names the columns that it takes; where that is not a projection or an aggregation, it takes all.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
 
-__all__ = ["needed_columns", "placeholder"]
+__all__ = ["needed_columns", "placeholder", "scans_twice"]
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical."
 _NARROWING: Final = {_LOGICAL + "Project", _LOGICAL + "Aggregate"}
 _FILTER: Final = _LOGICAL + "Filter"
+_SCAN: Final = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation"
 _TABLE: Final = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 
 
@@ -56,6 +58,16 @@ def needed_columns(query: DataFrame) -> tuple[str, ...]:
         else:
             waiting += _items(node.children())
     return _ordered(needed)
+
+
+def scans_twice(query: DataFrame) -> bool:
+    """Return whether a query reads one of its tables of a data source more than once: Spark 4.3 would apply the filters
+    that one of these readings has to all of them. Raises errors of Spark, if the query cannot be planned.
+    """
+    plan = query._jdf.queryExecution().optimizedPlan()
+    leaves = [leaf for part in (plan, *_items(plan.subqueriesAll())) for leaf in _items(part.collectLeaves())]
+    tables = [leaf.relation().table().hashCode() for leaf in leaves if _kind(leaf) == _SCAN]
+    return len(set(tables)) < len(tables)
 
 
 def _ordered(names: Collection[str]) -> tuple[str, ...]:

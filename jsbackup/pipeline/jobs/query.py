@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder
+from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder, scans_twice
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
@@ -72,11 +72,16 @@ def run_query(
             if is_remote(backup.session):  # Spark Connect checks a query by running it
                 made = make_views(backup, sql, parsers)
             stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
-            made = made or make_views(backup, sql, parsers, narrow=True)
+            remote = bool(made)
+            made = made or make_views(backup, sql, parsers, narrow=True, pushdown=True)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             kinds = [field.dataType for field in frame.schema.fields]
-            found = _exact_times(frame, kinds).limit(most_rows + 1).collect()
+            shown = _exact_times(frame, kinds).limit(most_rows + 1)
+            if not remote and scans_twice(shown):
+                made = make_views(backup, sql, parsers, narrow=True)
+                shown = _exact_times(backup.session.sql(sql), kinds).limit(most_rows + 1)
+            found = shown.collect()
     finally:
         for name in made:
             backup.session.catalog.dropTempView(name)
@@ -87,12 +92,17 @@ def run_query(
 
 
 def make_views(
-    backup: BackupFrames, sql: str, parsers: Mapping[str, PayloadParser] | None = None, *, narrow: bool = False
+    backup: BackupFrames,
+    sql: str,
+    parsers: Mapping[str, PayloadParser] | None = None,
+    *,
+    narrow: bool = False,
+    pushdown: bool = False,
 ) -> list[str]:
     """Create the views that `sql` may name in the session; return their names. `parsers` are those of payloads.
 
     With `narrow` only the columns that it needs are read: the others are null. It has been checked then, as it is
-    planned for that (`needed_columns.py`).
+    planned for that (`needed_columns.py`). With `pushdown` its filters spare reading: each view has to be used once.
     """
     words, parsers = sql.casefold(), parsers or {}
     # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
@@ -114,7 +124,7 @@ def make_views(
                     backup.session.catalog.dropTempView(name)
                 raise
         for name, stream in named.items():
-            frame = backup.messages([] if stream is None else [stream], columns, reader)
+            frame = backup.messages([] if stream is None else [stream], columns, reader, pushdown=pushdown)
             _view(frame, parsers.get(name)).createOrReplaceTempView(_quoted(name))
     return list(named)
 

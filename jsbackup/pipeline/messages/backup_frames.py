@@ -65,10 +65,15 @@ class BackupFrames(ChosenBackup):
         self._why_store = why_store
 
     def messages(
-        self, patterns: Sequence[str] = (), columns: Sequence[str] = COLUMNS, reader: FrameReader = FrameReader.AUTO
+        self,
+        patterns: Sequence[str] = (),
+        columns: Sequence[str] = COLUMNS,
+        reader: FrameReader = FrameReader.AUTO,
+        *,
+        pushdown: bool = False,
     ) -> DataFrame:
-        """Return messages of the chosen streams, with these columns (`columns.py`), unordered. Raises the same errors
-        as `streams`.
+        """Return messages of the chosen streams, with these columns (`columns.py`), unordered. With `pushdown` our data
+        source takes filters: of a frame that is used once (`source_options.py`). Raises the same errors as `streams`.
         """
         names = check_columns(columns)
         streams = self.streams(patterns)
@@ -79,7 +84,7 @@ class BackupFrames(ChosenBackup):
         with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
-            return self._by_store(streams, names)
+            return self._by_store(streams, names, pushdown)
 
     def reader(self, patterns: Sequence[str] = (), wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
         """Return the reader that `messages` takes. Raises the same errors as `streams`."""
@@ -87,7 +92,7 @@ class BackupFrames(ChosenBackup):
             return wanted
         return FrameReader.STORE if self._why_store or why_no_paths(self.streams(patterns)) else FrameReader.SPARK
 
-    def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
+    def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str], pushdown: bool) -> DataFrame:
         if not streams:
             return self._nothing(names)
         source = register(self.session, BackupSource).read.format(BackupSource.name()).options(**options_of(self.place))
@@ -96,6 +101,7 @@ class BackupFrames(ChosenBackup):
             streams=json.dumps([stream.name for stream in streams]),
             columns=",".join(names),
             cores=OnSpark(self.session).cores,
+            pushdown=pushdown,
         )
         return source.load()
 

@@ -12,7 +12,6 @@ partitions are just numbers of messages, and no page is read either.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -53,9 +52,6 @@ from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
 __all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
-
-# The module of Spark that pushes filters down, loaded only in processes that do so.
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 # A row of constants takes as long as so many bytes of messages.
 _ROW_BYTES = 64
@@ -101,12 +97,11 @@ def find_schema(source: OpenedSource) -> str:
 
 
 def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
-    """Return a reader, which takes filters where Spark pushes them. Raises all that is wrong as one sentence."""
+    """Return a reader. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
         columns = RowColumns.of(schema, _payloads(source, options))
-        filters = _PUSHING in sys.modules if options.pushdown is None else options.pushdown
-        kind = _FilteringReader if filters else _Reader
+        kind = _FilteringReader if options.pushdown else _Reader
         return kind(options, source.backup, columns)
 
 
@@ -214,7 +209,7 @@ class _Reader(DataSourceReader):
 
 
 class _FilteringReader(_Reader):
-    """Spark refuses a reader that takes filters if pushing down is disabled; therefore there are two classes."""
+    """Takes filters (`source_options.py` says when). Spark refuses one that does where pushing down is disabled."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)

@@ -14,8 +14,9 @@
                           (`schema_files.py`). It is read beside the driver; executors get what was read
     cores                 how many cores Spark has, if more than this machine: small backups are then split into more
                           partitions
-    pushdown              without it, filters spare reading if `spark.sql.python.filterPushdown.enabled` is `true`;
-                          `false`: Spark filters alone; `true`: an error if the setting is not
+    pushdown              `true`: filters spare reading, which needs `spark.sql.python.filterPushdown.enabled`. Spark
+                          4.3 has one reader for all uses of a DataFrame or view: with the filters of the last one that
+                          has some. So it is right where there is one use only
     start                 of a streaming query: `earliest` (the default) begins with all stored messages, `latest` with
                           what is new
     maxMessagesPerTrigger, maxBytesPerTrigger        how much a micro-batch has at most
@@ -96,7 +97,7 @@ class SourceOptions:
     avro: str | None = None
     protobuf: str | None = None
     cores: int = 0
-    pushdown: bool | None = None
+    pushdown: bool = False
     from_latest: bool = False
     most_messages: int = 0
     most_bytes: int = 0
@@ -144,7 +145,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         avro=found.get("avro"),
         protobuf=found.get("protobuf"),
         cores=_number("cores", found.get("cores", "0"), 999_999),
-        pushdown=_bool("pushdown", found["pushdown"]) if "pushdown" in found else None,
+        pushdown=_bool("pushdown", found.get("pushdown", "false")),
         from_latest=_start(found.get("start", "earliest")),
         most_messages=_limit(found, "maxMessagesPerTrigger"),
         most_bytes=_limit(found, "maxBytesPerTrigger"),

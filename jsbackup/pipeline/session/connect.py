@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r"(sc://(?:\[([0-9a-fA-F:.]+)\]|([^\s:/;@\[\]]+))(?::(\d{1
 _DEFAULT_PORT = 15002
 _CONNECT_SECONDS = 10
 _CLIENT = ("grpc", "grpc_status", "pandas", "zstandard")
-_SETTINGS = {"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+_SETTINGS = {"spark.sql.session.timeZone": "UTC"}
 
 _shipped: set[str] = set()
 

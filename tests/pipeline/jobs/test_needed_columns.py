@@ -61,6 +61,14 @@ QUERIES = (
     "WITH x AS (SELECT subject, count(*) n FROM messages GROUP BY subject) SELECT * FROM x ORDER BY n DESC, subject",
     "SELECT sequence FROM a WHERE sequence = (SELECT max(sequence) FROM a)",
     "SELECT 1 FROM a WHERE 1 = 0 AND text = 'x'",
+    "SELECT count(*) FROM a WHERE sequence <= 40 UNION ALL SELECT count(*) FROM a WHERE subject = 'orders.3' "
+    "UNION ALL SELECT count(*) FROM a",
+    "SELECT (SELECT count(*) FROM a WHERE sequence > 250), count(*) FROM a",
+    "WITH x AS (SELECT * FROM a WHERE sequence > 20) "
+    "SELECT count(*) FROM x JOIN a ON x.sequence < a.sequence AND a.sequence < 40",
+    "SELECT count(*) FROM messages m WHERE stream = 'A' AND sequence > 7 "
+    "AND NOT EXISTS (SELECT 1 FROM messages b WHERE b.stream = 'B' AND b.sequence = m.sequence)",
+    "SELECT count(*) FROM a WHERE sequence > 9 AND sequence NOT IN (SELECT sequence FROM b WHERE sequence > 20)",
     "SELECT subject, sequence FROM a WHERE length(data) = 100 AND text IS NOT NULL ORDER BY timestamp_ns LIMIT 5",
     "SELECT count(*) FROM (SELECT sequence, subject FROM a EXCEPT SELECT sequence, subject FROM b)",
     "SELECT * FROM (SELECT subject, stream FROM messages) PIVOT (count(*) FOR stream IN ('A', 'B')) ORDER BY subject",
