@@ -40,18 +40,22 @@ _NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
 
 @dataclass(frozen=True, slots=True)
 class CopiedKeys:
-    """Keys of objects: of the readers' key files and the records of writers that were brought, and of the readers' key
-    files that only the replica has. The last are none if the source has none at all.
+    """Keys of objects: of the readers' key files and the records of writers that were brought; of the readers' key
+    files that only the replica has, none if the source has none at all; of those of which the replica has another one
+    than the source says, with no record of its own; and of those that were `left`, as the replica is ahead.
     """
 
     readers: tuple[str, ...] = ()
     writers: tuple[str, ...] = ()
     only_there: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> CopiedKeys:
-    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged. `signers` are
-    those of the source. Raises StoreError, and IntegrityError as `load_writers`.
+    """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged, or may have
+    been exchanged, as their records are damaged. `signers` are those of the source. Raises StoreError, and
+    IntegrityError as `load_writers`.
     """
     writers = [key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key)]
     if descriptor.recipient is None:
@@ -60,17 +64,27 @@ def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Sig
     ours = {one.key for one in list_identities(source, descriptor)}
     known = ours | {one.key for one in list_lost(source, descriptor)}
     before = {one.key for one in list_identities(target, descriptor)}
+    different = []
     for key in sorted(known):
-        _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken)
+        if not _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken):
+            different.append(key)
     after = {one.key for one in list_identities(target, descriptor)}
     only_there = before - known if ours else ()
-    return CopiedKeys(tuple(sorted((after - before) & ours)), tuple(writers), tuple(sorted(only_there)))
+    brought = tuple(sorted((after - before) & ours))
+    return CopiedKeys(brought, tuple(writers), tuple(sorted(only_there)), tuple(different))
 
 
 def follow_keys(
-    source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, given: GivenKeys
+    source: Store,
+    target: Store,
+    descriptor: Descriptor,
+    signers: Signers | None,
+    *,
+    given: GivenKeys,
+    ahead: bool,
 ) -> CopiedKeys:
-    """Do the same for a replica that has backups. `given` are the keys for it.
+    """Do the same for a replica that has backups. `given` are the keys for it. If it is `ahead` of the source, which
+    has no backup as new as its newest, no reader is brought: that may be one who was removed there since.
 
     Raises:
         TargetConflict: a writer was replaced in the source, and what it has signed in the replica would be lost.
@@ -86,7 +100,11 @@ def follow_keys(
             f"{target.location}: {lost[0]}{more} could not be read any more",
             hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
         )
-    return copy_keys(source, target, descriptor, signers)
+    if not ahead:
+        return copy_keys(source, target, descriptor, signers)
+    writers = [key for key in lacking if _bring(source, target, key)]
+    ours, theirs = ({one.key for one in list_identities(store, descriptor)} for store in (source, target))
+    return CopiedKeys(writers=tuple(writers), left=tuple(sorted(ours - theirs)))
 
 
 def _lacking_writers(source: Store, target: Store, descriptor: Descriptor) -> list[str]:
@@ -122,9 +140,10 @@ def _bring_reader(
     signers: Signers | None,
     key: str,
     broken: set[str],
-) -> None:
+) -> bool:
     """Bring a reader's key file and its record, each if the target lacks it and the other does not contradict it: a
-    reader who was removed and added again has another one.
+    reader who was removed and added again has another one. Return False if the target has another key file than the
+    record says, and none of its own.
     """
 
     def named(data: bytes | None) -> str | None:
@@ -135,15 +154,18 @@ def _bring_reader(
 
     record = layout.reader_key(key)
     file, theirs = (_read(target, one) for one in (key, record))
-    if file is None and key not in broken:
+    if file is None and not {key, record} & broken:
         data = _read(source, key)
         if data is not None and named(theirs) in (None, _sha256(data)):
             _put(target, key, data)
             file = data
     if theirs is None and record not in broken:
         data = _read(source, record)
-        if data is not None and (file is None or named(data) == _sha256(file)):
+        if data is not None and file is not None and named(data) != _sha256(file):
+            return False
+        if data is not None:
             _put(target, record, data)
+    return True
 
 
 def _sha256(data: bytes) -> str:

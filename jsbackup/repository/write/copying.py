@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
+    KeyUnavailable,
     ObjectExists,
     ObjectNotFound,
     TargetConflict,
@@ -145,6 +146,7 @@ class _Run:
         """Copy a backup that was missing at the target. Returns False if someone else has copied it meanwhile."""
         document, manifest = _read(self._source, backup)
         self._check_witness(document, manifest)
+        stored = self._stored_manifest(backup, document) if self._verbatim else None
         if self._upgrade_due:  # before the first manifest that has pages
             self._target.follow_upgrade(self._source, TOOL)
             self._upgrade_due = False
@@ -152,8 +154,8 @@ class _Run:
         carried = self._carrier.carry(manifest)
         self._lease.check()
         try:
-            verbatim = self._verbatim and carried is manifest and self._has_previous(manifest)
-            self._put_manifest(document, carried, verbatim=verbatim)
+            verbatim = carried is manifest and self._has_previous(manifest)
+            self._put_manifest(document, carried, stored if verbatim else None)
         except ObjectExists:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
@@ -228,11 +230,27 @@ class _Run:
         except (IntegrityError, UnsupportedError):
             return None
 
-    def _put_manifest(self, document: Document, manifest: Manifest, *, verbatim: bool) -> None:
+    def _stored_manifest(self, backup: str, document: Document) -> bytes:
+        """Return a manifest as it is stored. Raises TargetConflict if the target would not take it: in a replica the
+        writer that has signed it may have been replaced.
+        """
+        data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
+        try:
+            self._target.documents.unwrapped(layout.manifest_key(backup), data)
+        except IntegrityError as error:
+            raise TargetConflict(
+                f"in {self._target.store.location} it could not be read: {error.message}",
+                hint="If the writer key was replaced there, run 'jsbackup key replace-writer' on the source, too.",
+            ) from error
+        except KeyUnavailable:  # what is copied as it is needs no key
+            pass
+        return data
+
+    def _put_manifest(self, document: Document, manifest: Manifest, stored: bytes | None) -> None:
+        """Store it, as it is `stored` in the source if that is given."""
         key = layout.manifest_key(manifest.id)
-        if verbatim:
-            data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
-            self._target.store.put(document.key, data)
+        if stored is not None:
+            self._target.store.put(document.key, stored)
             sha256 = document.sha256
             self.tally.copied_bytes += document.size
         else:

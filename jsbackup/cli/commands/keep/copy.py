@@ -6,6 +6,7 @@ The second repository has the options of the first, with the prefix `--to-`, and
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from jsbackup.stores.base import Store
 
 __all__ = ["COMMANDS"]
+
+_log = logging.getLogger(__name__)
 
 _PREFIX = "to_"
 _OWN_ENDPOINT = "The second repository has an endpoint of its own: --to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT."
@@ -214,14 +217,35 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tup
     from jsbackup.repository.crypto.copied_keys import follow_keys
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
-    done = follow_keys(source.store, target.store, source.descriptor, source.signers, given=given)
+    newest = [one.backups()[-1:] for one in (target, source)]
+    done = follow_keys(
+        source.store, target.store, source.descriptor, source.signers, given=given, ahead=newest[0] > newest[1]
+    )
     here, there = source.store.location, target.store.location
-    brought, only_there = ", ".join((*done.writers, *done.readers)), ", ".join(done.only_there)
-    notes = [f"brought to {there}: {brought}"] if brought else []
-    if only_there:
+    notes = [f"brought to {there}: {', '.join(done.writers)}"] if done.writers else []
+    if done.readers:
+        names = ", ".join(done.readers)
+        notes.append(f"brought to {there}: {names}")
+        _log.warning(
+            "the readers of %s can read %s from now on, too; take away those that were removed there: 'jsbackup key "
+            "remove'",
+            names,
+            there,
+        )
+    if done.left:
         notes.append(
-            f"{there} has readers' key files that {here} does not have: {only_there}; if their readers were removed, "
-            "take them away with 'jsbackup key remove' there, too"
+            f"{there} has newer backups than {here}, so these readers' key files were not brought: "
+            f"{', '.join(done.left)}; where they were not removed, add them with 'jsbackup key add'"
+        )
+    if done.only_there:
+        notes.append(
+            f"{there} has readers' key files that {here} does not have: {', '.join(done.only_there)}; if their readers "
+            "were removed, take them away with 'jsbackup key remove' there, too; if they were lost, copy back"
+        )
+    if done.different:
+        notes.append(
+            f"{there} has other key files than {here}, and no records of them: {', '.join(done.different)}; try "
+            "whether their readers can open it"
         )
     return tuple(notes)
 

@@ -90,6 +90,24 @@ def test_writers_that_followed_one_another_are_brought_together(vault: Vault) ->
 
 
 @pytest.mark.parametrize("kind", ["vault", "signed"])
+def test_what_a_replaced_writer_has_signed_since_is_not_copied(kind: str, request: pytest.FixtureRequest) -> None:
+    """The copy would not read it. Its key was replaced in the copy alone."""
+    vault: Vault = request.getfixturevalue(kind)
+    new = replaced(vault, folder=vault.copy)
+    back_up(vault, SECOND)
+    before = {path for path in vault.copy.rglob("*") if path.is_file() and "locks" not in path.parts}
+    done = copied(vault, "--json")
+    (one,) = [row for row in check("copy", done)["failed"] if row["backup"] == SECOND]
+    assert done.code == 3 and "signed by a key that had been replaced" in one["reason"]
+    assert {path for path in vault.copy.rglob("*") if path.is_file() and "locks" not in path.parts} == before
+    assert of_copy(new, "verify").code == 0
+    # As the hint says. The copy has a new one already, which its source has not.
+    newest = replaced(vault)
+    assert copied(newest).code == 0 and of_copy(newest, "show", SECOND).code == 0
+    assert of_copy(newest, "verify").code == 0
+
+
+@pytest.mark.parametrize("kind", ["vault", "signed"])
 @pytest.mark.parametrize("what", ["backup", "hold", "damage"])
 def test_what_only_the_copy_has_stays_readable(kind: str, what: str, request: pytest.FixtureRequest) -> None:
     """Such as backups that were forgotten in the source: the new writer's record does not name them."""
@@ -120,6 +138,7 @@ def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     done = copied(vault, "--identity", tmp_path / "other.key")  # which does not open the copy yet
     assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
+    assert f"can read {vault.copy} from now on" in done.err
     assert keys_in(vault.copy) == keys_in(vault.repo)
     assert vault.run("verify", "--level", "data", "--identity", tmp_path / "other.key", repo=vault.copy).code == 0
     assert of_copy(vault, "verify").code == 0
@@ -161,11 +180,11 @@ def test_a_reader_who_was_removed_and_added_again_keeps_what_the_copy_has(vault:
     theirs = vault.key_file(OTHER, vault.copy)
     before = theirs.read_bytes()
     assert before != vault.key_file(OTHER).read_bytes()
-    for part in (theirs.with_suffix(".json"), None):  # without its record, that of the source would not fit
+    for part in (None, theirs.with_suffix(".json")):  # without its record, that of the source would not fit
         if part is not None:
             part.unlink()
         done = copied(vault)
-        assert done.code == 0 and "note" not in done.out
+        assert done.code == 0 and ("note" in done.out) == (part is not None)
         assert theirs.read_bytes() == before and of_copy(vault, "verify").code == 0
     assert theirs.with_suffix(".json").exists()
 
@@ -176,6 +195,43 @@ def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     damage(vault.key_file(OTHER), how)
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*.age"))
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_a_key_file_whose_record_is_damaged_is_not_brought(vault: Vault, how: str) -> None:
+    """It may have been exchanged: the copy would record what is there, and be all well."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    damage(vault.key_file(OTHER).with_suffix(".json"), how)
+    damage(vault.key_file(OTHER), "exchanged")
+    assert copied(vault).code == 14
+    assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*"))
+
+
+def test_a_removed_reader_does_not_come_back_from_a_copy_that_is_behind(vault: Vault) -> None:
+    """As it is when forgotten backups are copied back."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    assert copied(vault).code == 0
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    line = ("copy", "--to-repo", vault.repo, "--writer-key", vault.writer)
+    # The same newest backup: who is ahead is not known.
+    back = vault.run(*line, repo=vault.copy)
+    assert back.code == 0 and "can read" in back.err and "take away those that were removed there" in back.err
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    before = keys_in(vault.repo)
+    back_up(vault, SECOND)
+    back = vault.run(*line, repo=vault.copy)
+    assert back.code == 0 and keys_in(vault.repo) == before and "were not brought" in back.out
+
+
+def test_another_key_file_without_a_record_is_named(vault: Vault) -> None:
+    theirs = vault.key_file(repo=vault.copy)
+    damage(theirs, "exchanged")
+    theirs.with_suffix(".json").unlink()
+    done = copied(vault)
+    assert (
+        done.code == 0
+        and f"has other key files than {vault.repo}, and no records of them: keys/{theirs.name}" in done.out
+    )
 
 
 def test_what_the_copy_has_lost_is_brought_again(vault: Vault) -> None:
