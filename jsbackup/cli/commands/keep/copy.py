@@ -36,7 +36,7 @@ from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, StoreError, UsageError
+from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
@@ -205,7 +205,14 @@ def _open_target(
             hint="If everyone who has that store may read the backups, add --decrypt.",
         )
     if source.descriptor.authority is None or not is_replica(source, target):
-        return Repository.open(store, own_keys), ()
+        target = Repository.open(store, own_keys)
+        try:
+            target.documents.ensure_writable()
+        except KeyUnavailable as error:
+            raise error.with_message(f"{store.location}: {error.message}").with_hint(
+                "Give its writer key with --to-writer-key FILE, or in JSBACKUP_TO_WRITER_KEY_FILE."
+            ) from None
+        return target, ()
     own_keys = keys if own_keys == NO_KEYS else own_keys
     notes = _follow_keys(source, target, own_keys)  # first: the given identity may be among what is brought
     return Repository.open(store, own_keys), notes

@@ -142,7 +142,8 @@ def test_an_encrypted_repository_is_copied_without_a_key_that_reads_messages(
     assert typed("init", "-r", secret, *made).code == 0
     # From a plain repository into one that is there, and encrypted.
     into = ["--to-repo", secret, "--to-writer-key", tmp_path / "key"]
-    assert typed("copy", "-r", repo, "--to-repo", secret).code == 12
+    refused = typed("copy", "-r", repo, "--to-repo", secret)
+    assert refused.code == 12 and str(secret) in refused.err and "--to-writer-key FILE" in refused.err
     assert typed("copy", "-r", repo, *into).code == 0
     assert check("copy", typed("copy", "-r", repo, *into, "--json"))["present"] == [FIRST, SECOND]
     # From there into a replica.
