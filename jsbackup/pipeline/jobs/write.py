@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,6 +29,7 @@ from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
+from jsbackup.pipeline.tasks.store_tables import ReadRows, SmallTable, StoredTable, store_tables
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
@@ -46,7 +48,7 @@ from jsbackup.repository.write.late_repository import make_now
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.times import ZERO_TIME, format_time
 
-__all__ = ["TableStream", "write_backup", "write_streams"]
+__all__ = ["SMALL_BYTES", "SmallStream", "TableStream", "write_backup", "write_streams"]
 
 # As which Spark reads unsigned integers of 64 bits.
 _UNSIGNED = "decimal(20,0)"
@@ -54,8 +56,8 @@ _INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
 _MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
-# A smaller table is sorted in one task: to find ranges of sequences would be another job.
-_SMALL_BYTES = 8 << 20
+SMALL_BYTES = 8 << 20
+"""A smaller table is sorted in one task: to find ranges of sequences would be another job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,19 @@ class TableStream:
     config: JsonObject = field(default_factory=dict)
     bytes: int = 0
     release: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SmallStream:
+    """A stream to be made from a small table that a task can read without Spark: many of them are stored in one job.
+
+    `bytes` and `config` are as in `TableStream`. What `read` cannot read is made from `table`, by a job of its own.
+    """
+
+    read: ReadRows
+    bytes: int
+    config: JsonObject
+    table: Callable[[], TableStream]
 
 
 def write_backup(
@@ -102,14 +117,18 @@ def write_backup(
 
 
 def write_streams(
-    run: JobRun[OnSpark], streams: Mapping[str, TableStream], *, tags: Mapping[str, str], origin: str
+    run: JobRun[OnSpark],
+    streams: Mapping[str, TableStream | SmallStream],
+    *,
+    tags: Mapping[str, str],
+    origin: str,
 ) -> tuple[Manifest, list[StoredStream]]:
     """As `write_backup`, in a repository that is open for writing."""
-    try:
-        return _written(run, streams, tags, origin)
-    finally:
+    with ExitStack() as stack:
         for table in streams.values():
-            _release(table)
+            if isinstance(table, TableStream):
+                stack.callback(_release, table)
+        return _written(run, streams, tags, origin)
 
 
 def _release(table: TableStream) -> None:
@@ -118,13 +137,14 @@ def _release(table: TableStream) -> None:
 
 
 def _written(
-    run: JobRun[OnSpark], streams: Mapping[str, TableStream], tags: Mapping[str, str], origin: str
+    run: JobRun[OnSpark], streams: Mapping[str, TableStream | SmallStream], tags: Mapping[str, str], origin: str
 ) -> tuple[Manifest, list[StoredStream]]:
     if not streams:
         raise UsageError("a backup needs at least one stream")
     repository, session = run.repository, run.runner.session
     attach(session)
-    frames = {name: _checked(name, table.frame) for name, table in sorted(streams.items())}
+    named = sorted(streams.items())
+    frames = {name: _checked(name, table.frame) for name, table in named if isinstance(table, TableStream)}
     make_now(repository)  # executors open it themselves
     made = NewBackup(
         repository,
@@ -136,11 +156,18 @@ def _written(
     )
     sink = _Sink(session, repository, run.place, run.progress or NullProgress())
 
+    run.lease.check()
+    ready = sink.store_small({name: table for name, table in named if isinstance(table, SmallStream)})
     written = []
-    for name, frame in frames.items():
+    for name, table in named:
         run.lease.check()
-        written.append(sink.store(name, frame, streams[name]))
-        _release(streams[name])
+        if name in ready:
+            written.append(ready[name])
+        elif isinstance(table, SmallStream):
+            written.append(sink.store_alone(name, table))
+        else:
+            written.append(sink.store(name, frames[name], table))
+            _release(table)
     manifest = made.manifest(written)
     leases.commit(repository, manifest, run.lease)
     return manifest, written
@@ -185,46 +212,53 @@ class _Sink:
     place: RepositoryRef
     progress: Progress
 
+    def store_small(self, streams: Mapping[str, SmallStream]) -> dict[str, StoredStream]:
+        """Store streams in one job; return those that are stored. The others need `store_alone`."""
+        if not streams:
+            return {}
+        begun_ns = time.time_ns()
+        tables = {
+            name: SmallTable(one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name))
+            for name, one in streams.items()
+        }
+        stored = store_tables(OnSpark(self.session), self.place, tables, self.progress)
+        times = begun_ns, time.time_ns()
+        return {name: _stream_of_small(name, streams[name].config, found, times) for name, found in stored.items()}
+
+    def store_alone(self, name: str, stream: SmallStream) -> StoredStream:
+        """Store a stream by a job of Spark."""
+        table = stream.table()
+        try:
+            return self.store(name, _checked(name, table.frame), table)
+        finally:
+            _release(table)
+
     def store(self, name: str, frame: DataFrame, table: TableStream) -> StoredStream:
         """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
-        incarnation = layout.incarnation("", "", name, ZERO_TIME)
         with watched(self.session, name, table.bytes, self.progress):
-            folder = self.repository.objects.sealing.folder(name, incarnation)
-            parts = self._run(name, frame, folder, is_small=0 < table.bytes < _SMALL_BYTES)
+            parts = self._run(name, frame, self._folder(name), is_small=0 < table.bytes < SMALL_BYTES)
         segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
                 raise FormatError(f"stream {name}: sequence {after.first_seq} is there twice")
-        total = total_of(segments)
-        ended_ns = time.time_ns()
-        stream = StreamBackup(
-            name=name,
-            incarnation=incarnation,
-            config=_config_of(name, table.config or self._bucket_config(name, frame)),
-            created=ZERO_TIME,
-            state=StreamState(
-                messages=total.messages,
-                bytes=total.bytes,
-                first_seq=total.first_seq,
-                last_seq=total.last_seq,
-                deleted=total.last_seq - total.first_seq + 1 - total.messages if segments else 0,
-            ),
-            captured=Captured.of(total, format_time(begun_ns), format_time(ended_ns)),
-            archive_format=ArchiveFormat.MESSAGES,
-            digest=total.digest,
-            segments=tuple(segments),
+        found = StoredSegments(
+            tuple(segments), sum(part.reused for part in parts), sum(part.stored_bytes for part in parts)
         )
-        reused, stored_bytes = sum(part.reused for part in parts), sum(part.stored_bytes for part in parts)
-        return StoredStream(stream, reused, stored_bytes, (ended_ns - begun_ns) / 1e9)
+        config = table.config or self._bucket_config(name, frame)
+        ended_ns = time.time_ns()
+        return _stored(name, config, found, times=(begun_ns, ended_ns), seconds=(ended_ns - begun_ns) / 1e9)
+
+    def _folder(self, name: str) -> str:
+        return self.repository.objects.sealing.folder(name, _incarnation(name))
 
     def _bucket_config(self, name: str, frame: DataFrame) -> JsonObject:
         """Return the configuration of a bucket or an object store that keeps all of these messages; {} for others."""
-        if not name.startswith((BUCKET_STREAM, OBJECT_STREAM)):
+        if not _is_bucket(name):
             return {}
         with spark_errors(f"reading stream {name}"):
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
-        return make_up(name, Counter({b"": most[0] or 1 if most else 1}))[0]
+        return _bucket_config(name, most[0] if most else 0)
 
     def _run(self, name: str, frame: DataFrame, folder: str, *, is_small: bool) -> list[StoredSegments]:
         ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
@@ -237,6 +271,49 @@ class _Sink:
                 raise one.with_message(f"stream {name}: {one.message}")
             parts.append(one)
         return parts
+
+
+def _is_bucket(name: str) -> bool:
+    return name.startswith((BUCKET_STREAM, OBJECT_STREAM))
+
+
+def _bucket_config(name: str, most: int | None) -> JsonObject:
+    return make_up(name, Counter({b"": most or 1}))[0]
+
+
+def _incarnation(name: str) -> str:
+    return layout.incarnation("", "", name, ZERO_TIME)
+
+
+def _stream_of_small(name: str, config: JsonObject, table: StoredTable, times: tuple[int, int]) -> StoredStream:
+    if not config and _is_bucket(name):
+        config = _bucket_config(name, table.most)
+    return _stored(name, config, table.segments, times=times, seconds=table.seconds)
+
+
+def _stored(
+    name: str, config: JsonObject, found: StoredSegments, *, times: tuple[int, int], seconds: float
+) -> StoredStream:
+    """Return a stream for the manifest. It was stored between `times`, in nanoseconds."""
+    total = total_of(found.refs)
+    stream = StreamBackup(
+        name=name,
+        incarnation=_incarnation(name),
+        config=_config_of(name, config),
+        created=ZERO_TIME,
+        state=StreamState(
+            messages=total.messages,
+            bytes=total.bytes,
+            first_seq=total.first_seq,
+            last_seq=total.last_seq,
+            deleted=total.last_seq - total.first_seq + 1 - total.messages if found.refs else 0,
+        ),
+        captured=Captured.of(total, *(format_time(time_ns) for time_ns in times)),
+        archive_format=ArchiveFormat.MESSAGES,
+        digest=total.digest,
+        segments=found.refs,
+    )
+    return StoredStream(stream, found.reused, found.stored_bytes, seconds)
 
 
 def _config_of(name: str, config: JsonObject) -> JsonObject:

@@ -20,7 +20,7 @@ from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.tasks.packing import pack
 from jsbackup.pipeline.tasks.task_reader import row_reader
 
-__all__ = ["FilePiece", "ReadLines", "read_lines"]
+__all__ = ["FilePiece", "ReadLines", "line_tasks", "read_lines"]
 
 _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 _TYPES = (pa.string(), pa.int64(), pa.int64(), pa.string(), pa.binary(), pa.binary())
@@ -72,12 +72,21 @@ class ReadLines:
 
 def read_lines(session: SparkSession, files: Iterable[str]) -> DataFrame:
     """Return the messages of files, with the columns stream, sequence, timestamp_ns, subject, headers and data."""
-    pieces = [piece for path in files for piece in _pieces(path)]
-    if not pieces:
+    tasks = line_tasks(files)
+    if not tasks:
         return session.createDataFrame([], ddl(_COLUMNS))
-    parts = pack([piece.end - piece.start for piece in pieces], _PIECE_BYTES)
-    tasks = [ReadLines(tuple(pieces[part])) for part in parts]
     return row_reader(session, ddl(_COLUMNS), tasks).load()
+
+
+def line_tasks(files: Iterable[str]) -> list[ReadLines]:
+    """Return tasks that read the messages of files; none if these are empty.
+
+    Raises:
+        UsageError: there is no such file.
+        StoreError: it cannot be read.
+    """
+    pieces = [piece for path in files for piece in _pieces(path)]
+    return [ReadLines(tuple(pieces[part])) for part in pack([one.end - one.start for one in pieces], _PIECE_BYTES)]
 
 
 def _pieces(path: str) -> Iterator[FilePiece]:

@@ -23,11 +23,13 @@ from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
-from jsbackup.pipeline.tables.line_files import read_lines
+from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
+from jsbackup.pipeline.tables.parquet_rows import find_plain
 from jsbackup.pipeline.tables.writing import TableFormat
+from jsbackup.pipeline.tasks.store_tables import ReadRows
 from jsbackup.repository.names import decode_name, encode_name
 
-__all__ = ["Table", "find_tables", "read_table"]
+__all__ = ["ReadLineFiles", "Table", "find_tables", "read_small", "read_table"]
 
 # Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
@@ -91,6 +93,27 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
             unpersist(frame)
             raise
     return frame
+
+
+def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
+    """Return what reads the rows of a small table, not alone, in a task; None if Spark has to.
+
+    Raises UsageError or StoreError for files that are gone, or cannot be read.
+    """
+    if table.alone:
+        return None
+    return ReadLineFiles(tuple(line_tasks(table.files))) if kind is TableFormat.JSONL else find_plain(table.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLineFiles:
+    """A task: yields the messages of files of JSON lines."""
+
+    parts: tuple[ReadLines, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part()
 
 
 def _check_single(frame: DataFrame, stream: str) -> None:

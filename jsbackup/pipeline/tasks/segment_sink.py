@@ -28,7 +28,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.segments import SegmentWriter, StoredSegments
 
-__all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_rows"]
+__all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_messages", "store_rows"]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class _SegmentWriter(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Result(_store(self._place, self._folder, iterator))
+        return _Result(store_messages(self._place, self._folder, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         results = [message.result for message in messages if isinstance(message, _Result)]
@@ -77,13 +77,16 @@ def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[Stor
     """Store the partitions of a frame on Spark Connect; return the result of each."""
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = pickle.dumps(_store(place, folder, batches))
+        result = pickle.dumps(store_messages(place, folder, batches))
         yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
     return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
 
 
-def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]) -> StoredSegments | JsBackupError:
+def store_messages(
+    place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]
+) -> StoredSegments | JsBackupError:
+    """Store rows in order of their sequences, in a task. Return our error, if there is one, as Spark retries others."""
     freeze_worker()
     try:
         writer = SegmentWriter(opened(place).objects, folder)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,6 +38,7 @@ from jsbackup.errors import UsageError
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
+    from jsbackup.pipeline.tables.table_files import Table
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.write.new_backup import StoredStream
@@ -243,9 +244,9 @@ def read_tables(
     settings = settings_of(where)
     from jsbackup.exchange.printed_configs import read_configs_of
     from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.write import TableStream, write_streams
+    from jsbackup.pipeline.jobs.write import SMALL_BYTES, SmallStream, TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
-    from jsbackup.pipeline.tables.table_files import find_tables, read_table
+    from jsbackup.pipeline.tables.table_files import find_tables, read_small, read_table
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.tasks import OnSpark
 
@@ -259,12 +260,18 @@ def read_tables(
         open_session(settings) as session,
         make_progress("import", wanted=shared.progress) as progress,
     ):
-        streams = {
-            one.stream: TableStream(
-                read_table(session, one, TableFormat(kind)), configured.get(one.stream, {}), one.bytes, release=True
-            )
-            for one in found
-        }
+
+        def stream_of(one: Table) -> TableStream:
+            frame = read_table(session, one, TableFormat(kind))
+            return TableStream(frame, configured.get(one.stream, {}), one.bytes, release=True)
+
+        def small_of(one: Table) -> SmallStream | None:
+            read = read_small(one, TableFormat(kind)) if is_many and one.bytes < SMALL_BYTES else None
+            config = configured.get(one.stream, {})
+            return None if read is None else SmallStream(read, one.bytes, config, partial(stream_of, one))
+
+        is_many = len(found) > 1  # one alone has a job in any case
+        streams = {one.stream: small_of(one) or stream_of(one) for one in found}
         origin = f"table ({kind})"
         run = JobRun(OnSpark(session), place, repository, lease, progress)
         written = write_streams(run, streams, tags=tags, origin=origin)
