@@ -37,6 +37,8 @@ case without a full stop and name what happened and to what; `hint` is a full se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 __all__ = [
@@ -76,12 +78,14 @@ E = TypeVar("E", bound="JsBackupError")
 
 
 class JsBackupError(Exception):
-    """Base of all errors raised on purpose. `message` says what happened, `hint` what to do.
+    """Base of all errors raised on purpose. `message` says what happened, `hint` what to do, and `facts` what a program
+    may want to know besides, by name: each is described in the JSON schema of errors.
 
     Errors do not change: who knows more makes another one, of the same kind and with the same cause.
     """
 
     exit_code = 1
+    facts: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -103,6 +107,10 @@ class JsBackupError(Exception):
     def with_more_hint(self, sentence: str) -> Self:
         """With a sentence behind the hint, or as the hint if there is none."""
         return self.with_hint(f"{self.hint} {sentence}" if self.hint else sentence)
+
+    def with_facts(self, **facts: int) -> Self:
+        """With these facts besides those it has."""
+        return self._another(self.args, {"facts": {**self.facts, **facts}})
 
     def caused_by(self, cause: BaseException) -> Self:
         """As `raise … from`, for an error that is returned."""

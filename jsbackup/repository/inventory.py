@@ -83,10 +83,13 @@ _MOST_RIVALS = 20
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBackup:
-    """A backup whose manifest exists, but is damaged, of a later format, or locked."""
+    """A backup whose manifest exists, but is damaged, of a later format, or locked. `summary` is that of the newest
+    catalog, if it has one.
+    """
 
     id: str
     error: JsBackupError
+    summary: BackupSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +354,8 @@ def _look_up(
     unreadable: list[UnreadableBackup] = []
     for one in in_order([partial(_read, documents, backup) for backup in listed if backup not in found], _THREADS):
         if isinstance(one, UnreadableBackup):
-            unreadable.append(one)
+            known = named.get(one.id)
+            unreadable.append(one if known is None else replace(one, summary=known.summary))
         elif one is not None:
             found[one.id] = one
     return [found[backup] for backup in sorted(found)], unreadable

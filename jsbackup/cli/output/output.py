@@ -180,7 +180,7 @@ class Output:
 def error_json(error: JsBackupError) -> JsonObject:
     """Return the document printed instead of a result."""
     hint = hide_logins(error.hint) if error.hint else None
-    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint}}
+    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint, **error.facts}}
 
 
 def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.errors import IncompleteError
-from jsbackup.exit_codes import damage, unreadable
+from jsbackup.exit_codes import DAMAGE, damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.keep.retention import Decisions
     from jsbackup.repository.keep.unlocking import LeaseOutcome
 
-__all__ = ["print_prune", "prune_json", "tell_forget", "tell_leases"]
+__all__ = ["print_prune", "prune_json", "tell_failed_forget", "tell_forget", "tell_leases"]
 
 _MOST_NAMED = 10
 
@@ -43,8 +43,13 @@ def tell_forget(
     from jsbackup.repository.keep.forget import LOCKED_REASON
 
     locked = [one.backup for one in decisions.kept if LOCKED_REASON in one.reasons]
+    done = not (named and locked)
+    code = (
+        damage(plan.damaged) or unreadable(one.error for one in plan.unreadable) if done else IncompleteError.exit_code
+    )
     document: JsonObject = {
         "dry_run": dry_run,
+        "done": done,
         "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
         "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
         "damaged": [*(one.error.message for one in plan.unreadable), *map(_about_damaged, plan.damaged)],
@@ -62,11 +67,21 @@ def tell_forget(
         output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
         if report is not None:
             print_prune(output, report, dry_run=dry_run)
+        if code == DAMAGE:  # also what ends a command that removed nothing
+            output.line(f"done; the exit code is {code} because of the damage that is named above")
 
     output.result(document, text)
-    if named and locked:
-        return IncompleteError.exit_code
-    return damage(plan.damaged) or unreadable(one.error for one in plan.unreadable)
+    return code
+
+
+def tell_failed_forget(output: Output, removed: int, *, pruning: bool) -> None:
+    """Print how much was `removed` before the error that is printed next; `pruning`: the prune failed."""
+    gone = format_count(removed, "backup")
+    if pruning:
+        output.note(f"removed {gone}, before the prune failed")
+    if not output.as_json:
+        text = f"removed {gone}" if removed else "nothing was removed"
+        output.result({}, lambda: output.line(f"{text}; the prune failed" if pruning else text))
 
 
 def _about_damaged(backup: str) -> str:

@@ -49,6 +49,8 @@ class _Outcome:
 
     def __str__(self) -> str:
         word = {0: "done", IncompleteError.exit_code: "incomplete"}.get(self.code, "failed")
+        if self.code == DAMAGE and self.error is None:
+            word = "found damage"
         return f"{self.profile} {word}" + (f" (exit code {self.code})" if self.code else "")
 
 

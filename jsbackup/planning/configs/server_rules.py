@@ -1,10 +1,9 @@
-"""What servers refuse about a configuration that was changed by `--set`, as far as it is known before a restore.
+"""What servers refuse about a configuration, as far as it is known before a restore.
 
 As nats-server checks it (`checkStreamCfg` in its stream.go, `addConsumerWithAssignment` and `checkConsumerCfg` in its
-consumer.go, 2.10 to 2.15). Only what a changed field takes part in is checked: everything else was accepted by the
-server that was backed up. Not checked: whether destinations of `subject_transform`, `republish` and of transforms of
-sources fit, cycles of sources, overlapping transforms, `external` prefixes, and limits in the server's configuration
-file.
+consumer.go, 2.10 to 2.15). Of most settings only what `--set` has changed is checked: everything else was accepted by
+the server that was backed up. What copies and maps subjects is always checked (`mapping_rules.py`). Not checked: limits
+in the server's configuration file.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.mapping_rules import mapping_problems
 from jsbackup.planning.configs.overrides import about_unit
 from jsbackup.planning.model import Action, RestoreOptions, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.subjects import first_overlap
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat
+from jsbackup.shell import shell_word
 from jsbackup.transforms.subjects import contains, is_pattern, overlaps
 
 __all__ = ["against_server_rules"]
@@ -25,6 +26,7 @@ __all__ = ["against_server_rules"]
 _SECOND_NS = 1_000_000_000
 _LEAST_NS = _SECOND_NS // 10
 _MOST_DESCRIPTION = 4096
+_MOST_MSG_SIZE = (1 << 31) - 1
 _MOST_METADATA = 128 << 10
 _EVERYTHING = ">"
 _RESERVED: Mapping[str, str] = {"$JS.>": "$JS.EVENT.>", "$JSC.>": "", "$NRG.>": "", "$SYS.>": "$SYS.ACCOUNT.>"}
@@ -43,11 +45,14 @@ _WITHOUT = "Restore it with --consumers none, and create its consumers again."
 
 
 def against_server_rules(action: Action, target: Target, options: RestoreOptions) -> Iterator[Finding]:
-    """Yield refusals of what `--set` asks for and a server would refuse, or lose messages by."""
+    """Yield refusals of what a server would refuse, or lose messages by."""
     changed = options.fields.keys()
+    name, config = action.entry.name, action.config
+    for fields, reason in (*_of_numbers(config), *mapping_problems(action.name, config, target.version)):
+        hint = _put_right(fields, changed) if changed & set(fields) else _leave_out(fields[0], name)
+        yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
     if not changed:
         return
-    name, config = action.entry.name, action.config
     for fields, reason, hint in (
         *_of_fields(config, options.unitless),
         *_of_combinations(config),
@@ -67,6 +72,21 @@ _Found = tuple[Sequence[str], str, str]  # the fields that take part, the reason
 
 def _put_right(fields: Sequence[str], changed: Collection[str]) -> str:
     return f"Correct --set {next(field for field in fields if field in changed)}, or leave it out."
+
+
+def _leave_out(field: str, name: str) -> str:
+    return (
+        f"Change it with --set {field}=…, leave it out with --set {field}=null, or leave the stream out with --exclude "
+        f"{shell_word(name)}."
+    )
+
+
+def _of_numbers(config: JsonObject) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield numbers that do not fit into the server's types."""
+    if (size := config.get("max_msg_size") or 0) > _MOST_MSG_SIZE:
+        yield ("max_msg_size",), f"would have a max_msg_size of {size:,}; at most {_MOST_MSG_SIZE:,} is possible"
+    if (config.get("first_seq") or 0) < 0:
+        yield ("first_seq",), "would have a negative first_seq"
 
 
 def _of_fields(config: JsonObject, unitless: Collection[str]) -> Iterator[_Found]:
@@ -138,6 +158,9 @@ def _of_combinations(config: JsonObject) -> Iterator[_Found]:
     if config.get("persist_mode") == "async":
         if config.get("storage", "file") != "file":
             yield ("persist_mode", "storage"), "would have persist_mode async, which is for storage file only", ""
+        if (config.get("num_replicas") or 1) > 1:
+            fields = ("persist_mode", "num_replicas")
+            yield fields, "would have persist_mode async, which is for one replica only", ""
         if config.get("allow_atomic"):
             fields = ("persist_mode", "allow_atomic")
             yield fields, "would have persist_mode async and allow_atomic, which exclude each other", ""
@@ -158,11 +181,6 @@ def _of_subjects(config: JsonObject) -> Iterator[_Found]:
             yield from _without_no_ack(subject)
         elif subject == _EVERYTHING and (config.get("num_replicas") or 1) != 1:
             yield ("subjects", "num_replicas"), "would have the subject >, which is for one replica only", ""
-    republish = config.get("republish") or {}
-    destination, implicit = republish.get("dest") or "", _is_implicit(republish, config, subjects)
-    if is_pattern(destination) and not implicit and (pair := first_overlap([destination], subjects)):
-        reason = f"would republish to {destination}, which overlaps with its subject {pair[1]}: a cycle"
-        yield ("republish", "subjects", "subject_transform"), reason, ""
 
 
 def _without_no_ack(subject: str) -> Iterator[_Found]:
@@ -173,13 +191,6 @@ def _without_no_ack(subject: str) -> Iterator[_Found]:
         if overlaps(subject, reserved) and not (allowed and contains(allowed, subject)):
             reason = f"its subject {subject} overlaps with {reserved} of the server, which needs no_ack"
             yield ("subjects", "no_ack"), reason, "Add --set no_ack=true."
-
-
-def _is_implicit(republish: JsonObject, config: JsonObject, subjects: Sequence[str]) -> bool:
-    """Return whether the server republishes what `subject_transform` made instead."""
-    transform = config.get("subject_transform") or {}
-    everything = republish.get("dest") == _EVERYTHING and (republish.get("src") or _EVERYTHING) == _EVERYTHING
-    return everything and len(subjects) == 1 and transform.get("src") == subjects[0]
 
 
 def _of_consumers(action: Action) -> Iterator[tuple[str, str, str]]:

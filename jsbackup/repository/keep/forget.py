@@ -43,7 +43,8 @@ LOCKED_REASON = "locked by the store, for now"
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
     """What `remove_decided` will do. `unreadable` backups are kept; `warnings` are about catalogs that could not be
-    used. `damaged` are the ids of backups that take no other's place, in order.
+    used. `damaged` are the ids of backups that take no other's place, in order. Neither names backups that the policy
+    does not apply to: their own profile tells of them.
     """
 
     decisions: Decisions
@@ -80,7 +81,9 @@ def plan_by_policy(
         damaged |= contradicted(repository.documents, manifests)
     decide = partial(apply_policy, policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
     decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
-    return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged)))
+    others = {one.backup for one in decisions.kept if one.of_others}
+    unreadable = tuple(one for one in inventory.unreadable if one.id not in others)
+    return ForgetPlan(decisions, unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged - others)))
 
 
 def _decide_surely(
@@ -145,7 +148,7 @@ def remove_decided(repository: Repository, decisions: Decisions) -> Decisions:
         IntegrityError: a backup that is not among them was removed or replaced; nothing was deleted.
         KeyUnavailable: documents are signed or encrypted, and the needed keys were not given; nothing was deleted.
         UnsupportedError: the newest catalog needs a newer tool; nothing was deleted.
-        StoreError: the store fails; the hint says how far it went.
+        StoreError: the store fails; the hint says how far it went, and so does its fact `removed`.
     """
     if not decisions.removed:
         return decisions
@@ -164,7 +167,7 @@ def remove_decided(repository: Repository, decisions: Decisions) -> Decisions:
         except StoreError as error:
             removed = format_count(len(decisions.removed), "backup")
             done = f"{len(gone)} of {removed} removed; run it again to remove the others."
-            raise error.with_more_hint(done) from error.__cause__
+            raise error.with_more_hint(done).with_facts(removed=len(gone)) from error.__cause__
         _log.info("removed backup %s: %s", one.backup, one.reason)
         gone.append(one)
     try:

@@ -105,12 +105,15 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class KeptBackup:
-    """`group` is empty if it is not known. `displaces`: it may be the reason why others of its group are removed."""
+    """`group` is empty if it is not known. `displaces`: it may be the reason why others of its group are removed.
+    `of_others`: the policy does not apply to it.
+    """
 
     backup: str
     group: str
     reasons: tuple[str, ...]
     displaces: bool = False
+    of_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +149,23 @@ def apply_policy(
     policy.check()
     kept: list[KeptBackup] = []
     removed: list[RemovedBackup] = []
+    others = _of_others(inventory, profile)
     for one in inventory.unreadable:
-        kept.append(KeptBackup(one.id, "", (f"cannot be read: {one.error.message}", *_held(one.id, held))))
+        reasons = (f"cannot be read: {one.error.message}", *_held(one.id, held))
+        kept.append(KeptBackup(one.id, "", reasons, of_others=one.id in others))
     groups: dict[tuple[str, ...], list[_Backup]] = {}
     hollow = hollow_backups(inventory.summaries)
-    others = _of_others(inventory.summaries, profile)
     for summary in inventory.summaries:
         backup = _Backup(summary, parse_time(summary.created), summary.id in hollow)
         if backup.created_ns > now_ns:
             reason = f"its date, {summary.created}, is in the future"
             group = ", ".join(group_of(summary, grouping))
-            kept.append(KeptBackup(summary.id, group, (reason, *_held(summary.id, held))))
+            reasons = (reason, *_held(summary.id, held))
+            kept.append(KeptBackup(summary.id, group, reasons, of_others=summary.id in others))
         elif summary.id in others:
             group = ", ".join(group_of(summary, grouping))
-            kept.append(KeptBackup(summary.id, group, (others[summary.id], *_held(summary.id, held))))
+            reasons = (others[summary.id], *_held(summary.id, held))
+            kept.append(KeptBackup(summary.id, group, reasons, of_others=True))
         else:
             groups.setdefault(group_of(summary, grouping), []).append(backup)
     for words, backups in groups.items():
@@ -175,14 +181,17 @@ def apply_policy(
     )
 
 
-def _of_others(backups: Sequence[BackupSummary], profile: str) -> dict[str, str]:
-    """Return the backups that the policy of this profile does not apply to, each with the reason."""
-    own = [one for one in backups if profile and one.profile == profile]
+def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
+    """Return the backups that the policy of this profile does not apply to, each with the reason.
+
+    Of a backup that cannot be read, the catalog may still say that.
+    """
+    own = [one for one in inventory.summaries if profile and one.profile == profile]
     if not own:
         return {}
     sources = {origin_of(one) for one in own}
     found = {}
-    for one in backups:
+    for one in (*inventory.summaries, *(one.summary for one in inventory.unreadable if one.summary is not None)):
         if one.profile and one.profile != profile:
             found[one.id] = f"made for profile {one.profile}"
         elif not one.profile and origin_of(one) not in sources:

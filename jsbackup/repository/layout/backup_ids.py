@@ -15,17 +15,26 @@ LATEST = "latest"  # accepted in place of a backup's id
 _NEWEST = ("last", "newest", "current", "recent", "now", "head")  # typed in its place
 _HOW_TO_NAME = "A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`."
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+_SET_BACK_SECONDS = 2  # how far behind the newest backup a new one may seem to begin, and is put after it
 
 
 def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
     """Return the id of a backup that began at this Unix time; `random` is three bytes.
 
-    `newest` is the repository's newest so far: if two began in the same second, the later one gets the higher id.
+    `newest` is the repository's newest so far. Ids sort by the time at which backups began, not by that of their
+    commit: of two that run at once, the one begun later is the newer one, as its messages were read later. (The
+    manifests' `previous` says in which order they were committed.) A backup dated far ahead stays ahead, and readers
+    treat it as such.
+
+    But if the newest began in the same second, or up to two seconds later, the new one gets the higher id, and may seem
+    to have begun that much later. Then the clock was set back a little, or the numbers of that second had run out:
+    `latest` should be the backup made last. Readers allow for more than two seconds (`is_dated_ahead`).
     """
     seconds, number = created_ns // 1_000_000_000, int.from_bytes(random[:3], "big")
-    if newest is not None and newest.startswith(_moment(seconds)):
-        step = int(newest[-6:], 16) + 1 + number % 1024
-        seconds, number = (seconds, step) if step < 1 << 24 else (seconds + 1, number)
+    for later in range(seconds, seconds + _SET_BACK_SECONDS + 1):
+        if newest is not None and newest.startswith(_moment(later)):
+            step = int(newest[-6:], 16) + 1 + number % 1024
+            seconds, number = (later, step) if step < 1 << 24 else (later + 1, number)
     return f"{_moment(seconds)}-{number:06x}"
 
 

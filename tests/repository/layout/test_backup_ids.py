@@ -27,8 +27,24 @@ def test_backups_of_the_same_second_have_ids_that_rise(randoms: list[bytes]) -> 
 
 
 def test_an_id_passes_no_later_backup_by() -> None:
-    assert layout.backup_id(10**9, b"\0\0\1", "20301121T014500Z-ffffff") == "19700101T000001Z-000001"
+    for later in ("19700101T000004Z-ffffff", "20301121T014500Z-ffffff"):
+        assert layout.backup_id(10**9, b"\0\0\1", later) == "19700101T000001Z-000001"
     assert layout.backup_id(10**9, b"\0\0\1", "19700101T000001Z-ffffff") == "19700101T000002Z-000001"
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        ("19700101T000002Z-000001", "19700101T000002Z-000003"),  # the numbers of second 1 had run out
+        ("19700101T000003Z-00000a", "19700101T000003Z-00000c"),  # a clock was set back by two seconds
+        ("19700101T000003Z-ffffff", "19700101T000004Z-000001"),
+        ("19700101T000000Z-ffffff", "19700101T000001Z-000001"),
+    ],
+)
+def test_an_id_is_higher_than_that_of_a_backup_two_seconds_later(newest: str, expected: str) -> None:
+    made = layout.backup_id(10**9, b"\0\0\1", newest)
+    assert made == expected
+    assert made > newest
 
 
 BACKUPS = ["20261121T014500Z-1a2b3c", "20261121T014500Z-1b0000", "20261122T000000Z-000000", "20260101T000000Z-ffffff"]

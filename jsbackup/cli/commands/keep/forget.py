@@ -18,8 +18,7 @@ from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_count
-from jsbackup.cli.output.retention_report import tell_forget
+from jsbackup.cli.output.retention_report import tell_failed_forget, tell_forget
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag
 from jsbackup.cli.parsing.context import Shared
@@ -130,23 +129,24 @@ def forget(
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
     take = holder(shared, repository, "prune", lock_timeout)
-    if backups:
-        plan = plan_by_ids(repository, find_ids(shared, repository, backups, newest=True))
-    else:
-        now_ns = time.time_ns()
-        plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=now_ns, profile=shared.profile)
-    for warning in plan.warnings:
-        shared.output.note(warning)
-    decisions = plan.decisions if dry_run else remove_decided(repository, plan.decisions)
-    report = None
-    if prune:
-        gone = frozenset(one.backup for one in decisions.removed)
-        try:
+    report, removed, pruning = None, 0, False
+    try:
+        if backups:
+            plan = plan_by_ids(repository, find_ids(shared, repository, backups, newest=True))
+        else:
+            now_ns = time.time_ns()
+            plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=now_ns, profile=shared.profile)
+        for warning in plan.warnings:
+            shared.output.note(warning)
+        decisions = plan.decisions if dry_run else remove_decided(repository, plan.decisions)
+        if prune:
+            gone = frozenset(one.backup for one in decisions.removed)
+            removed, pruning = 0 if dry_run else len(gone), not dry_run
             report = run_prune(repository, take, grace_seconds, dry_run=dry_run, without=gone)
-        except JsBackupError:
-            if not dry_run:
-                shared.output.note(f"removed {format_count(len(gone), 'backup')}, before the prune failed")
-            raise
+    except JsBackupError as error:
+        removed = error.facts.get("removed", removed)
+        tell_failed_forget(shared.output, removed, pruning=pruning)
+        raise error.with_facts(removed=removed) from error.__cause__
     return tell_forget(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
 
 

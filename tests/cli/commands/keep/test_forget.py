@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from os import truncate
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 
 from jsbackup.cli.commands.keep.forget import GROUPINGS
 from jsbackup.repository import layout
+from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
-from tests.harness.backups import make_repository, store_backup
+from tests.harness.backups import make_manifest, make_repository, store_backup
 from tests.harness.many import nth_id, nth_manifest, put_manifests, segments_of
 
 Type = Callable[..., Typed]
@@ -188,6 +190,49 @@ def test_a_backup_that_lacks_an_object_takes_no_ones_place_without_a_verify(type
     assert typed(*line).code == 0 and backups(repo) == IDS[2:3] and typed("verify", "-r", repo).code == 0
 
 
+def test_the_output_says_whether_a_forget_with_exit_code_14_was_done(typed: Type, repo: Path) -> None:
+    shutil.rmtree(repo / layout.SEGMENTS)
+    (repo / layout.manifest_key(IDS[0])).write_bytes(b"{}")
+    line = ["forget", "-r", repo, "--keep-last", "1"]
+    told = typed(*line)
+    assert told.code == 14
+    assert told.out.splitlines()[-1] == "done; the exit code is 14 because of the damage that is named above"
+    document = check("forget", typed(*line, "--json"))
+    assert document["done"] is True and len(document["damaged"]) > 1
+
+    (repo / layout.manifest_key(IDS[5])).unlink()
+    refused = typed("forget", IDS[1], "-r", repo)
+    assert refused.code == 14 and refused.out == "nothing was removed\n" and IDS[5] in refused.err
+    assert check("error", typed("forget", IDS[1], "-r", repo, "--json"))["error"]["removed"] == 0
+    assert typed("forget", IDS[1], "-r", repo, "--quiet").out == "" and IDS[1] in backups(repo)
+
+
+def test_two_profiles_do_not_both_fail_for_the_damage_of_one(typed: Type, tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    repository = make_repository(LocalStore(folder))
+    ours = {name: IDS[2 * number : 2 * number + 2] for number, name in enumerate("abc")}
+    for number, (name, ids) in enumerate(ours.items()):
+        for backup in ids:
+            manifest = make_manifest(repository, backup, count=40 + 20 * number)
+            repository.commit(replace(manifest, source=replace(manifest.source, profile=name, cluster=name)))
+    write_catalog(repository.documents)
+    (folder / [*repository.manifest(ours["c"][1]).streams[0].segments][-1].key).unlink()
+    (folder / layout.manifest_key(ours["a"][1])).write_bytes(b"{}")
+    config = tmp_path / "config.toml"
+    profiles = "".join(f"[profiles.{name}]\n" for name in ours)
+    config.write_text(f"[defaults]\nrepo = '{folder}'\n[defaults.forget]\nkeep-last = 1\n{profiles}")
+    line = ["forget", "--config", config, *(word for name in ours for word in ("--profile", name))]
+    done = typed(*line, "--json")
+    rows = check("profiles", Typed(0, done.out, done.err))["profiles"]
+    assert {row["profile"]: row["code"] for row in rows} == {"a": 14, "b": 0, "c": 14}
+    a, b, c = (row["result"] for row in rows)
+    assert removed(b) == ours["b"][:1] and b["damaged"] == []
+    assert len(a["damaged"]) == len(c["damaged"]) == 1 and (a["done"], c["done"]) == (True, True)
+    assert ours["a"][1] in a["damaged"][0] and ours["c"][1] in c["damaged"][0] and done.code == 14
+    last = typed(*line).out.splitlines()[-1]
+    assert last == "3 profiles: a found damage (exit code 14), b done, c found damage (exit code 14)"
+
+
 def test_many_damaged_backups_are_one_sentence_and_can_be_removed_by_name(typed: Type, repo: Path) -> None:
     shutil.rmtree(repo / layout.SEGMENTS)
     assert typed("verify", "-r", repo).code == 14
@@ -254,7 +299,9 @@ def test_a_prune_that_fails_leaves_no_doubt_about_what_was_removed(typed: Type, 
     (repo / layout.manifest_key(IDS[0])).write_bytes(b"{}")
     done = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
     assert done.code == 14 and done.err.startswith("removed 10 backups, before the prune failed\nerror: manifest ")
-    assert backups(repo) == [IDS[0], IDS[11]]
+    assert done.out == "removed 10 backups; the prune failed\n" and backups(repo) == [IDS[0], IDS[11]]
+    again = typed("forget", "-r", repo, "--keep-last", "1", "--prune", "--json")
+    assert check("error", again)["error"]["removed"] == 0
 
 
 # --- by ids ---
