@@ -156,9 +156,9 @@ class Repository:
         """
         refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
-        from jsbackup.repository.crypto.copied_keys import copy_keys
+        from jsbackup.repository.crypto.copied_keys import bring_first_keys
 
-        copy_keys(source.store, store, source.descriptor, source.signers)
+        bring_first_keys(source.store, store, source.descriptor, source.signers)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
         put_descriptor(store, descriptor)

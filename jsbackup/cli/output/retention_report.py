@@ -74,14 +74,16 @@ def tell_forget(
     return code
 
 
-def tell_failed_forget(output: Output, removed: int, *, pruning: bool) -> None:
-    """Print how much was `removed` before the error that is printed next; `pruning`: the prune failed."""
+def tell_failed_forget(output: Output, removed: int, pruned: Sequence[str] | None) -> None:
+    """Print how much was `removed` before the error that is printed next. `pruned` are these backups if the prune
+    failed.
+    """
     gone = format_count(removed, "backup")
-    if pruning:
-        output.note(f"removed {gone}, before the prune failed")
+    if pruned is not None:
+        output.note(f"removed {gone}, before the prune failed{': ' if pruned else ''}{', '.join(pruned)}")
     if not output.as_json:
         text = f"removed {gone}" if removed else "nothing was removed"
-        output.result({}, lambda: output.line(f"{text}; the prune failed" if pruning else text))
+        output.result({}, lambda: output.line(text if pruned is None else f"{text}; the prune failed"))
 
 
 def _about_damaged(backup: str) -> str:

@@ -13,6 +13,7 @@ replica could not be read any more.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +33,9 @@ from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
 
-__all__ = ["CopiedKeys", "copy_keys", "follow_keys"]
+__all__ = ["CopiedKeys", "bring_first_keys", "copy_keys", "follow_keys"]
+
+_log = logging.getLogger(__name__)
 
 # The rest is made again: catalogs by the next backup, records of what is sound by the next check.
 _NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
@@ -72,6 +75,19 @@ def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Sig
     only_there = before - known if ours else ()
     brought = tuple(sorted((after - before) & ours))
     return CopiedKeys(brought, tuple(writers), tuple(sorted(only_there)), tuple(different))
+
+
+def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
+    """Do the same for a replica that is being made, and warn of what an interrupted run may have left there."""
+    left = copy_keys(source, target, descriptor, signers).only_there
+    if left:
+        _log.warning(
+            "%s has readers' key files that %s does not have, as an interrupted copy may have left them: %s; if their "
+            "readers were removed, take them away with 'jsbackup key remove' there",
+            target.location,
+            source.location,
+            ", ".join(left),
+        )
 
 
 def follow_keys(

@@ -255,9 +255,9 @@ class _Run:
             self.tally.copied_bytes += document.size
         else:
             manifest = self._chained(self._target.paged(manifest))
-            stored = self._target.documents.put(key, encode_manifest(manifest))
-            sha256 = stored.sha256
-            self.tally.copied_bytes += stored.size
+            put = self._target.documents.put(key, encode_manifest(manifest))
+            sha256 = put.sha256
+            self.tally.copied_bytes += put.size
         self._stored[manifest.id] = sha256
         note_backup(self._target.documents, manifest.id, manifest.previous, self._target.witness_of(sha256))
         insort(self._there, manifest.id)

@@ -129,7 +129,8 @@ def forget(
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
     take = holder(shared, repository, "prune", lock_timeout)
-    report, removed, pruning = None, 0, False
+    report, removed = None, 0
+    pruned: list[str] | None = None
     try:
         if backups:
             plan = plan_by_ids(repository, find_ids(shared, repository, backups, newest=True))
@@ -141,11 +142,12 @@ def forget(
         decisions = plan.decisions if dry_run else remove_decided(repository, plan.decisions)
         if prune:
             gone = frozenset(one.backup for one in decisions.removed)
-            removed, pruning = 0 if dry_run else len(gone), not dry_run
+            if not dry_run:
+                removed, pruned = len(gone), sorted(gone)
             report = run_prune(repository, take, grace_seconds, dry_run=dry_run, without=gone)
     except JsBackupError as error:
         removed = error.facts.get("removed", removed)
-        tell_failed_forget(shared.output, removed, pruning=pruning)
+        tell_failed_forget(shared.output, removed, pruned)
         raise error.with_facts(removed=removed) from error.__cause__
     return tell_forget(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
 

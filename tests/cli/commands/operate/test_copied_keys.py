@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,16 @@ def test_a_removed_reader_does_not_come_back_from_a_copy_that_is_behind(vault: V
     back_up(vault, SECOND)
     back = vault.run(*line, repo=vault.copy)
     assert back.code == 0 and keys_in(vault.repo) == before and "were not brought" in back.out
+
+
+def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path: Path) -> None:
+    """A reader who was removed since: keys are copied before anything else."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    third = tmp_path / "third"
+    shutil.copytree(vault.repo / "keys", third / "keys")
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    done = vault.write("copy", "--to-repo", third)
+    assert done.code == 0 and f"keys/{OTHER_LABEL}" in done.err and "'jsbackup key remove' there" in done.err
 
 
 def test_another_key_file_without_a_record_is_named(vault: Vault) -> None:
