@@ -45,7 +45,7 @@ _NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
 class CopiedKeys:
     """Keys of objects: of the readers' key files and the records of writers that were brought; of the readers' key
     files that only the replica has, none if the source has none at all; of those of which the replica has another one
-    than the source says, with no record of its own; and of those that were `left`, as the replica is ahead.
+    than the source says, with no record of its own; and of those that were `left`, as the replica is not behind.
     """
 
     readers: tuple[str, ...] = ()
@@ -55,10 +55,14 @@ class CopiedKeys:
     left: tuple[str, ...] = ()
 
 
-def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> CopiedKeys:
+def copy_keys(
+    source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, behind: bool = True
+) -> CopiedKeys:
     """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged, or may have
-    been exchanged, as their records are damaged. `signers` are those of the source. Raises StoreError, and
-    IntegrityError as `load_writers`.
+    been exchanged, as their records are damaged. `signers` are those of the source. Unless the replica is `behind` the
+    source, readers of which it has neither key file nor record are left: they may have been removed there since.
+
+    Raises StoreError, and IntegrityError as `load_writers`.
     """
     writers = [key for key in _lacking_writers(source, target, descriptor) if _bring(source, target, key)]
     if descriptor.recipient is None:
@@ -67,14 +71,15 @@ def copy_keys(source: Store, target: Store, descriptor: Descriptor, signers: Sig
     ours = {one.key for one in list_identities(source, descriptor)}
     known = ours | {one.key for one in list_lost(source, descriptor)}
     before = {one.key for one in list_identities(target, descriptor)}
+    left = set() if behind else ours - before - {one.key for one in list_lost(target, descriptor)}
     different = []
-    for key in sorted(known):
+    for key in sorted(known - left):
         if not _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken):
             different.append(key)
     after = {one.key for one in list_identities(target, descriptor)}
     only_there = before - known if ours else ()
     brought = tuple(sorted((after - before) & ours))
-    return CopiedKeys(brought, tuple(writers), tuple(sorted(only_there)), tuple(different))
+    return CopiedKeys(brought, tuple(writers), tuple(sorted(only_there)), tuple(different), tuple(sorted(left)))
 
 
 def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
@@ -97,10 +102,9 @@ def follow_keys(
     signers: Signers | None,
     *,
     given: GivenKeys,
-    ahead: bool,
+    behind: bool,
 ) -> CopiedKeys:
-    """Do the same for a replica that has backups. `given` are the keys for it. If it is `ahead` of the source, which
-    has no backup as new as its newest, no reader is brought: that may be one who was removed there since.
+    """Do the same for a replica that has backups. `given` are the keys for it.
 
     Raises:
         TargetConflict: a writer was replaced in the source, and what it has signed in the replica would be lost.
@@ -116,11 +120,7 @@ def follow_keys(
             f"{target.location}: {lost[0]}{more} could not be read any more",
             hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
         )
-    if not ahead:
-        return copy_keys(source, target, descriptor, signers)
-    writers = [key for key in lacking if _bring(source, target, key)]
-    ours, theirs = ({one.key for one in list_identities(store, descriptor)} for store in (source, target))
-    return CopiedKeys(writers=tuple(writers), left=tuple(sorted(ours - theirs)))
+    return copy_keys(source, target, descriptor, signers, behind=behind)
 
 
 def _lacking_writers(source: Store, target: Store, descriptor: Descriptor) -> list[str]:

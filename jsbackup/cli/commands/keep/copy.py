@@ -130,7 +130,8 @@ def copy(
     Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
     empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
     source is encrypted or signed, the new repository is a replica with the same keys, and copying needs no key that
-    reads messages. A replica also gets keys that were added since; readers that were removed since are named, and stay.
+    reads messages. A replica whose newest backup is older also gets keys that were added since; readers that were
+    removed since are named, and stay.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
@@ -224,10 +225,10 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tup
     from jsbackup.repository.crypto.copied_keys import follow_keys
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
-    newest = [one.backups()[-1:] for one in (target, source)]
-    done = follow_keys(
-        source.store, target.store, source.descriptor, source.signers, given=given, ahead=newest[0] > newest[1]
-    )
+    # Only then it is known which of the two follows the other, and so has readers that were removed since.
+    theirs, ours = (one.backups()[-1:] for one in (target, source))
+    behind = not theirs or theirs < ours
+    done = follow_keys(source.store, target.store, source.descriptor, source.signers, given=given, behind=behind)
     here, there = source.store.location, target.store.location
     notes = [f"brought to {there}: {', '.join(done.writers)}"] if done.writers else []
     if done.readers:
@@ -241,8 +242,8 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tup
         )
     if done.left:
         notes.append(
-            f"{there} has newer backups than {here}, so these readers' key files were not brought: "
-            f"{', '.join(done.left)}; where they were not removed, add them with 'jsbackup key add'"
+            f"{here} has no newer backup than {there}, so these readers' key files were not brought, which may have "
+            f"been removed there: {', '.join(done.left)}; the copy after the next backup brings them"
         )
     if done.only_there:
         notes.append(

@@ -23,6 +23,7 @@ from tests.harness.backups import CREATED, FIRST, SECOND, store_backup
 Type = Callable[..., Typed]
 
 OTHER_LABEL = recipient(OTHER).label
+THIRD = "20261121T014700Z-000003"
 
 
 @pytest.fixture
@@ -134,9 +135,19 @@ def test_what_only_the_copy_has_stays_readable(kind: str, what: str, request: py
     assert of_copy(new, "verify").code == 0 and of_copy(new, "show", SECOND if what == "backup" else FIRST).code == 0
 
 
+def added_and_copied(vault: Vault) -> None:
+    """Another reader, whom the copy has, too."""
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    back_up(vault, SECOND)
+    assert copied(vault).code == 0 and keys_in(vault.copy) == keys_in(vault.repo)
+
+
 def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "other.key").write_text(f"{OTHER.text}\n")
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    done = copied(vault)
+    assert done.code == 0 and "the copy after the next backup brings them" in done.out
+    back_up(vault, SECOND)
     done = copied(vault, "--identity", tmp_path / "other.key")  # which does not open the copy yet
     assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
     assert f"can read {vault.copy} from now on" in done.err
@@ -148,8 +159,7 @@ def test_a_new_reader_reads_the_copy_too(vault: Vault, tmp_path: Path) -> None:
 
 
 def test_a_removed_reader_is_named_and_not_removed(vault: Vault) -> None:
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    assert copied(vault).code == 0
+    added_and_copied(vault)
     assert vault.run("key", "remove", OTHER_LABEL).code == 0
     done = copied(vault, "--json")
     (note,) = check("copy", done)["notes"]
@@ -174,8 +184,7 @@ def test_a_lost_key_file_is_no_removed_reader(vault: Vault) -> None:
 
 def test_a_reader_who_was_removed_and_added_again_keeps_what_the_copy_has(vault: Vault) -> None:
     """Each has a key file of its own there, with its own record."""
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    assert copied(vault).code == 0
+    added_and_copied(vault)
     assert vault.run("key", "remove", OTHER_LABEL).code == 0
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
     theirs = vault.key_file(OTHER, vault.copy)
@@ -193,6 +202,7 @@ def test_a_reader_who_was_removed_and_added_again_keeps_what_the_copy_has(vault:
 @pytest.mark.parametrize("how", ["flipped", "cut", "exchanged"])
 def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    back_up(vault, SECOND)
     damage(vault.key_file(OTHER), how)
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*.age"))
@@ -202,26 +212,29 @@ def test_a_damaged_key_file_is_not_brought(vault: Vault, how: str) -> None:
 def test_a_key_file_whose_record_is_damaged_is_not_brought(vault: Vault, how: str) -> None:
     """It may have been exchanged: the copy would record what is there, and be all well."""
     assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    back_up(vault, SECOND)
     damage(vault.key_file(OTHER).with_suffix(".json"), how)
     damage(vault.key_file(OTHER), "exchanged")
     assert copied(vault).code == 14
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*"))
 
 
-def test_a_removed_reader_does_not_come_back_from_a_copy_that_is_behind(vault: Vault) -> None:
-    """As it is when forgotten backups are copied back."""
-    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
-    assert copied(vault).code == 0
-    assert vault.run("key", "remove", OTHER_LABEL).code == 0
-    line = ("copy", "--to-repo", vault.repo, "--writer-key", vault.writer)
-    # The same newest backup: who is ahead is not known.
-    back = vault.run(*line, repo=vault.copy)
-    assert back.code == 0 and "can read" in back.err and "take away those that were removed there" in back.err
+def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault) -> None:
+    """As when forgotten backups are copied back."""
+    added_and_copied(vault)
     assert vault.run("key", "remove", OTHER_LABEL).code == 0
     before = keys_in(vault.repo)
-    back_up(vault, SECOND)
-    back = vault.run(*line, repo=vault.copy)
-    assert back.code == 0 and keys_in(vault.repo) == before and "were not brought" in back.out
+    for backup in (None, THIRD):
+        if backup is not None:
+            back_up(vault, backup)
+        back = vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
+        assert back.code == 0 and keys_in(vault.repo) == before
+        assert "were not brought" in back.out and OTHER_LABEL in back.out
+    # But what was lost there does.
+    key = vault.key_file()
+    data = damage(key, "removed")
+    back = vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
+    assert back.code == 0 and key.read_bytes() == data
 
 
 def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path: Path) -> None:

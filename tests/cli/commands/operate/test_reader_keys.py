@@ -21,7 +21,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
-from tests.harness.backups import CREATED, FIRST, store_backup
+from tests.harness.backups import CREATED, FIRST, SECOND, store_backup
 
 Type = Callable[..., Typed]
 
@@ -350,7 +350,9 @@ def test_the_identity_counts_more_than_a_record_of_damaged_bytes(vault: Vault, t
         file = tmp_path / "ssh"
         subprocess.run(["ssh-keygen", "-q", "-t", kind.removeprefix("ssh-"), "-N", "", "-f", str(file)], check=True)
         assert vault.read("key", "add", "--encrypt-to", file.with_suffix(".pub").read_text()).code == 0
-        assert vault.write("copy", "--to-repo", vault.copy).code == 0
+        writer = read_keys(vault.writer.read_bytes(), None, None, None)
+        store_backup(Repository.open(LocalStore(vault.repo), writer), SECOND)
+        assert vault.write("copy", "--to-repo", vault.copy).code == 0  # it brings readers with a newer backup
         vault = replace(vault, identity=file)
         (key,) = (vault.repo / "keys").glob(f"{kind}-*.age")
     before = key.read_bytes()
