@@ -173,7 +173,8 @@ class Verbatim:
                 if self._replica:
                     raise DigestMismatch(
                         f"{self._target.store.location} has another object under the key {key}",
-                        hint="Nothing is overwritten. Remove it if `jsbackup verify` finds it damaged, and copy again.",
+                        hint="Nothing is overwritten. Remove it if `jsbackup verify` finds it damaged, and copy again. "
+                        "If both repositories have made backups of the same stream, this one stays where it was made.",
                     ) from None
             else:
                 return StoredObject(key, ref.size, ref.sha256, added=True)
