@@ -22,6 +22,7 @@ from jsbackup.planning.configs.server_rules import against_server_rules
 from jsbackup.planning.configs.stream_config import (
     about_config,
     against_config,
+    as_created,
     check_configs,
     config_changes,
     overrides_for,
@@ -196,7 +197,8 @@ def _plan_stream(
     entry, name = kept.entry, reshaped.name
     overrides = overrides_for(entry, reshaped.config, target, options)
     # Backups of older versions may have the mark of an interrupted restore.
-    wanted = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
+    asked = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
+    wanted = as_created(asked, target)
     config = fit_stream(wanted, target.version)
     wire, why, problem = choose_wire(entry, name, config, source, target=target, options=options)
     consumers: list[PlannedConsumer] = []

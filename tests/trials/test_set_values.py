@@ -71,7 +71,6 @@ REFUSED = [
     'republish={"src":">","dest":">"} --set subject_transform={"src":"e.>","dest":"e.t.>"}',
     "max_msg_size=2147483648",
     "first_seq=-1",
-    'persist_mode="async" --set num_replicas=3',
     f'description="{"x" * 5000}"',
     'metadata={"k":"' + "x" * 140_000 + '"}',
 ]
@@ -241,3 +240,40 @@ def test_the_mark_in_a_backed_up_configuration_is_not_restored(started: str, typ
         assert "jsbackup.restoring" not in metadata and metadata["team"] == "a"
     finally:
         delete(started, *names(started))
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("subject_delete_marker_ttl=1s --set deny_purge=true", ["deny_purge", "allow_rollup_hdrs", "allow_msg_ttl"]),
+        ("allow_msg_schedules=true --set deny_purge=true", ["deny_purge", "allow_rollup_hdrs"]),
+        ("subject_delete_marker_ttl=1s --set allow_rollup_hdrs=true", ["allow_rollup_hdrs", "allow_msg_ttl"]),
+        ('metadata={"_nats.mine":"1"}', ["metadata"]),
+        ('metadata={"_nats.mine":"1","mine":"2"}', ["metadata"]),
+    ],
+)
+def test_a_plan_says_what_the_server_makes_of_it(
+    text: str, fields: list[str], started: str, backed_up: Path, typed: Type
+) -> None:
+    line = ("latest", "E", "-s", started, "-r", backed_up, *sets(text))
+    try:
+        planned = typed("plan", *line, "--json")
+        changes = {one["field"]: one["after"] for one in planned.document["actions"][0]["config_changes"]}
+        restored = typed("restore", *line, "-q")
+        assert (planned.code, restored.code) == (0, 0), restored
+        config = ask(started, "STREAM.INFO.E")["config"]
+        metadata = {key: one for key, one in config.get("metadata", {}).items() if not key.startswith("_nats.")}
+        there = {**config, "metadata": metadata}
+        assert [(field, changes.get(field) or None) for field in fields] == [
+            (field, there[field] or None) for field in fields
+        ]
+    finally:
+        delete(started, *names(started))
+
+
+def test_a_counter_with_markers_is_refused_which_a_server_makes_but_cannot_change(
+    started: str, backed_up: Path, typed: Type
+) -> None:
+    line = ("latest", "E", "-s", started, "-r", backed_up, *sets("subject_delete_marker_ttl=1s"))
+    planned = typed("plan", *line, "--set", "allow_msg_counter=true", "--json")
+    assert (planned.code, {one["rule"] for one in planned.document["refusals"]}) == (15, {"server-refuses"})

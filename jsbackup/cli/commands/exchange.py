@@ -161,7 +161,7 @@ def import_(
             hint="Add --server-store, or leave them out.",
         )
     if kind is not None:
-        written = read_tables(
+        manifest, stored, lost = read_tables(
             shared,
             directory,
             kind,
@@ -172,7 +172,7 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        return tell_stored(shared.output, *written, ())
+        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost)
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",

@@ -40,7 +40,7 @@ _NOT_ON_MIRRORS = (
     "allow_msg_schedules",
     "subject_delete_marker_ttl",
 )
-_NOT_ON_COUNTERS = ("allow_msg_ttl", "allow_msg_schedules")
+_NOT_ON_COUNTERS = ("allow_msg_ttl", "allow_msg_schedules", "subject_delete_marker_ttl")  # a marker has a TTL
 _WITHOUT = "Restore it with --consumers none, and create its consumers again."
 
 
@@ -158,9 +158,6 @@ def _of_combinations(config: JsonObject) -> Iterator[_Found]:
     if config.get("persist_mode") == "async":
         if config.get("storage", "file") != "file":
             yield ("persist_mode", "storage"), "would have persist_mode async, which is for storage file only", ""
-        if (config.get("num_replicas") or 1) > 1:
-            fields = ("persist_mode", "num_replicas")
-            yield fields, "would have persist_mode async, which is for one replica only", ""
         if config.get("allow_atomic"):
             fields = ("persist_mode", "allow_atomic")
             yield fields, "would have persist_mode async and allow_atomic, which exclude each other", ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
@@ -25,7 +25,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.shell import shell_word
 
-__all__ = ["about_config", "against_config", "check_configs", "config_changes", "overrides_for"]
+__all__ = ["about_config", "against_config", "as_created", "check_configs", "config_changes", "overrides_for"]
 
 _SHAPES: Mapping[str, type] = {
     "first_seq": int,
@@ -40,15 +40,47 @@ _SHAPES: Mapping[str, type] = {
     "storage": str,
     "subjects": list,
 }
+_SERVER_METADATA = "_nats."
+# What servers write there; they differ from server to server.
+_WRITTEN_METADATA = frozenset({"_nats.ver", "_nats.level", "_nats.req.level"})
 
 
 def config_changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
-    """Yield the changes: requested ones first, then those that follow from names and subjects. The name is reported
-    elsewhere.
+    """Yield the changes: requested ones first, then those that follow from names and subjects, or that the server makes
+    itself (`as_created`). The name is reported elsewhere.
     """
+    before = _without_metadata(before, lambda key: key in _WRITTEN_METADATA)
+    after = _without_metadata(after, lambda key: key.startswith(_SERVER_METADATA))
     for field in dict.fromkeys([*asked, *before, *after]):
         if field != "name" and before.get(field) != after.get(field):
             yield ConfigChange(field, before.get(field), after.get(field))
+
+
+def _without_metadata(config: JsonObject, drops: Callable[[str], bool]) -> JsonObject:
+    metadata = config.get("metadata")
+    if not isinstance(metadata, dict) or not any(map(drops, metadata)):
+        return config
+    kept = {key: value for key, value in metadata.items() if not drops(key)}
+    return {field: value for field, value in config.items() if field != "metadata"} | (
+        {"metadata": kept} if kept else {}
+    )
+
+
+def as_created(config: JsonObject, target: Target) -> JsonObject:
+    """Return a stream's configuration with what the target's servers set themselves, without a word, when they create
+    it: markers and schedules need roll-ups, these need purges, and markers need TTLs of messages (`checkStreamCfg` in
+    their stream.go). It is sent so, since a later update of the stream could not change it.
+    """
+    marks = (config.get("subject_delete_marker_ttl") or 0) > 0 and target.version >= (2, 11)
+    schedules = bool(config.get("allow_msg_schedules")) and target.version >= (2, 12)
+    created = dict(config)
+    if marks:
+        created["allow_msg_ttl"] = True
+    if (marks or schedules) and not config.get("allow_rollup_hdrs"):
+        created["allow_rollup_hdrs"] = True
+        if created.get("deny_purge"):
+            created["deny_purge"] = False
+    return created
 
 
 def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:

@@ -97,3 +97,26 @@ def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:
     assert refused(["T.>"], meant=True) == refused(None, meant=True) == []
     assert refused(["S.a", "T.>"]) == refused(["S.*"]) == refused(["T.>"], subjects=None) == []
     assert refused(None, sources=[{"name": "O"}]) == []
+
+
+def test_metadata_of_servers_are_no_change_and_others_like_them_are_listed() -> None:
+    written = {"_nats.ver": "2.12.8", "_nats.level": "3", "_nats.req.level": "0", "team": "a"}
+    (action,) = plan(stream("S", metadata=written)).actions
+    assert action.changes == () and action.config["metadata"] == {"team": "a"}
+    (action,) = plan(stream("S", metadata={**written, "_nats.mine": "1"})).actions
+    (change,) = action.changes
+    assert (change.field, change.after) == ("metadata", {"team": "a"})
+    assert change.before == {"_nats.mine": "1", "team": "a"}
+
+
+def test_what_the_server_changes_with_markers_is_sent_and_listed() -> None:
+    (action,) = plan(stream("S", deny_purge=True), fields={"subject_delete_marker_ttl": 10**9}).actions
+    assert {change.field: change.after for change in action.changes} == {
+        "subject_delete_marker_ttl": 10**9,
+        "allow_msg_ttl": True,
+        "allow_rollup_hdrs": True,
+        "deny_purge": False,
+    }
+    assert "deny_purge" not in action.config and action.config["allow_rollup_hdrs"] is True
+    (action,) = plan(stream("S", deny_purge=True, allow_msg_ttl=True)).actions
+    assert action.changes == () and action.config["deny_purge"] is True

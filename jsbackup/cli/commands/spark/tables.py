@@ -237,9 +237,10 @@ def read_tables(
     where: Where,
     lock_timeout: str,
     may_make: bool,
-) -> tuple[Manifest, list[StoredStream]]:
-    """Make a backup of the tables at `table`. Raises the errors of `find_tables`, `read_printed_configs`,
-    `write_streams`.
+) -> tuple[Manifest, list[StoredStream], tuple[str, ...]]:
+    """Make a backup of the tables at `table`. Also returns sentences about key files of readers that are lost.
+
+    Raises the errors of `find_tables`, `read_printed_configs`, `write_streams`.
     """
     settings = settings_of(where)
     from jsbackup.exchange.printed_configs import read_configs_of
@@ -249,6 +250,7 @@ def read_tables(
     from jsbackup.pipeline.tables.table_files import find_tables, read_small, read_table
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.tasks import OnSpark
+    from jsbackup.repository.checks.document_checks import tend_readers
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
     found = find_tables(Path(table), TableFormat(kind), stream)
@@ -274,7 +276,7 @@ def read_tables(
         streams = {one.stream: small_of(one) or stream_of(one) for one in found}
         origin = f"table ({kind})"
         run = JobRun(OnSpark(session), place, repository, lease, progress)
-        written = write_streams(run, streams, tags=tags, origin=origin)
+        manifest, stored = write_streams(run, streams, tags=tags, origin=origin)
     for name in sorted(streams.keys() - configured.keys()):
         shared.output.note(f"stream {name} has no configuration, so a default one is used; see --stream-config")
-    return written
+    return manifest, stored, tend_readers(repository)

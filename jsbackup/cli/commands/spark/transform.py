@@ -5,7 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,15 +22,16 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, place_given, settings_of
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
+from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_each
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.output import Output, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import UsageError
-from jsbackup.exit_codes import combined
+from jsbackup.exit_codes import combined, damage
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def transform(
     if where.is_elsewhere:
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
     from jsbackup.planning.typed_options import keeping_obfuscated
+    from jsbackup.repository.checks.document_checks import tend_readers
 
     place = place_given(shared)
     repository = place.open()
@@ -121,8 +123,9 @@ def transform(
         with open_session(settings) as session:
             run = JobRun(OnSpark(session), place, repository, lease, progress)
             made = transform_backup(run, plan, mask_key=key, tags=chosen_tags)
-    _tell_transformed(shared, manifest.id, made)
-    return 0
+    lost = tend_readers(repository)
+    _tell_transformed(shared, manifest.id, made, lost)
+    return damage(lost)
 
 
 @click.command(cls=Command)
@@ -143,6 +146,7 @@ def compact(
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.joining import compact_backup, count_after, joined_bytes
     from jsbackup.pipeline.session.repository_ref import check_readable
+    from jsbackup.repository.checks.document_checks import tend_readers
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     choosing = parse_choosing(backup, origins, tags)
@@ -167,14 +171,15 @@ def compact(
             with job_runner(choice, where, place, repository) as runner:
                 run = JobRun(runner, place, repository, lease, progress)
                 made = compact_backup(run, manifest, unread=broken.keys())
-    _tell_compacted(shared, manifest, made, broken=broken, choice=choice)
-    return combined([0, *(error.exit_code for error in broken.values())])
+    lost = tend_readers(repository)
+    _tell_compacted(shared, manifest, made, broken=broken, choice=choice, lost=lost)
+    return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
 
 
 # --- what they print ---
 
 
-def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
+def _tell_transformed(shared: Shared, source: str, made: Transformed, lost: Sequence[str]) -> None:
     output, manifest = shared.output, made.manifest
     rows = list(zip(made.old_names, made.had, manifest.streams, made.notes, strict=True))
     document: JsonObject = {
@@ -197,6 +202,7 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
             for old, had, stream, notes in rows
         ],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+        "notes": list(lost),
     }
 
     def text() -> None:
@@ -216,13 +222,20 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
         )
         tell_each(output, (Said("note", stream.name, note) for _, _, stream, notes in rows for note in notes))
         tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
+        _tell_lost(output, lost)
         output.line(f"made backup {manifest.id} from {source}")
 
     output.result(document, text)
 
 
 def _tell_compacted(
-    shared: Shared, manifest: Manifest, made: Manifest | None, *, broken: BrokenLists, choice: SparkChoice
+    shared: Shared,
+    manifest: Manifest,
+    made: Manifest | None,
+    *,
+    broken: BrokenLists,
+    choice: SparkChoice,
+    lost: Sequence[str],
 ) -> None:
     output = shared.output
     after = made or manifest
@@ -239,10 +252,12 @@ def _tell_compacted(
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
         "failed": broken_json(broken),
         "spark": None if made is None else choice.json,
+        "notes": list(lost),
     }
 
     def text() -> None:
         tell_broken(output, broken)
+        _tell_lost(output, lost)
         if made is None:
             had = format_count(total, "segment")
             output.line(f"nothing to gain: none of the {had} of {manifest.id} would be joined, and no backup was made")
@@ -256,6 +271,12 @@ def _tell_compacted(
         output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
 
     output.result(document, text)
+
+
+def _tell_lost(output: Output, lost: Sequence[str]) -> None:
+    """Print the sentences about key files of readers that are missing or damaged."""
+    for sentence in lost:
+        output.line(State("warning"), f": {sentence}")
 
 
 COMMANDS = {"transform": transform, "compact": compact}
