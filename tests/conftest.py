@@ -27,7 +27,7 @@ from tests.harness.servers import NatsServer
 # Examples take their time on a machine that is busy: no test is about that.
 settings.register_profile("unhurried", deadline=None)
 _FAST = os.environ.get("JSBACKUP_TEST_PROFILE") == "fast"  # `./scripts/test fast`
-_FAST_EXAMPLES = 10
+_FAST_EXAMPLES = 6
 settings.register_profile("fast", deadline=None, max_examples=_FAST_EXAMPLES)
 settings.load_profile("fast" if _FAST else "unhurried")
 

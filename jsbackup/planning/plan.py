@@ -18,7 +18,7 @@ from jsbackup.planning.configs.features import (
 )
 from jsbackup.planning.configs.limits import against_limits
 from jsbackup.planning.configs.overrides import against_overrides, against_subjects
-from jsbackup.planning.configs.server_rules import against_server_rules
+from jsbackup.planning.configs.server_rules import about_server_rules, against_server_rules
 from jsbackup.planning.configs.stream_config import (
     about_config,
     against_config,
@@ -242,6 +242,7 @@ def _plan_stream(
     found = list(about_kept(kept, action, target))
     warnings = (
         *about_config(action, target),
+        *about_server_rules(action, target),
         *about_messages(action, target),
         *_about_consumers(action),
         *(about_destroyed(action, target.streams[name]) if action.replaces else ()),

@@ -130,6 +130,7 @@ class Rule(StrEnum):
     COPIED_AGAIN = "copied-again", 0, True
     RESUMED = "resumed", 0, True
     ADAPTED = "adapted", 0, True
+    MAY_BE_REFUSED = "may-be-refused"
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"

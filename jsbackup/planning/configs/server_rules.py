@@ -2,8 +2,9 @@
 
 As nats-server checks it (`checkStreamCfg` in its stream.go, `addConsumerWithAssignment` and `checkConsumerCfg` in its
 consumer.go, 2.10 to 2.15). Of most settings only what `--set` has changed is checked: everything else was accepted by
-the server that was backed up. What copies and maps subjects is always checked (`mapping_rules.py`). Not checked: limits
-in the server's configuration file.
+the server that was backed up. What copies and maps subjects is always checked (`mapping_rules.py`), and what is as that
+server accepted it is a warning: should we be wrong, nothing keeps a stream from being restored. Not checked: limits in
+the server's configuration file.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from jsbackup.planning.subjects import first_overlap
 from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat
 from jsbackup.shell import shell_word
+from jsbackup.times import ZERO_TIME
 from jsbackup.transforms.subjects import contains, is_pattern, overlaps
 
-__all__ = ["against_server_rules"]
+__all__ = ["about_server_rules", "against_server_rules"]
 
 _SECOND_NS = 1_000_000_000
 _LEAST_NS = _SECOND_NS // 10
@@ -48,9 +50,10 @@ def against_server_rules(action: Action, target: Target, options: RestoreOptions
     """Yield refusals of what a server would refuse, or lose messages by."""
     changed = options.fields.keys()
     name, config = action.entry.name, action.config
-    for fields, reason in (*_of_numbers(config), *mapping_problems(action.name, config, target.version)):
-        hint = _put_right(fields, changed) if changed & set(fields) else _leave_out(fields[0], name)
-        yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
+    for fields, reason in _always_checked(action, target):
+        if not _was_accepted(action, fields):
+            hint = _put_right(fields, changed) if changed & set(fields) else _leave_out(fields[0], name)
+            yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
     if not changed:
         return
     for fields, reason, hint in (
@@ -65,6 +68,26 @@ def against_server_rules(action: Action, target: Target, options: RestoreOptions
             yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
     if "first_seq" in changed:
         yield from _against_first_seq(action, target)
+
+
+def about_server_rules(action: Action, target: Target) -> Iterator[Finding]:
+    """Yield warnings of what the target may refuse, although the server that was backed up had accepted it."""
+    name = action.entry.name
+    for fields, reason in _always_checked(action, target):
+        if _was_accepted(action, fields):
+            yield Finding(name, Rule.MAY_BE_REFUSED, reason, _leave_out(fields[0], name))
+
+
+def _always_checked(action: Action, target: Target) -> Iterator[tuple[Sequence[str], str]]:
+    yield from _of_numbers(action.config)
+    yield from mapping_problems(action.name, action.config, target.version)
+
+
+def _was_accepted(action: Action, fields: Sequence[str]) -> bool:
+    """Return whether a server had a stream of this name with these fields. One that was imported was on none."""
+    entry, config = action.entry, action.config
+    same = action.name == entry.name and all(config.get(field) == entry.config.get(field) for field in fields)
+    return same and entry.created != ZERO_TIME
 
 
 _Found = tuple[Sequence[str], str, str]  # the fields that take part, the reason, a hint or ""

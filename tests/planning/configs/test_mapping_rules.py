@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jsbackup.planning.configs.features import lacking_for_stream
 from jsbackup.planning.configs.mapping_rules import mapping_problems
+from jsbackup.times import ZERO_TIME
 from jsbackup.transforms.rename import RenameOptions
 from tests.harness.api import connected
 from tests.harness.servers import VERSIONS, NatsServer
@@ -209,16 +211,29 @@ def test_the_rules_are_those_of_servers(version: str) -> None:
     assert 100 < refused < len(CONFIGS) - 100  # some of either kind
 
 
-def test_a_configuration_is_checked_that_nothing_changes() -> None:
+def test_what_a_server_had_accepted_is_a_warning() -> None:
+    """Should a rule of ours be wrong, the stream can be restored."""
     config = {"sources": [{"name": "Q"}, {"name": "Q", "filter_subject": ">"}]}
-    (refusal,) = plan(stream("S", **config)).refusals
+    planned = plan(stream("S", **config))
+    (warning,) = [one for one in planned.actions[0].warnings if one.rule == "may-be-refused"]
+    assert not planned.refusals
+    assert warning.reason == "would have the source Q twice, with the same filter and transforms"
+    assert planned.actions[0].config["sources"] == config["sources"]
+    (refusal,) = plan(stream("S"), fields=config).refusals
+    assert refusal.rule == "server-refuses"
+
+
+def test_a_configuration_of_no_server_is_checked_that_nothing_changes() -> None:
+    config = {"sources": [{"name": "Q"}, {"name": "Q", "filter_subject": ">"}]}
+    imported = replace(stream("S", **config), created=ZERO_TIME)
+    (refusal,) = plan(imported).refusals
     assert refusal.rule == "server-refuses"
     assert refusal.reason == "would have the source Q twice, with the same filter and transforms"
     assert refusal.hint == (
         "Change it with --set sources=…, leave it out with --set sources=null, or leave the stream out "
         "with --exclude S."
     )
-    assert not plan(stream("S", **config), fields={"sources": None}).refusals
+    assert not plan(imported, fields={"sources": None}).refusals
 
 
 def test_the_name_that_a_stream_gets_counts() -> None:
