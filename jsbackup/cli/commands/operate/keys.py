@@ -117,14 +117,17 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
 def list_keys(shared: Shared) -> None:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
     start_log(shared)
+    from jsbackup.repository import layout
     from jsbackup.repository.crypto.keys import list_identities, list_lost
-    from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER
+    from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
     from jsbackup.repository.crypto.writers import load_writers
 
     repository = open_repository(shared)
     store, descriptor = repository.store, repository.descriptor
     identities = list_identities(store, descriptor) if descriptor.recipient else []
     lost = list_lost(store, descriptor) if descriptor.recipient else []
+    gone = {layout.KEYS, *(one.key for one in lost)}
+    damaged = [one for one in examine_readers(store, descriptor, repository.signers).broken if one.key not in gone]
     writers = load_writers(store, descriptor) if descriptor.authority else []
     replaced = {signer for writer in writers for signer in writer.replaces}
     readers = [
@@ -148,6 +151,8 @@ def list_keys(shared: Shared) -> None:
             output.table(["KEY", "CREATED"], [(one["key"], one["created"]) for one in readers])
         for one in lost:
             output.line(State("missing"), f": {one.key}; {AGAIN_FROM_COPY}")
+        for broken in damaged:
+            output.line(State("damaged"), f": {broken.problem}; {AGAIN_FROM_COPY}")
         if descriptor.recipient and not readers and not lost:
             output.line(State("missing"), f": {NO_READER}; {AGAIN_FROM_COPY}")
 
@@ -156,6 +161,7 @@ def list_keys(shared: Shared) -> None:
             "authority": descriptor.authority,
             "readers": readers,
             "missing": [one.key for one in lost],
+            "damaged": [{"key": one.key, "problem": one.problem} for one in damaged],
             "writers": signers,
         },
         text,

@@ -53,6 +53,7 @@ def test_a_plain_repository_has_no_keys(typed: Type, keys: Path) -> None:
         "authority": None,
         "readers": [],
         "missing": [],
+        "damaged": [],
         "writers": [],
     }
     assert "neither encrypted nor signed" in typed("key", "list", "-r", keys / "repo").out

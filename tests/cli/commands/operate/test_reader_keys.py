@@ -89,8 +89,8 @@ def damage(path: Path, how: str) -> bytes:
     before = path.read_bytes()
     data = bytearray(before)
     path.unlink()
-    if how == "flipped":
-        data[len(data) // 2] ^= 1
+    if how == "flipped":  # where any bytes may be: only the reader, and the record, can tell
+        data[-20] ^= 1
     elif how == "exchanged":  # well-formed, and for the same reader
         data = bytearray(age.encrypt(b"nothing", [recipient(ME)]))
     elif how == "cut":
@@ -98,6 +98,18 @@ def damage(path: Path, how: str) -> bytes:
     if how != "removed":
         path.write_bytes(data)
     return before
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("what", ["key", "record"])
+def test_key_list_names_what_is_damaged(vault: Vault, what: str, how: str) -> None:
+    path = vault.key_file() if what == "key" else vault.key_file().with_suffix(".json")
+    assert check("key", vault.run("key", "list", "--json"))["damaged"] == []
+    damage(path, how)
+    listed = vault.run("key", "list", "--json")
+    named = [one["key"] for one in check("key", listed)["damaged"]]
+    assert listed.code == 0 and named == ([] if how == "removed" else [f"keys/{path.name}"])
+    assert (f"damaged: keys/{path.name} " in vault.run("key", "list").out) == (how != "removed")
 
 
 @pytest.mark.parametrize("how", HOW)
