@@ -211,7 +211,7 @@ def test_tasks_give_what_plain_python_gives(
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
-@given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]))
+@given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]), st.booleans())
 def test_joined_segments_hold_the_same(
     here: None,
     tmp_path_factory: pytest.TempPathFactory,
@@ -219,13 +219,16 @@ def test_joined_segments_hold_the_same(
     messages: list[Message],
     chance: Any,
     size: int,
+    recompress: bool,
 ) -> None:
     place = _place(tmp_path_factory.mktemp("joined") / "repo")
     entry = _stored(place, messages, chance)
     with monkeypatch.context() as patch:
         patch.setattr(joining, "grouped", lambda refs, _: grouped(refs, size))
-        (joined,) = merge_groups(Pickled(), place, [entry.segments], None)
+        (joined,) = merge_groups(Pickled(), place, [entry.segments], None, recompress=recompress)
     refs = joined.refs
+    alone = [group[0] for group in grouped(entry.segments, size) if len(group) == 1]
+    assert all(ref in refs for ref in alone)  # they are compressed so already
     assert total_of(refs) == total_of(entry.segments)
     assert messages_of(read_stream(opened(place).objects, replace(entry, segments=refs))) == messages
     assert all(len(group) == 1 for group in grouped(refs, size))  # nothing is left to gain

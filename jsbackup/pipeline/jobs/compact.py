@@ -17,9 +17,15 @@ __all__ = ["compact"]
 
 
 def compact(
-    session: SparkSession, place: RepositoryRef, backup: str, *, progress: Progress | None = None
+    session: SparkSession,
+    place: RepositoryRef,
+    backup: str,
+    *,
+    recompress: bool = False,
+    progress: Progress | None = None,
 ) -> Manifest | None:
-    """Compact a backup (an id, the start of one, or `latest`); return None if there is nothing to join.
+    """Compact a backup (an id, the start of one, or `latest`); return None if there is nothing to join, and nothing to
+    `recompress`.
 
     Raises the same errors as `find_backup` and `compact_backup`.
     """
@@ -29,6 +35,8 @@ def compact(
     with held_lease(repository, "compact") as lease:
         manifest = find_readable(repository, backup)
         before, after = count_after(manifest.streams, repository.objects.segment_bytes)
-        if after == before:
+        if after == before and not recompress:
             return None
-        return compact_backup(JobRun(OnSpark(session), place, repository, lease, progress), manifest)
+        return compact_backup(
+            JobRun(OnSpark(session), place, repository, lease, progress), manifest, recompress=recompress
+        )

@@ -10,6 +10,10 @@ stay. So retention treats the compacted backup as one of the same time, and its 
 A stream's folder stays too, so the next backup of the server may build on these segments. It stores more if messages
 are deleted all over the stream, until the segments are short again.
 
+With `recompress` the other segments are encoded again, with the compression of the repository: those that were copied
+from a repository with another one. The key of a segment says its messages, not its bytes, so what differs is stored
+beside it, under a replacement's key. An encrypted segment that another backup has recompressed, too, is stored again.
+
 Objects that only the old backup needs are deleted when that one is forgotten and pruned, not here.
 """
 
@@ -20,7 +24,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from jsbackup.errors import IntegrityError
+from jsbackup.errors import IntegrityError, ObjectExists
+from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
@@ -29,8 +34,9 @@ from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.objects import Objects
+from jsbackup.repository.objects import Objects, all_damaged, sha256_of
 from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
+from jsbackup.repository.write.cutter import checked_batches
 from jsbackup.repository.write.locking import LOCKED
 from jsbackup.times import parse_time
 from jsbackup.tool import TOOL
@@ -65,6 +71,31 @@ def joined_bytes(streams: Sequence[StreamBackup], segment_bytes: int) -> int:
     return sum(ref.bytes for group in groups for ref in group)
 
 
+def _recompress_segment(objects: Objects, ref: SegmentRef) -> StoredSegments:
+    """Store a segment with the repository's compression, and return it; the same one if it has that already. Raises as
+    `_join_segments`.
+    """
+    encoder = SegmentEncoder(objects.compression)
+    before = objects.fetch(ref)
+    for batch in checked_batches(before, ref):
+        encoder.write(batch)
+    content = memoryview(encoder.finish()).cast("B")
+    if content == before:
+        return StoredSegments((ref,), reused=1)
+    sealed = objects.sealing.seal(content)
+    size, sha256 = memoryview(sealed).nbytes, sha256_of(sealed)
+    for key in objects.names_for(layout.replaced_key(ref.key), sha256):
+        stored = replace(ref, key=key, size=size, sha256=sha256)
+        try:
+            objects.store.put(key, sealed)
+        except ObjectExists:
+            if objects.store.get_range(key, 0, size + 1) == sealed:
+                return StoredSegments((stored,), reused=1)
+        else:
+            return StoredSegments((stored,), stored_bytes=size)
+    raise all_damaged(ref.key)
+
+
 def _join_segments(objects: Objects, group: Group) -> StoredSegments:
     """Store the joined segment beside these and return it. Raises IntegrityError and StoreError."""
     reader = SegmentReader(objects)
@@ -88,16 +119,27 @@ class _Join:
 
     def __call__(self) -> list[StoredSegments]:
         objects = opened(self.place).objects
-        return [_join_segments(objects, group) for group in self.groups]
+        return [
+            _join_segments(objects, group) if len(group) > 1 else _recompress_segment(objects, group[0])
+            for group in self.groups
+        ]
 
 
 def merge_groups(
-    runner: TaskRunner, place: RepositoryRef, streams: Sequence[Sequence[SegmentRef]], progress: Progress | None
+    runner: TaskRunner,
+    place: RepositoryRef,
+    streams: Sequence[Sequence[SegmentRef]],
+    progress: Progress | None,
+    *,
+    recompress: bool = False,
 ) -> list[StoredSegments]:
-    """Join short adjacent segments; return all segments of each stream. Raises IntegrityError and StoreError."""
+    """Join short adjacent segments, and `recompress` the others; return all segments of each stream. Raises
+    IntegrityError and StoreError.
+    """
     segment_bytes = opened(place).objects.segment_bytes
     groups = [grouped(refs, segment_bytes) for refs in streams]
-    wanted = [group for stream in groups for group in stream if len(group) > 1]
+    least = 1 if recompress else 2
+    wanted = [group for stream in groups for group in stream if len(group) >= least]
     sizes = [sum(ref.bytes for ref in group) for group in wanted]
     pieces = pack_tasks(sizes, runner.cores)
     tasks = [_Join(place, tuple(wanted[piece])) for piece in pieces]
@@ -109,13 +151,16 @@ def merge_groups(
     for stream in groups:
         stored = StoredSegments()
         for group in stream:
-            stored = stored.followed_by(next(joined) if len(group) > 1 else StoredSegments(group))
+            stored = stored.followed_by(next(joined) if len(group) >= least else StoredSegments(group))
         merged.append(stored)
     return merged
 
 
-def compact_backup(run: JobRun[TaskRunner], manifest: Manifest, *, unread: Collection[str] = ()) -> Manifest:
-    """Write the backup `manifest` in fewer segments, and commit it. Streams in `unread` stay as they are.
+def compact_backup(
+    run: JobRun[TaskRunner], manifest: Manifest, *, unread: Collection[str] = (), recompress: bool = False
+) -> Manifest | None:
+    """Write the backup `manifest` in fewer segments, and commit it. Streams in `unread` stay as they are. Return None
+    if all segments do.
 
     Raises:
         IntegrityError: a segment is missing or damaged; nothing is committed.
@@ -123,8 +168,11 @@ def compact_backup(run: JobRun[TaskRunner], manifest: Manifest, *, unread: Colle
         KeyUnavailable, StoreError: something cannot be read or stored.
     """
     streams = [stream for stream in manifest.streams if stream.name not in unread]
-    found = merge_groups(run.runner, run.place, [stream.segments for stream in streams], run.progress)
+    segments = [stream.segments for stream in streams]
+    found = merge_groups(run.runner, run.place, segments, run.progress, recompress=recompress)
     merged = {stream.name: _checked(stream, one.refs) for stream, one in zip(streams, found, strict=True)}
+    if all(one.refs == tuple(refs) for one, refs in zip(found, segments, strict=True)):
+        return None
     run.lease.check()
     # A copy of that manifest, not one of a backup made now: its times and statistics are those of the old one.
     made = replace(

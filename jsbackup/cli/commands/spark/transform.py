@@ -131,10 +131,22 @@ def transform(
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
 @choosing_options
+@click.option(
+    "--recompress",
+    is_flag=True,
+    help="Also encode the other segments again, with the compression of this repository (see 'jsbackup help scale').",
+)
 @on_spark_if_large
 @lock_timeout_option
 def compact(
-    shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...], *, where: Where, lock_timeout: str
+    shared: Shared,
+    backup: str,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    recompress: bool,
+    where: Where,
+    lock_timeout: str,
 ) -> int:
     """Make a copy of BACKUP (an id, its start, or `latest`) with fewer segments, so that you can forget the old one.
 
@@ -164,13 +176,14 @@ def compact(
         whole = [stream for stream in manifest.streams if stream.name not in broken]
         segment_bytes = repository.objects.segment_bytes
         before, after = count_after(whole, segment_bytes)
-        choice = choose_spark(where, joined_bytes(whole, segment_bytes))
+        raw_bytes = sum(stream.captured.bytes for stream in whole)
+        choice = choose_spark(where, raw_bytes if recompress else joined_bytes(whole, segment_bytes))
         made = None
-        if after < before:
+        if after < before or recompress:
             shared.output.note(choice.words)
             with job_runner(choice, where, place, repository) as runner:
                 run = JobRun(runner, place, repository, lease, progress)
-                made = compact_backup(run, manifest, unread=broken.keys())
+                made = compact_backup(run, manifest, unread=broken.keys(), recompress=recompress)
     lost = tend_readers(repository)
     _tell_compacted(shared, manifest, made, broken=broken, choice=choice, lost=lost)
     return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
@@ -244,11 +257,17 @@ def _tell_compacted(
         for old, new in zip(manifest.streams, after.streams, strict=True)
     ]
     total, left = sum(before for _, before, _ in rows), sum(now for _, _, now in rows)
+    had, has = (
+        sum(ref.size for one in some.streams if one.name not in broken for ref in one.segments)
+        for some in (manifest, after)
+    )
     document: JsonObject = {
         "backup": None if made is None else made.id,
         "made_of": manifest.id,
         "segments_before": total,
         "segments": left,
+        "stored_bytes_before": had,
+        "stored_bytes": has,
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
         "failed": broken_json(broken),
         "spark": None if made is None else choice.json,
@@ -259,14 +278,14 @@ def _tell_compacted(
         tell_broken(output, broken)
         _tell_lost(output, lost)
         if made is None:
-            had = format_count(total, "segment")
-            output.line(f"nothing to gain: none of the {had} of {manifest.id} would be joined, and no backup was made")
+            count = format_count(total, "segment")
+            output.line(f"nothing to gain: none of the {count} of {manifest.id} would change, and no backup was made")
             return
         table = [(name, str(before), str(now)) for name, before, now in rows if before != now]
         output.table(["STREAM", ">SEGMENTS BEFORE", ">SEGMENTS"], table)
         output.line(
             f"made backup {made.id} from {manifest.id}: {format_count(total, 'segment')} before, {format_count(left)} "
-            "now"
+            f"now; {format_bytes(had)} before, {format_bytes(has)} now"
         )
         output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
 
