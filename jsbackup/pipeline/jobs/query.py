@@ -69,11 +69,12 @@ def run_query(
         with ExitStack() as stack:
             stack.enter_context(found_payloads.explained())
             stack.enter_context(spark_errors("the query"))
-            if is_remote(backup.session):  # Spark Connect checks a query by running it
+            remote = is_remote(backup.session)
+            if remote:  # Spark Connect checks a query by running it
                 made = make_views(backup, sql, parsers)
             stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
-            remote = bool(made)
-            made = made or make_views(backup, sql, parsers, narrow=True, pushdown=True)
+            if not remote:
+                made = make_views(backup, sql, parsers, narrow=True, pushdown=True)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             kinds = [field.dataType for field in frame.schema.fields]

@@ -221,6 +221,8 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, client: Cli
         wrong = client.type("query", "latest", sql, *kept.line, "--spark-remote", server.url)
         assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
     assert not (tmp_path / "out").exists()
+    plain = client.type("query", "latest", "SELECT 1", *kept.line, "--spark-remote", server.url, "--json")  # no stream
+    assert (plain.code, plain.document["rows"]) == (0, [[1]]), plain
 
 
 def test_a_repository_is_read_by_the_data_source_there(client: Client, tmp_path: Path) -> None:

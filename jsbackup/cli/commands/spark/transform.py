@@ -257,10 +257,8 @@ def _tell_compacted(
         for old, new in zip(manifest.streams, after.streams, strict=True)
     ]
     total, left = sum(before for _, before, _ in rows), sum(now for _, _, now in rows)
-    had, has = (
-        sum(ref.size for one in some.streams if one.name not in broken for ref in one.segments)
-        for some in (manifest, after)
-    )
+    had = _stored_bytes(manifest, broken)
+    has = had if made is None else _stored_bytes(made, broken)
     document: JsonObject = {
         "backup": None if made is None else made.id,
         "made_of": manifest.id,
@@ -290,6 +288,11 @@ def _tell_compacted(
         output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
 
     output.result(document, text)
+
+
+def _stored_bytes(manifest: Manifest, broken: BrokenLists) -> int:
+    """Return the bytes of all segments, as they are stored. Reads the pages that list them."""
+    return sum(ref.size for one in manifest.streams if one.name not in broken for ref in one.segments)
 
 
 def _tell_lost(output: Output, lost: Sequence[str]) -> None:
