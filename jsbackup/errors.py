@@ -98,6 +98,10 @@ class JsBackupError(Exception):
             raise AttributeError(f"{name} of an error does not change")
         super().__setattr__(name, value)
 
+    def naming(self, subject: str) -> str:
+        """Return the message, with what it is about before it unless it names that itself."""
+        return self.message if subject in self.message else f"{subject}: {self.message}"
+
     def with_message(self, message: str) -> Self:
         return self._another((message,), {"message": message})
 

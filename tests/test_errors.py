@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import ApiError, JsBackupError, ObjectNotFound, StoreError, TransferError
+from jsbackup.errors import ApiError, IntegrityError, JsBackupError, ObjectNotFound, StoreError, TransferError
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 OF_ERRORS = {"hint", "message", "exit_code", "__traceback__", "__cause__", "__context__"}
@@ -68,3 +68,8 @@ def test_no_module_assigns_an_attribute_of_an_error() -> None:
         "errors.py": {"self.message", "self.hint", "another.__cause__"},  # where they are made
         "cli/parsing/command.py": {"wrong.ctx"},  # of click, which sets it too
     }
+
+
+def test_a_message_names_its_subject_once() -> None:
+    assert IntegrityError("object a/b is damaged").naming("a/b") == "object a/b is damaged"
+    assert IntegrityError("it is damaged").naming("a/b") == "a/b: it is damaged"

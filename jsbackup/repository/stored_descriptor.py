@@ -9,9 +9,9 @@ from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNot
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.location import no_repository, nothing_at
-from jsbackup.stores.base import Store
+from jsbackup.stores.base import Store, enclosing_of
 
-__all__ = ["fetch_descriptor", "put_descriptor", "put_upgrade", "read_descriptor", "refuse_occupied"]
+__all__ = ["fetch_descriptor", "put_descriptor", "put_upgrade", "read_descriptor", "refuse_inside", "refuse_occupied"]
 
 _MAX_DESCRIPTOR_BYTES = 1 << 20
 
@@ -72,9 +72,10 @@ def newest_descriptor(store: Store, first: Descriptor) -> Descriptor:
 
 
 def refuse_occupied(store: Store) -> None:
-    """Raise UsageError if there is a repository, or something else."""
+    """Raise UsageError if there is a repository, or something else, or if the location is inside of a repository."""
     if _has_descriptor(store):
         raise _exists(store)
+    refuse_inside(store)
     found = no_repository(store)
     if found is None:
         return
@@ -83,6 +84,15 @@ def refuse_occupied(store: Store) -> None:
     if isinstance(found, RepositoryNotFound):
         raise UsageError(f"{store.location} is not empty, and is not a repository", hint="Choose an empty location.")
     raise found
+
+
+def refuse_inside(store: Store) -> None:
+    """Raise UsageError if the location is a folder of another repository, which would hold files that it lacks."""
+    if (other := enclosing_of(store, layout.DESCRIPTOR)) is not None:
+        raise UsageError(
+            f"{store.location} is inside of the repository {other}",
+            hint="Choose an empty location outside of it. That repository itself is named without its subfolders.",
+        )
 
 
 def _has_descriptor(store: Store) -> bool:

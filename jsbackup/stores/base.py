@@ -241,6 +241,19 @@ def glance_of(store: Store, prefix: str = "") -> Glance:
     return Glance(tuple(keys[:_GLANCE]), len(keys) <= _GLANCE)
 
 
+@runtime_checkable
+class NestedStore(Protocol):
+    """A store whose location may lie within that of another one."""
+
+    def enclosing(self, key: str) -> str | None:
+        """Return the nearest location above this one that has an object `key`; None if none has."""
+
+
+def enclosing_of(store: Store, key: str) -> str | None:
+    """Return `store.enclosing(key)`, or None if the store has no such method."""
+    return store.enclosing(key) if isinstance(store, NestedStore) else None
+
+
 def is_key(key: str) -> bool:
     """Return whether `key` is valid."""
     return len(key) <= MAX_KEY_BYTES and all(_PART.fullmatch(part) for part in key.split("/"))

@@ -130,6 +130,10 @@ class LocalStore:
                 pass
             return glance_at(self._root, prefix)
 
+    def enclosing(self, key: str) -> str | None:
+        above = Path(os.path.realpath(self._root)).parents
+        return next((_shown(folder) for folder in above if os.access(folder / key, os.F_OK)), None)
+
     # --- folders ---
 
     def _open_root(self) -> int:

@@ -27,6 +27,7 @@ from jsbackup.stores.base import (
     StaleUploads,
     Store,
     StoreProbe,
+    enclosing_of,
     glance_of,
     late_seconds_of,
     object_lock,
@@ -154,6 +155,9 @@ class RetryingStore:
 
     def glance(self, prefix: str = "") -> Glance:
         return self._retry(lambda: glance_of(self._store, prefix))
+
+    def enclosing(self, key: str) -> str | None:
+        return enclosing_of(self._store, key)
 
     # --- retrying ---
 

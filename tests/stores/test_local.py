@@ -375,3 +375,12 @@ def test_a_killed_writer_leaves_only_whole_objects(root: Path) -> None:
     assert len(infos) <= len(done) + 1
     for info in infos:
         assert store.get(info.key) == b"0123456789" * 50_000
+
+
+def test_what_encloses_it_is_the_nearest_folder_with_the_object(tmp_path: Path) -> None:
+    inner = LocalStore(tmp_path / "a" / "b" / "c")
+    assert inner.enclosing("mark.json") is None
+    for folder in (tmp_path, tmp_path / "a"):
+        LocalStore(folder).put("mark.json", b"here")
+    assert inner.enclosing("mark.json") == str(tmp_path / "a")
+    assert LocalStore(tmp_path / "a").enclosing("mark.json") == str(tmp_path)

@@ -66,7 +66,7 @@ def _damaged_in(documents: Documents, key: str, known: dict[str, Mapping[bytes, 
         try:
             known[key] = _decode(documents, key)
         except JsBackupError as error:  # another run has replaced it, or it cannot be read
-            _log.info("%s is ignored: %s", key, error.message)
+            _log.info("ignored: %s", error.naming(key))
     return known.get(key, {})
 
 

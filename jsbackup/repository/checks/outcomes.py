@@ -232,7 +232,7 @@ def _read_one(documents: Documents, key: str, decode: Callable[[DocumentFields],
     except ObjectNotFound:  # newer ones have replaced it
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
-        _log.warning("%s is ignored: %s", key, error.message)
+        _log.warning("ignored: %s", error.naming(key))
         return None
 
 

@@ -26,6 +26,7 @@ from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.location import is_vacant
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import fitting_bytes
+from jsbackup.repository.stored_descriptor import refuse_inside
 from jsbackup.stores.base import (
     Data,
     LockMode,
@@ -46,14 +47,17 @@ def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
 
     Raises as `Repository.open`. RepositoryNotFound is also raised if there is something else, or if keys were given: a
     user with keys expects a repository that is not plain, and nothing plain must be written for a store that shows
-    none.
+    none. UsageError is raised for a folder inside of another repository.
     """
     try:
         return Repository.open(store, keys)
     except RepositoryNotFound:
         if keys != NO_KEYS:
             raise
-    return None if is_vacant(store) else Repository.open(store, keys)  # it may have been made meanwhile
+    if not is_vacant(store):
+        return Repository.open(store, keys)  # it may have been made meanwhile
+    refuse_inside(store)
+    return None
 
 
 def make_late(

@@ -110,7 +110,7 @@ class Receipts:
             except ObjectNotFound:  # that run continues, or has just committed
                 continue
             except JsBackupError as error:
-                _log.warning("%s is ignored: %s", key, error.message)
+                _log.warning("ignored: %s", error.naming(key))
                 continue
             _log.info("%s: %d segments of a run that did not finish", key, sum(map(len, segments.values())))
             return _Receipt(tuple(keys), created_ns, segments)

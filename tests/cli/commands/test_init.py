@@ -67,3 +67,27 @@ def test_what_is_no_compression_is_refused_and_nothing_is_made(written: str, typ
     done = typed("init", "-r", tmp_path / "repo", "--compression", written)
     assert done.code == 2 and "is not none, zstd, or zstd:1 to zstd:22" in done.err
     assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.parametrize("below", ["pruning", "segments/more", "deep/er/still"])
+def test_inside_of_a_repository_there_is_no_other_one(below: str, typed: Type, tmp_path: Path) -> None:
+    outer, inner = tmp_path / "repo", tmp_path / "repo" / below
+    assert typed("init", "-r", outer).code == 0
+    inner.parent.mkdir(parents=True, exist_ok=True)
+    refused = typed("init", "-r", inner)
+    assert refused.code == 2 and f"{inner} is inside of the repository {outer}" in refused.err
+    assert not inner.exists()
+    link = tmp_path / "link"
+    link.symlink_to(outer)
+    assert typed("init", "-r", link / below).code == 2
+    assert typed("copy", "-r", outer, "--to", inner).code == 2
+    assert typed("verify", "-r", outer).code == 0
+
+
+def test_a_backup_makes_none_inside_of_another_one(typed: Type, tmp_path: Path) -> None:
+    assert typed("init", "-r", tmp_path / "repo").code == 0
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"sequence": 1, "time": "2026-11-21T01:45:00Z", "subject": "a", "data": "eA=="}\n')
+    done = typed("import", table, "--format", "jsonl", "--stream", "A", "-r", tmp_path / "repo" / "backups")
+    assert done.code == 2 and "is inside of the repository" in done.err
+    assert typed("import", table, "--format", "jsonl", "--stream", "A", "-r", tmp_path / "repo").code == 0
