@@ -157,8 +157,10 @@ class _Targets:
                 raise UsageError(f"--map-account {text}: {len(others) + 1} accounts are named {new}", hint=_BY_KEY)
             if not self.knows(new):
                 names = sorted({name for one in self.known.values() for name in one.names})
-                hint = nearest(new, names) or "Give the public key of an account that has no JetStream yet."
-                raise UsageError(f"--map-account {text}: the target has no account {new}", hint=hint)
+                raise UsageError(
+                    f"--map-account {text}: the target has no account {new}",
+                    hint=nearest(new, names) or _known_in_words(names),
+                )
             for one in old:
                 self._by_hand[one.origin] = target
 
@@ -195,6 +197,15 @@ class _Targets:
 
     def _called(self, name: str) -> list[FoundAccount]:
         return [one for one in self.known.values() if name and name in one.names]
+
+
+_MOST_NAMED = 8
+
+
+def _known_in_words(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    known = f"Known there: {', '.join(names[:_MOST_NAMED])}{more}. " if names else ""
+    return f"{known}An account of an operator (nsc) that has no JetStream yet is named by its public key."
 
 
 _BY_KEY = "Choose one by its key, with --map-account OLD=NEW."
