@@ -129,9 +129,10 @@ def copy(
 
     Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
     empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
-    source is encrypted or signed, the new repository is a replica with the same keys, and copying needs no key that
-    reads messages. A replica whose newest backup is older also gets keys that were added since; readers that were
-    removed since are named, and stay.
+    source is encrypted or signed, the new repository is a replica with the same keys. Copying then needs the key of
+    --writer-key, and none that reads messages. A replica whose newest backup is older also gets the readers' keys that
+    it lacks, even if one was removed there alone: remove a reader in each replica. Readers that were removed here are
+    named, and stay there.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
@@ -243,7 +244,8 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tup
     if done.left:
         notes.append(
             f"{here} has no newer backup than {there}, so these readers' key files were not brought, which may have "
-            f"been removed there: {', '.join(done.left)}; the copy after the next backup brings them"
+            f"been removed there: {', '.join(done.left)}; the copy after the next backup brings them, so a reader "
+            "who was removed there has to be removed here, too, by 'jsbackup key remove'"
         )
     if done.only_there:
         notes.append(
