@@ -1,4 +1,5 @@
-"""Options for the only Java of an embedded Spark, which should start fast and do short work.
+"""Options for the Java that we start, the only one of an embedded Spark or the driver of a cluster: it should start
+fast and does short work. Executors of a cluster get none.
 
 Options of the user's are the only ones, unless they just set properties (`-D`): two collectors are an error, and an
 agent changes classes.

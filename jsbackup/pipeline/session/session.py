@@ -56,7 +56,8 @@ _LOG_TAIL_BYTES = 4000
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server. With
-    `is_short` the job takes seconds, not minutes, so an embedded Java should not spend time on faster machine code.
+    `is_short` our own Java, embedded or the driver of a cluster, should not spend time on faster machine code: the job
+    takes seconds, not minutes, or executors do the work.
 
     `wait_seconds` is how long a cluster may take to start, again to start its first executor, and again to start
     another one when all are lost.
@@ -156,12 +157,13 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
         **memory_settings(master, settings.conf),
         **settings.conf,
     }
-    archive = None
-    if master.startswith("local"):
-        environ = environment()
-        conf |= java_settings(settings.conf, environ, is_short=settings.is_short)
-        if may_use_archive(settings.conf, environ):
-            archive = find_class_archive(java, Path(pyspark.__file__).parent / "jars", environ)
+    archive, environ = None, environment()
+    conf |= java_settings(settings.conf, environ, is_short=settings.is_short)
+    if may_use_archive(settings.conf, environ):
+        # Not made for the driver of a cluster: it loads other classes than an embedded Spark does, and is killed if the
+        # cluster does not answer.
+        jars = Path(pyspark.__file__).parent / "jars"
+        archive = find_class_archive(java, jars, environ, may_make=master.startswith("local"))
     _log.info("starting Spark at %s, with Java of %s", master, java)
     log = folder / "java.log"
     try:

@@ -1,4 +1,4 @@
-"""Java's options of an embedded Spark: the user's come first, and a cluster gets none."""
+"""Java's options of an embedded Spark and of the driver of a cluster: the user's come first; executors get none."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def test_another_class_path_has_no_archive() -> None:
     assert java_settings({"spark.driver.extraClassPath": "x.jar"}, {"SPARK_HOME": "/x"}, is_short=True)
 
 
-@pytest.mark.parametrize("master", ["local[2]", "spark://127.0.0.1:1"])
-def test_only_an_embedded_spark_gets_them(master: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is given to Spark, which does not start here."""
+def _given(master: str, monkeypatch: pytest.MonkeyPatch, cache: Path, conf: dict[str, str]) -> dict[str, str]:
+    """Return what is given to Spark, which does not start here, and the script that is its Java."""
     given: dict[str, str] = {}
 
     def launch(_: str, conf: dict[str, str], home: Path, _wait_seconds: float) -> None:
@@ -63,13 +62,38 @@ def test_only_an_embedded_spark_gets_them(master: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "_launch", launch)
     monkeypatch.setattr(session, "_reach", lambda _: None)
     monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     with (
         pytest.raises(Exception, match="Spark does not start: it does not start"),
-        open_session(SparkSettings(master, {"spark.executor.memory": "1g"}, is_short=True)),
+        open_session(SparkSettings(master, conf, is_short=True)),
     ):
         pass
-    embedded = master.startswith("local")
-    assert ("-XX:TieredStopAtLevel=1" in given.get(OPTIONS, "")) == embedded
-    assert (str(tmp_path) in given["script"]) == embedded == any(tmp_path.iterdir())
+    return given
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://127.0.0.1:1", "yarn"])
+def test_our_own_java_gets_them_and_executors_do_not(
+    master: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = _given(master, monkeypatch, tmp_path, {"spark.executor.memory": "1g"})
+    assert "-XX:TieredStopAtLevel=1" in given[OPTIONS]
     assert not any("JavaOptions" in name for name in given if "executor" in name)
+    users = _given(master, monkeypatch, tmp_path, {OPTIONS: "-XX:+UseG1GC"})
+    assert users[OPTIONS] == "-XX:+UseG1GC"
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://127.0.0.1:1"])
+def test_the_driver_of_a_cluster_uses_an_archive_and_makes_none(
+    master: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = _given(master, monkeypatch, tmp_path, {})
+    embedded = master.startswith("local")
+    assert ("-XX:ArchiveClassesAtExit" in given["script"] or "AOTCacheOutput" in given["script"]) == embedded
+    for lock in tmp_path.rglob("*.lock"):
+        archive = lock.with_suffix(".jsa" if "ArchiveClassesAtExit" in given["script"] else ".aot")
+        archive.write_bytes(b"archive")
+        archive.chmod(0o600)
+        archive.with_suffix(".size").write_text("7")
+        for other in ("local[2]", "spark://127.0.0.1:1"):
+            script = _given(other, monkeypatch, tmp_path, {})["script"]
+            assert f"={archive}" in script and archive.exists()

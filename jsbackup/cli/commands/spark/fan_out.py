@@ -1,11 +1,13 @@
 """`backup` and `restore` with `--spark-master`: distributed over executors.
 
-Errors in the command are reported before Spark starts. Only imported if the option is given: it needs Spark.
+Errors in the command are reported before Spark starts. Java only hands out tasks, and Python does the work. Only
+imported if the option is given: it needs Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -39,7 +41,7 @@ __all__ = ["spread_backup", "spread_restore"]
 
 def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str, *, may_make: bool) -> int:
     """Run a backup on executors; return the exit code."""
-    settings = settings_of(where)
+    settings = replace(settings_of(where), is_short=True)
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
 
@@ -71,7 +73,7 @@ def spread_restore(
     lock_timeout: str,
 ) -> int:
     """Run a restore of a backup, or of a saved plan, on executors; return the exit code."""
-    spark_settings = settings_of(where)
+    spark_settings = replace(settings_of(where), is_short=True)
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.fan_out import Executors
     from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
