@@ -24,6 +24,7 @@ from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginSo
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.readable import in_short
 from jsbackup.repository.origin import Origin
 
 __all__ = ["AccountTarget", "StoredAccount", "find_targets"]
@@ -199,12 +200,8 @@ class _Targets:
         return [one for one in self.known.values() if name and name in one.names]
 
 
-_MOST_NAMED = 8
-
-
 def _known_in_words(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    known = f"Known there: {', '.join(names[:_MOST_NAMED])}{more}. " if names else ""
+    known = f"Known there: {in_short(names)}. " if names else ""
     return f"{known}An account of an operator (nsc) that has no JetStream yet is named by its public key."
 
 

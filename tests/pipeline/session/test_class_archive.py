@@ -84,7 +84,7 @@ def test_the_first_makes_it_and_the_next_use_it(
     assert (tmp_path / "home.log").read_text().endswith("\n-XX:+VerifySharedSpaces\n-Xlog:cds=info\nx\n")
 
 
-def test_who_may_make_none_uses_what_is_there(java: Path, jars: Path, environ: dict[str, str]) -> None:
+def test_who_may_make_none_leaves_it_to_the_next(java: Path, jars: Path, environ: dict[str, str]) -> None:
     assert find_class_archive(java, jars, environ, may_make=False) is None
     made = _find(java, jars, environ)  # nothing was in its way
     assert made.new is not None
