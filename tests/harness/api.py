@@ -41,6 +41,13 @@ async def keys_of(bucket: KeyValue) -> list[str]:
             return sorted(await bucket.keys())
 
 
+async def history_of(bucket: KeyValue, key: str) -> list[KeyValue.Entry]:
+    """The revisions of a key that has some, oldest first; asked again as by `keys_of`."""
+    while True:
+        with contextlib.suppress(NoKeysError):
+            return await bucket.history(key)
+
+
 class Refused(Exception):
     """JetStream answered with an error."""
 

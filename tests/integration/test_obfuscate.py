@@ -25,7 +25,7 @@ from jsbackup.repository.write.pending_acks import INLINE_ENTRIES
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 from tests.cli.test_json import SCHEMA
-from tests.harness.api import Refused, call, connected, keys_of
+from tests.harness.api import Refused, call, connected, history_of, keys_of
 from tests.harness.natscli import jsm_validate, run_nats
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.trials.accounts import ask, typing
@@ -172,7 +172,7 @@ async def _use(url: str, names: ObfuscatedNames, *, counts: bool = True) -> None
         assert await keys_of(bucket) == sorted(f"{names.token(f'keyname{n}')}.{names.token('deep')}" for n in range(3))
         entry = await bucket.get(key)
         assert (entry.value, entry.revision) == (b"0" * len(b"SECRETPAY8"), 9)
-        assert [one.revision for one in await bucket.history(key)] == [1, 5, 9]
+        assert [one.revision for one in await history_of(bucket, key)] == [1, 5, 9]
         await bucket.put(key, b"new")
         assert (await bucket.get(key)).value == b"new"
         files = await js.object_store(names.token("artifacts-bucket"))

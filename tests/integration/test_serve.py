@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError, NoStreamResponseError
 
-from tests.harness.api import call, connected, until_stored
+from tests.harness.api import call, connected, history_of, keys_of, until_stored
 from tests.harness.awkward import LARGE, fill, keys
 from tests.harness.commands import command_line, environment, jsbackup
 from tests.harness.natscli import ToolFailed, run_nats
@@ -194,8 +194,8 @@ def test_a_reader_reads_everything_with_nats_py_and_gets_nothing_into_a_stream(s
             assert (await js.stream_info(stream)).state.messages == total
         settings = await js.key_value("settings")
         assert (await settings.get("theme")).value == b"dark"
-        assert [one.value for one in await settings.history("theme")] == [b"light", b"dark"]
-        assert await settings.keys() == ["theme"]
+        assert [one.value for one in await history_of(settings, "theme")] == [b"light", b"dark"]
+        assert await keys_of(settings) == ["theme"]
         files = await js.object_store("files")
         assert (await files.get("report")).data == b"r" * 300_000
         with pytest.raises((nats.errors.TimeoutError, NoStreamResponseError)):

@@ -25,7 +25,7 @@ from jsbackup.repository.names import encode_name
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.formats.test_json_lines import GOOD
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, history_of
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
 from tests.harness.oracle import compare, observe
 from tests.harness.servers import NEWEST, NatsServer
@@ -342,10 +342,10 @@ def test_a_bucket_that_comes_back_from_a_table_is_one(spark: SparkSession, typed
     async def use(url: str) -> None:
         async with connected(url) as nc:
             bucket = await nc.jetstream().key_value("settings")
-            assert [one.value for one in await bucket.history("a")] == [b"1", b"2", b"3"]
+            assert [one.value for one in await history_of(bucket, "a")] == [b"1", b"2", b"3"]
             await bucket.put("a", b"4")
             await bucket.purge("b")
-            assert [one.value for one in await bucket.history("a")] == [b"2", b"3", b"4"]
+            assert [one.value for one in await history_of(bucket, "a")] == [b"2", b"3", b"4"]
             files = await nc.jetstream().object_store("files")
             assert (await files.get("f")).data == b"text"
             await files.put("f", b"more")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js.api import ConsumerConfig
 
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, history_of
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, typing
 
@@ -69,7 +69,7 @@ async def _works(url: str, prefix: str, told: str) -> None:
         js = nc.jetstream()
         bucket, summed = await js.key_value(f"{prefix}cfg"), await js.key_value(f"{prefix}sum")
         assert (await bucket.get("a.b")).value == b"new" and (await summed.get("a.b")).value == b"new"
-        assert [entry.value for entry in await bucket.history("a.b")] == [b"old", b"new"]
+        assert [entry.value for entry in await history_of(bucket, "a.b")] == [b"old", b"new"]
         objects = await js.object_store(f"{prefix}files")
         assert (await objects.get("one")).data == b"1" * 200_000
         listening = await nc.subscribe(f"{told}.>")
