@@ -22,6 +22,7 @@ _TRACES = {
     layout.ObjectKind.PROBE,
     layout.ObjectKind.IDENTITY,
     layout.ObjectKind.READER,
+    layout.ObjectKind.REMOVED_READER,
     layout.ObjectKind.WRITER,
 }
 

@@ -2,7 +2,8 @@
 
 Without the record of a writer, nothing that it signed can be read in the replica; without its key file, a reader cannot
 open it. Nothing is deleted or overwritten there: of a key file that only the replica has, nothing tells whether its
-reader was removed in the source, is one of the replica alone, or was locked out of the source by a thief.
+reader was removed in the source, is one of the replica alone, or was locked out of the source by a thief. And a key
+file that was removed in the replica is not brought back; records of what was removed are brought, too.
 
 Writers come first, the newest first: then none that was replaced can sign in between. What the replaced one has signed
 counts only as far as the new one names it, and it names what the source had at that time. A replica may have more, such
@@ -25,7 +26,14 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import list_identities, list_lost
 from jsbackup.repository.crypto.new_keys import signed_documents
 from jsbackup.repository.crypto.opening import open_access
-from jsbackup.repository.crypto.readers import MAX_READER_BYTES, examine_readers, read_record
+from jsbackup.repository.crypto.readers import (
+    MAX_READER_BYTES,
+    examine_readers,
+    list_removed,
+    put_removal,
+    read_record,
+    sha256s_of,
+)
 from jsbackup.repository.crypto.signing import Signers
 from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, load_writers
 from jsbackup.repository.descriptor import Descriptor
@@ -45,7 +53,8 @@ _NEEDED = (layout.BACKUPS, layout.HOLDS, layout.VERIFIED)
 class CopiedKeys:
     """Keys of objects: of the readers' key files and the records of writers that were brought; of the readers' key
     files that only the replica has, none if the source has none at all; of those of which the replica has another one
-    than the source says, with no record of its own; and of those that were `left`, as the replica is not behind.
+    than the source says, with no record of its own; of those that were `left`, as the replica is not behind; and of
+    those that were `removed` in the replica.
     """
 
     readers: tuple[str, ...] = ()
@@ -53,14 +62,16 @@ class CopiedKeys:
     only_there: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def copy_keys(
     source: Store, target: Store, descriptor: Descriptor, signers: Signers | None, *, behind: bool = True
 ) -> CopiedKeys:
     """Bring what the store of a replica lacks of `keys/`, but for key files of readers that are damaged, or may have
-    been exchanged, as their records are damaged. `signers` are those of the source. Unless the replica is `behind` the
-    source, readers of which it has neither key file nor record are left: they may have been removed there since.
+    been exchanged, as their records are damaged, and for those that were removed in the replica. `signers` are those of
+    the source. Unless the replica is `behind` the source, readers of which it has neither key file nor record are left:
+    they may have been removed there since, by a version that does not record it.
 
     Raises StoreError, and IntegrityError as `load_writers`.
     """
@@ -71,15 +82,25 @@ def copy_keys(
     ours = {one.key for one in list_identities(source, descriptor)}
     known = ours | {one.key for one in list_lost(source, descriptor)}
     before = {one.key for one in list_identities(target, descriptor)}
-    left = set() if behind else ours - before - {one.key for one in list_lost(target, descriptor)}
+    removed = _removed_there(source, target, descriptor, signers=signers, keys=known - before)
+    left = set() if behind else ours - before - {one.key for one in list_lost(target, descriptor)} - removed
     different = []
-    for key in sorted(known - left):
+    for key in sorted(known - left - removed):
         if not _bring_reader(source, target, descriptor, signers=signers, key=key, broken=broken):
             different.append(key)
+    for key, sha256 in sorted(list_removed(source)):  # last: they say nothing of what is being brought
+        put_removal(target, key, sha256)
     after = {one.key for one in list_identities(target, descriptor)}
     only_there = before - known if ours else ()
     brought = tuple(sorted((after - before) & ours))
-    return CopiedKeys(brought, tuple(writers), tuple(sorted(only_there)), tuple(different), tuple(sorted(left)))
+    return CopiedKeys(
+        brought,
+        tuple(writers),
+        only_there=tuple(sorted(only_there)),
+        different=tuple(different),
+        left=tuple(sorted(left)),
+        removed=tuple(sorted(removed & ours)),
+    )
 
 
 def bring_first_keys(source: Store, target: Store, descriptor: Descriptor, signers: Signers | None) -> None:
@@ -146,6 +167,20 @@ def _lost_with(
     )
     lost = left.keys() - after.keys()
     return sorted(key for key in lost if not key.startswith(layout.VERIFIED) or layout.is_damage_record(key))
+
+
+def _removed_there(
+    source: Store, target: Store, descriptor: Descriptor, *, signers: Signers | None, keys: set[str]
+) -> set[str]:
+    """Return which of the source's `keys` of key files were removed in the target. A reader who was added again since
+    has another key file.
+    """
+    recorded = list_removed(target)
+    return {
+        key
+        for key in keys & {one for one, _ in recorded}
+        if any((key, sha256) in recorded for sha256 in sha256s_of(source, descriptor, signers, key))
+    }
 
 
 def _bring_reader(

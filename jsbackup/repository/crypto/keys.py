@@ -49,7 +49,15 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, GivenKeys
 from jsbackup.repository.crypto.passphrase_file import decrypt_passphrase_file, is_passphrase_file
-from jsbackup.repository.crypto.readers import NO_READER, examine_readers, put_record, remove_record, whom_of
+from jsbackup.repository.crypto.readers import (
+    NO_READER,
+    examine_readers,
+    put_record,
+    put_removal,
+    remove_record,
+    sha256s_of,
+    whom_of,
+)
 from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.writer_key import decode_writer_key
 from jsbackup.repository.crypto.writers import load_signers
@@ -212,11 +220,17 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
         raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
     if not {one.key for one in identities} - {found[0].key}:
         raise UsageError("that is the last key: without it no one can read the repository", hint="Add another first.")
-    if not examine_readers(store, descriptor, load_signers(store, descriptor)).whole - {found[0].key}:
+    signers = load_signers(store, descriptor)
+    if not examine_readers(store, descriptor, signers).whole - {found[0].key}:
         raise UsageError(
             "that is the last key whose file is not damaged: without it no one can read the repository",
             hint="Put the others back with `jsbackup repair --from`, or add another first.",
         )
+    try:
+        for sha256 in sha256s_of(store, descriptor, signers, found[0].key):
+            put_removal(store, found[0].key, sha256)
+    except StoreError as error:  # such as one who may only delete
+        _log.warning("'jsbackup copy' may bring %s back: its removal is not recorded: %s", found[0].key, error.message)
     remove_record(store, found[0].key)
     store.delete(found[0].key)
     return found[0]

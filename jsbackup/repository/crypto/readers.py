@@ -12,6 +12,11 @@ too: with a record one can raise a false alarm, which whoever can put objects th
 Order: the key file is put before its record, and removed after it. So a record without a key file means that the file
 was lost, or that a version that knows no records has removed it. Who removes both is only noticed if no key file is
 left. A repository without records is checked for that, and each key file for its form.
+
+That a key file was removed is recorded, too, so that `copy` does not bring it back from a replica that still has it:
+`keys/<whom>-<8 digits>-<SHA-256 of the key file>.removed`, empty, put before the others are removed. A reader who is
+added again has another key file. It is not signed: it takes no key to remove a reader, and whoever can put objects
+there can at most keep a reader from coming by `copy`, which says so.
 """
 
 from __future__ import annotations
@@ -39,10 +44,13 @@ __all__ = [
     "Readers",
     "examine_readers",
     "is_key_file",
+    "list_removed",
     "put_record",
+    "put_removal",
     "read_record",
     "record_readers",
     "remove_record",
+    "sha256s_of",
     "whom_of",
 ]
 
@@ -212,6 +220,31 @@ def put_record(
 def remove_record(store: Store, key: str) -> None:
     """Remove the record of the key file `key`, which is removed next. Succeeds if there is none. Raises StoreError."""
     store.delete(layout.reader_key(key))
+
+
+def sha256s_of(store: Store, descriptor: Descriptor, signers: Signers | None, key: str) -> frozenset[str]:
+    """Return the SHA-256 of the key file `key`, and the one that its record says, as far as there are any. They differ
+    if one of the two is damaged. Raises StoreError.
+    """
+    found = set()
+    with suppress(ObjectNotFound):
+        found.add(hashlib.sha256(store.get_range(key, 0, MAX_READER_BYTES)).hexdigest())
+    with suppress(ObjectNotFound, IntegrityError, UnsupportedError):
+        data = store.get_range(layout.reader_key(key), 0, MAX_READER_BYTES)
+        found.add(read_record(descriptor, signers, key, data))
+    return frozenset(found)
+
+
+def put_removal(store: Store, key: str, sha256: str) -> None:
+    """Record that the key file `key` with this SHA-256 is removed. Succeeds if that is recorded. Raises StoreError."""
+    with suppress(ObjectExists):
+        store.put(layout.removed_reader_key(key, sha256), b"")
+
+
+def list_removed(store: Store) -> frozenset[tuple[str, str]]:
+    """Return key and SHA-256 of each key file that was removed, as far as that is recorded. Raises StoreError."""
+    found = (layout.parse_removed_reader_key(info.key) for info in store.list(layout.KEYS))
+    return frozenset(one for one in found if one is not None)
 
 
 def record_readers(store: Store, repository_id: str, signatory: Signatory | None, readers: Readers) -> None:

@@ -23,6 +23,7 @@
     verified/<id>.json          what was verified, and when, see `verified.py`; what is damaged in <id>-damaged.json
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/<whom>-<8 digits>.json          says that there is such a key file, see `readers.py`
+    keys/<whom>-<8 digits>-<sha256>.removed          says that this key file was removed, see `readers.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
@@ -76,10 +77,12 @@ from jsbackup.repository.layout.record_keys import (
     outcome_prefix,
     parse_lease_key,
     parse_receipt_key,
+    parse_removed_reader_key,
     probe_key,
     reader_key,
     receipt_key,
     recorded_identity,
+    removed_reader_key,
     verified_key,
     witness_key,
     witnessed_backup_of,
@@ -152,6 +155,7 @@ __all__ = [
     "page_key",
     "parse_lease_key",
     "parse_receipt_key",
+    "parse_removed_reader_key",
     "parse_segment_key",
     "parse_stream_folder",
     "pending_key",
@@ -159,6 +163,7 @@ __all__ = [
     "reader_key",
     "receipt_key",
     "recorded_identity",
+    "removed_reader_key",
     "replaced_key",
     "replacement_keys",
     "replacement_of",

@@ -22,6 +22,7 @@ from jsbackup.repository.layout.record_keys import (
     held_backup_of,
     parse_lease_key,
     parse_receipt_key,
+    parse_removed_reader_key,
     witnessed_backup_of,
 )
 from jsbackup.repository.layout.stream_keys import (
@@ -60,6 +61,7 @@ class ObjectKind(Enum):
     PROBE = "probe"
     IDENTITY = "wrapped identity"
     READER = "record of a reader"
+    REMOVED_READER = "record of a removed reader"
     WRITER = "writer"
     FOREIGN = "foreign object"
 
@@ -92,6 +94,8 @@ def kind_of(key: str) -> ObjectKind:
         return ObjectKind.WRITER if WRITER_KEY.fullmatch(key) else ObjectKind.IDENTITY
     if READER_KEY.fullmatch(key):
         return ObjectKind.READER
+    if parse_removed_reader_key(key) is not None:
+        return ObjectKind.REMOVED_READER
     for pattern, kind in _CONTENT:
         if pattern.fullmatch(key):
             try:

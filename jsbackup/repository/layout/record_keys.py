@@ -45,10 +45,12 @@ __all__ = [
     "outcome_prefix",
     "parse_lease_key",
     "parse_receipt_key",
+    "parse_removed_reader_key",
     "probe_key",
     "reader_key",
     "receipt_key",
     "recorded_identity",
+    "removed_reader_key",
     "verified_key",
     "witness_key",
     "witnessed_backup_of",
@@ -79,6 +81,7 @@ OUTCOME_KEY = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]
 WRITER_KEY = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 IDENTITY_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
 READER_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
+_REMOVED_READER = re.compile(r"(keys/[0-9a-z-]{1,80}-[0-9a-f]{8})-([0-9a-f]{64})\.removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,17 @@ def reader_key(identity: str) -> str:
 def recorded_identity(key: str) -> str:
     """Return the key of the wrapped identity that has its record under this key."""
     return f"{key.removesuffix('.json')}.age"
+
+
+def removed_reader_key(identity: str, sha256: str) -> str:
+    """Return the key of the record that the wrapped identity under this key, with this SHA-256, was removed."""
+    return f"{identity.removesuffix('.age')}-{sha256}.removed"
+
+
+def parse_removed_reader_key(key: str) -> tuple[str, str] | None:
+    """Return the key and the SHA-256 of the removed wrapped identity; None for a foreign key."""
+    match = _REMOVED_READER.fullmatch(key)
+    return None if match is None else (f"{match[1]}.age", match[2])
 
 
 def writer_key(signer: str) -> str:

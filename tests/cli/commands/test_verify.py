@@ -144,8 +144,10 @@ NEEDED_BY_ALL = (
     ObjectKind.WRITER,
     ObjectKind.IDENTITY,
 )
-# A witness has no content; what becomes of a backup that lacks one is tested in `test_chain.py`.
-JUDGED = tuple(kind for kind in ObjectKind if kind not in (ObjectKind.FOREIGN, ObjectKind.WITNESS))
+# A witness and the record of a removed reader have no content; what becomes of a backup that lacks a witness is tested
+# in `test_chain.py`.
+WITHOUT_CONTENT = (ObjectKind.FOREIGN, ObjectKind.WITNESS, ObjectKind.REMOVED_READER)
+JUDGED = tuple(kind for kind in ObjectKind if kind not in WITHOUT_CONTENT)
 
 
 @pytest.mark.slow

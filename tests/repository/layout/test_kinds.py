@@ -31,6 +31,7 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": ObjectKind.MANIFEST,
         layout.writer_key(DIGEST): ObjectKind.WRITER,
         layout.identity_key("age1" + "q" * 58, "00ff"): ObjectKind.IDENTITY,
+        layout.removed_reader_key(layout.identity_key("age1" + "q" * 58, "00ff"), DIGEST): ObjectKind.REMOVED_READER,
         layout.identity_key("ssh-ed25519-0123456789abcdef", "00ff"): ObjectKind.IDENTITY,
         layout.identity_key("passphrase-00ff00", "00ff"): ObjectKind.IDENTITY,
     }
@@ -41,6 +42,8 @@ def test_kinds_are_known_by_the_key() -> None:
         "keys/writer-x.json",
         f"keys/writer-{DIGEST}.json.age",
         "keys/age1/x-00000000.age",
+        f"keys/age1/x-00000000-{DIGEST}.removed",
+        "keys/x-00000000-0123.removed",
         "backups/notes.txt",
         "backups/20261121T014500Z-1a2b3c.json.bak",
         "backups/20261121T014500Z-1a2b3c",

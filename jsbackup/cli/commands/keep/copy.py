@@ -131,8 +131,8 @@ def copy(
     empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
     source is encrypted or signed, the new repository is a replica with the same keys. Copying then needs the key of
     --writer-key, and none that reads messages. A replica whose newest backup is older also gets the readers' keys that
-    it lacks, even if one was removed there alone: remove a reader in each replica. Readers that were removed here are
-    named, and stay there.
+    it lacks, but for those that `key remove` has taken away there. Readers that were removed here are named, and stay
+    there: remove a reader in each replica.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
@@ -246,6 +246,11 @@ def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tup
             f"{here} has no newer backup than {there}, so these readers' key files were not brought, which may have "
             f"been removed there: {', '.join(done.left)}; the copy after the next backup brings them, so a reader "
             "who was removed there has to be removed here, too, by 'jsbackup key remove'"
+        )
+    if done.removed:
+        notes.append(
+            f"these readers' key files were removed in {there} and were not brought: {', '.join(done.removed)}; "
+            "'jsbackup key add' there lets them read it again"
         )
     if done.only_there:
         notes.append(

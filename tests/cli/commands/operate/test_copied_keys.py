@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.errors import StoreError
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.keep.holds import Hold, put_hold
 from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Data
 from jsbackup.stores.local import LocalStore
 from tests.cli.commands.operate.test_reader_keys import ME, OTHER, Vault, damage, make_vault, recipient
 from tests.cli.test_json import check
@@ -219,22 +221,94 @@ def test_a_key_file_whose_record_is_damaged_is_not_brought(vault: Vault, how: st
     assert not list((vault.copy / "keys").glob(f"{OTHER_LABEL}*"))
 
 
-def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault) -> None:
+def copied_back(vault: Vault) -> Typed:
+    return vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
+
+
+def forget_removals(folder: Path) -> None:
+    """As an older version leaves it, which does not record what it removes."""
+    for path in (folder / "keys").glob("*.removed"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_removed_reader_does_not_come_back_from_a_copy(vault: Vault, recorded: bool) -> None:
     """As when forgotten backups are copied back."""
     added_and_copied(vault)
     assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    if not recorded:
+        forget_removals(vault.repo)
     before = keys_in(vault.repo)
     for backup in (None, THIRD):
         if backup is not None:
             back_up(vault, backup)
-        back = vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
+        back = copied_back(vault)
         assert back.code == 0 and keys_in(vault.repo) == before
-        assert "were not brought" in back.out and OTHER_LABEL in back.out
+        assert "not brought" in back.out and OTHER_LABEL in back.out
+        assert (f"were removed in {vault.repo}" in back.out) is recorded
     # But what was lost there does.
     key = vault.key_file()
     data = damage(key, "removed")
-    back = vault.run("copy", "--to-repo", vault.repo, "--writer-key", vault.writer, repo=vault.copy)
+    back = copied_back(vault)
     assert back.code == 0 and key.read_bytes() == data
+
+
+def test_a_removed_reader_does_not_come_back_with_a_newer_backup_of_a_copy(vault: Vault, tmp_path: Path) -> None:
+    """Nor in another replica, to which the record of the removal came."""
+    added_and_copied(vault)
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    before = keys_in(vault.repo)
+    third = tmp_path / "third"
+    assert vault.write("copy", "--to-repo", third).code == 0 and keys_in(third) == before
+    back_up(vault, THIRD, vault.copy)
+    for folder in (vault.repo, third):
+        back = vault.run("copy", "--to-repo", folder, "--writer-key", vault.writer, repo=vault.copy)
+        assert back.code == 0 and keys_in(folder) == before, back
+        assert f"were removed in {folder} and were not brought: keys/{OTHER_LABEL}" in back.out
+        assert "key add" in back.out and "can read" not in back.err
+        assert vault.run("verify", "--writer-key", vault.writer, repo=folder).code == 0
+
+
+def test_a_reader_who_was_added_again_comes(vault: Vault, tmp_path: Path) -> None:
+    """Whom both have removed; the key file is another one."""
+    added_and_copied(vault)
+    for folder in (vault.repo, vault.copy):
+        assert vault.run("key", "remove", OTHER_LABEL, repo=folder).code == 0
+    assert vault.read("key", "add", "--encrypt-to", OTHER_LABEL).code == 0
+    back_up(vault, THIRD)
+    done = copied(vault)
+    assert done.code == 0 and f"note: brought to {vault.copy}: keys/{OTHER_LABEL}" in done.out
+    assert keys_in(vault.copy) == keys_in(vault.repo)
+    (tmp_path / "other.key").write_text(f"{OTHER.text}\n")
+    assert vault.run("verify", "--level", "data", "--identity", tmp_path / "other.key", repo=vault.copy).code == 0
+
+
+@pytest.mark.parametrize("how", ["removed", "flipped", "exchanged"])
+def test_a_removed_reader_stays_away_whose_key_file_was_broken(vault: Vault, how: str) -> None:
+    """Its record says which one the replica has."""
+    added_and_copied(vault)
+    damage(vault.key_file(OTHER), how)
+    assert vault.run("key", "remove", OTHER_LABEL).code == 0
+    before = keys_in(vault.repo)
+    back_up(vault, THIRD, vault.copy)
+    assert copied_back(vault).code == 0 and keys_in(vault.repo) == before
+
+
+def test_a_reader_is_removed_though_that_cannot_be_recorded(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right to delete objects is enough."""
+    added_and_copied(vault)
+    key = vault.key_file(OTHER)
+    put = LocalStore.put
+
+    def refused(store: LocalStore, key: str, data: Data) -> None:
+        if key.endswith(".removed"):
+            raise StoreError("access denied")
+        put(store, key, data)
+
+    monkeypatch.setattr(LocalStore, "put", refused)
+    done = vault.run("key", "remove", OTHER_LABEL)
+    assert done.code == 0 and not key.exists()
+    assert "may bring keys/" in done.err and "its removal is not recorded: access denied" in done.err
 
 
 def test_what_an_interrupted_first_copy_has_left_is_named(vault: Vault, tmp_path: Path) -> None:

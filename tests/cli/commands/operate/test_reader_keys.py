@@ -274,7 +274,7 @@ def test_keys_that_come_and_go_are_followed(vault: Vault, tmp_path: Path) -> Non
     assert vault.verify().code == 14
     added.write_bytes(data)
     assert vault.run("key", "remove", recipient(OTHER).label).code == 0
-    assert vault.verify().code == 0 and not list((vault.repo / "keys").glob(f"{added.stem}*"))
+    assert vault.verify().code == 0 and not list((vault.repo / "keys").glob(f"{added.stem}.*"))
     assert vault.read("key", "replace-writer", "--new-writer-key", tmp_path / "new").code == 0
     assert vault.run("verify", "--writer-key", tmp_path / "new").code == 0
 
