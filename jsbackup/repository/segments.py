@@ -40,11 +40,16 @@ class StoredSegments:
     reused: int = 0
     stored_bytes: int = 0
 
-    def followed_by(self, later: StoredSegments) -> StoredSegments:
-        """Return both together; the later segments come after these."""
-        return StoredSegments(
-            (*self.refs, *later.refs), self.reused + later.reused, self.stored_bytes + later.stored_bytes
-        )
+    @classmethod
+    def joined(cls, parts: Iterable[StoredSegments]) -> StoredSegments:
+        """Return all parts together, which are in order."""
+        refs: list[SegmentRef] = []
+        reused = stored_bytes = 0
+        for part in parts:
+            refs += part.refs
+            reused += part.reused
+            stored_bytes += part.stored_bytes
+        return cls(tuple(refs), reused, stored_bytes)
 
 
 class SegmentWriter:

@@ -147,13 +147,10 @@ def merge_groups(
     joined = iter(
         [one for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for one in part]
     )
-    merged = []
-    for stream in groups:
-        stored = StoredSegments()
-        for group in stream:
-            stored = stored.followed_by(next(joined) if len(group) >= least else StoredSegments(group))
-        merged.append(stored)
-    return merged
+    return [
+        StoredSegments.joined(next(joined) if len(group) >= least else StoredSegments(group) for group in stream)
+        for stream in groups
+    ]
 
 
 def compact_backup(

@@ -71,13 +71,14 @@ class _Making:
         consumers = {one.entry.name: self._watched(one) for one in reading}
         runs = [run for one in reading for run in self._runs(one, consumers[one.entry.name])]
         runs = numbered_runs(runner, place, self.mask_key, runs, progress=progress)
-        stored = {one.entry.name: ReshapedRun() for one in reading}
+        parts: dict[str, list[ReshapedRun]] = {one.entry.name: [] for one in reading}
         obfuscation = self.plan.options.reshape.obfuscation
         for run, part in zip(runs, self._store(runs), strict=True):
             if obfuscation is not None:
                 obfuscation.names.learn(part.hashed)
                 part = replace(part, hashed=frozenset())
-            stored[run.stream] = stored[run.stream].followed_by(part)
+            parts[run.stream].append(part)
+        stored = {name: ReshapedRun.joined(found) for name, found in parts.items()}
         merged = merge_groups(runner, place, [one.stored.refs for one in stored.values()], progress)
         stored = {name: one.merged_to(joined) for (name, one), joined in zip(stored.items(), merged, strict=True)}
         return [

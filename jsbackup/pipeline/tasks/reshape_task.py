@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from jsbackup.config import environment
 from jsbackup.config import mask_secret as _mask_secret
@@ -122,12 +123,18 @@ class ReshapedRun:
     ranks: Mapping[int, int] = field(default_factory=dict)
     hashed: frozenset[str] = frozenset()
 
-    def followed_by(self, later: ReshapedRun) -> ReshapedRun:
-        """Return both results together; the later one's messages come after these."""
+    @classmethod
+    def joined(cls, parts: Sequence[ReshapedRun]) -> ReshapedRun:
+        """Return the results of all parts together, whose messages are in order."""
+        whole = reduce(cls._followed_by, parts, cls())
+        return replace(whole, stored=StoredSegments.joined(part.stored for part in parts))
+
+    def _followed_by(self, later: ReshapedRun) -> ReshapedRun:
+        """Return both results together but for what is stored; the later one's messages come after these."""
         one, other = self.counted, later.counted
         before = one.kept.messages
         return ReshapedRun(
-            self.stored.followed_by(later.stored),
+            StoredSegments(),
             Counted(
                 one.cut.followed_by(other.cut),
                 one.kept.followed_by(other.kept),
@@ -175,7 +182,7 @@ def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_by
     if segment_bytes is None:  # if masks and maps make messages a little longer, they still fit into one segment
         segment_bytes = fitting_bytes(2 * objects.segment_bytes)
     reader, wanted, tally = SegmentReader(objects), set(piece.to_know), ReshapeTally()
-    stored = StoredSegments()
+    parts: list[StoredSegments] = []
     found: set[int] = set()
     renumber, obfuscation = piece.reshape.renumber, piece.reshape.obfuscation
     known = 0 if obfuscation is None else obfuscation.names.count
@@ -186,9 +193,10 @@ def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_by
                 writer.add(batch)
                 if wanted and not renumber:
                     found |= surviving(batch, wanted)
-            stored = stored.followed_by(writer.finish_all())
+            parts.append(writer.finish_all())
     if renumber:
         found = {sequence for sequence in wanted if sequence in tally.numbered}
+    stored = StoredSegments.joined(parts)
     total = total_of(stored.refs)
     return ReshapedRun(
         stored,

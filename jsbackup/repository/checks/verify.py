@@ -17,6 +17,7 @@ Header blocks are compared by digest only and not parsed: servers accept any byt
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -58,8 +59,9 @@ __all__ = [
 ]
 
 _THREADS = 2
-# References of a long stream that are held: of 1 KB each.
+# References of a long stream that are held: of 1 KB each, and three times that where a checker gets them.
 _MOST_REFS = 4096
+_MOST_REFS_ELSEWHERE = 16384
 
 
 class Stocked(NamedTuple):
@@ -78,7 +80,8 @@ class Checker(Protocol):
 
 
 class Verifier:
-    """A run over any number of backups. A `checker` gets all objects of a backup that have to be read at once.
+    """A run over any number of backups. A `checker` gets some thousands at a time of the objects of a backup that have
+    to be read.
 
     `stock` are the objects that the backups name, by an id of `ID_BYTES` bytes that covers key, size, SHA-256 and the
     content that the manifest states; `sound` are those that were checked and are intact, `damaged` those that are not,
@@ -167,12 +170,20 @@ class Verifier:
 
     def _check_elsewhere(self, manifest: Manifest, checker: Checker) -> None:
         due: dict[bytes, AnyRef] = {}
+
+        def check() -> None:
+            for ref, flaw in zip(due.values(), checker(list(due.values()), self._level), strict=True):
+                self._take(ref, flaw)
+
         for stream in manifest.streams:
-            refs = self._refs_of(stream)
-            self._look_up(refs)
-            due |= {name: ref for name, ref in refs.items() if self._is_due(name)}
-        for ref, flaw in zip(due.values(), checker(list(due.values()), self._level), strict=True):
-            self._take(ref, flaw)
+            for refs in self._parts_of(stream):
+                self._look_up(refs)
+                due |= self._due_of(refs)
+                if len(due) >= _MOST_REFS_ELSEWHERE:
+                    check()
+                    due.clear()
+        if due:
+            check()
 
     def _list_stream(self, stream: StreamBackup) -> Iterator[Problem]:
         """Check whether the objects of a stream are there, and yield what is wrong with them."""
@@ -183,33 +194,44 @@ class Verifier:
                     yield problem_with(stream.name, ref, self._flaws[name])
 
     def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
-        refs = self._refs_of(stream)
-        self._look_up(refs)
-        due = {name: ref for name, ref in refs.items() if self._is_due(name)}
-        weights = [weight_of(ref) for ref in due.values()]
+        due = size = messages = 0
+        short: dict[bytes, AnyRef] | None = None
+        for number, refs in enumerate(self._parts_of(stream)):
+            short = None if number else refs
+            self._look_up(refs)
+            weights = [weight_of(ref) for ref in self._due_of(refs).values()]
+            due += len(weights)
+            size += sum(one for one, _ in weights)
+            messages += sum(one for _, one in weights)
         if due:
-            self._progress.start(stream.name, sum(size for size, _ in weights), sum(count for _, count in weights))
-        checks = (partial(check_object, self._objects, ref, self._level) for ref in due.values())
-        results = in_order(checks, self._threads)
+            self._progress.start(stream.name, size, messages)
         try:
-            for name, ref in refs.items():
-                if name in due:
-                    flaw = next(results)
-                    self._progress.advance(stream.name, *weight_of(ref))
-                    self._take(ref, flaw)
-                if name in self._flaws:
-                    yield problem_with(stream.name, ref, self._flaws[name])
+            # A long one is walked through again instead of being held.
+            for refs in self._parts_of(stream) if short is None else (short,):
+                yield from self._check_objects(stream.name, refs)
         finally:
-            results.close()
             if due:
                 self._progress.finish(stream.name)
 
-    def _refs_of(self, stream: StreamBackup) -> dict[bytes, AnyRef]:
-        """Return the objects of a stream by id, and note the pages among them that cannot be read."""
-        return {name: ref for refs in self._parts_of(stream) for name, ref in refs.items()}
+    def _check_objects(self, stream: str, refs: Mapping[bytes, AnyRef]) -> Iterator[Problem]:
+        due = self._due_of(refs)
+        checks = (partial(check_object, self._objects, ref, self._level) for ref in due.values())
+        with closing(in_order(checks, self._threads)) as results:
+            for name, ref in refs.items():
+                if name in due:
+                    flaw = next(results)
+                    self._progress.advance(stream, *weight_of(ref))
+                    self._take(ref, flaw)
+                if name in self._flaws:
+                    yield problem_with(stream, ref, self._flaws[name])
+
+    def _due_of(self, refs: Mapping[bytes, AnyRef]) -> dict[bytes, AnyRef]:
+        return {name: ref for name, ref in refs.items() if self._is_due(name)}
 
     def _parts_of(self, stream: StreamBackup) -> Iterator[dict[bytes, AnyRef]]:
-        """Yield the same some thousands at a time. An object may come twice, in different ones."""
+        """Yield the objects of a stream by id, some thousands at a time, and note the pages that cannot be read. An
+        object may come twice, in different ones.
+        """
         refs: dict[bytes, AnyRef] = {}
         for ref in stream.walk():
             if isinstance(ref, BrokenPage):

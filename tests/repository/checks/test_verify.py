@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from jsbackup.errors import StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, check_manifest, verify_backup
+from jsbackup.repository.checks.verify import (
+    Level,
+    ObjectFlaw,
+    Problem,
+    ProblemKind,
+    check_manifest,
+    check_object,
+    verify_backup,
+)
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.refs import AnyRef
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository, store_backup
@@ -259,14 +268,30 @@ def test_progress_comes_to_what_was_announced(store: MemoryStore, manifest: Mani
     assert recorder.running == {name: [0, 0] for name in recorder.finished}
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("held", [1, 2, 3])
 def test_a_long_stream_is_looked_through_in_parts(
-    store: MemoryStore, manifest: Manifest, held: int, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, manifest: Manifest, held: int, level: Level, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where a checker does the work, which never gets more at a time."""
+    objects, recorder, numbers = Objects(store), Recorder(), list[int]()
+
+    def checker(refs: Sequence[AnyRef], level: Level) -> Iterator[ObjectFlaw | None]:
+        numbers.append(len(refs))
+        return (check_object(objects, ref, level) for ref in refs)
+
     keys = [ref.key for ref in manifest.refs]
-    for key in keys[::2]:
+    for key in keys[::3]:
         store.delete(key)
-    whole = problems_of(store, manifest, Level.MANIFEST)
-    assert {problem.key for problem in whole} == set(keys[::2])
+    for key in keys[1::3]:
+        replace_object(store, key, flip(store.get(key)))
+    whole = problems_of(store, manifest, level)
+    assert {problem.key for problem in whole} == {*keys[::3], *(keys[1::3] if level is not Level.MANIFEST else ())}
     monkeypatch.setattr("jsbackup.repository.checks.verify._MOST_REFS", held)
-    assert problems_of(store, manifest, Level.MANIFEST) == whole
+    monkeypatch.setattr("jsbackup.repository.checks.verify._MOST_REFS_ELSEWHERE", 2)
+    work = checker if elsewhere else None
+    assert list(verify_backup(objects, manifest, level, progress=recorder, checker=work)) == whole
+    assert all(left == [0, 0] for left in recorder.running.values())
+    if elsewhere and level is not Level.MANIFEST:
+        assert len(numbers) > 1 and max(numbers) < 2 + held and recorder.finished == []
