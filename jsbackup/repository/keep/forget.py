@@ -72,7 +72,7 @@ def plan_by_policy(
             f"no backup has the tag {missed[0]}, so the policy would keep nothing",
             hint="See 'jsbackup list' for the tags there are.",
         )
-    unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
+    notes = [f"--keep-tag {rule}: no backup has this tag" for rule in missed]
     held = held_backups(repository)
     damaged = find_damaged(repository, frozenset(one.id for one in inventory.summaries))
     if not repository.documents.signs:
@@ -83,7 +83,9 @@ def plan_by_policy(
     decisions, damaged = _decide_surely(Presence(repository), decide, damaged)
     others = {one.backup for one in decisions.kept if one.of_others}
     unreadable = tuple(one for one in inventory.unreadable if one.id not in others)
-    return ForgetPlan(decisions, unreadable, (*inventory.warnings, *unseen), tuple(sorted(damaged - others)))
+    if others and not any(one.profile == profile for one in inventory.summaries):
+        notes.append(f"no backup was made for profile {profile}: what others were made for, its policy does not remove")
+    return ForgetPlan(decisions, unreadable, (*inventory.warnings, *notes), tuple(sorted(damaged - others)))
 
 
 def _decide_surely(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from jsbackup.config import Glob
 from jsbackup.repository.keep.worth import find_hollow
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
 
-__all__ = ["FOLLOW_TAG", "Grouping", "group_of", "hollow_backups"]
+__all__ = ["FOLLOW_TAG", "Grouping", "can_replace", "group_of", "hollow_backups"]
 
 # The tag of backups that `follow` made.
 FOLLOW_TAG = "follow"
@@ -38,6 +39,25 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
     words += ["without messages"] if selection.config_only else []
     words += ["followed"] if FOLLOW_TAG in backup.tags else []
     return tuple(words) or ("all backups",)
+
+
+def can_replace(one: BackupSummary, other: BackupSummary) -> bool:
+    """Return whether a backup has all that the other, older one was to have: of the same source, with no fewer streams,
+    and not transformed, unless the other is in the same way.
+    """
+    if one.imported != other.imported or one.transformed not in (None, other.transformed):
+        return False
+    if origin_of(one).parts != origin_of(other).parts:
+        return False
+    has, had = one.selection, other.selection
+    if (had.consumers and not has.consumers) or (has.config_only and not had.config_only):
+        return False
+    if not set(has.exclude) <= set(had.exclude):
+        return False
+    return not has.streams or (
+        bool(had.streams)
+        and all(name in has.streams or (Glob(name).is_literal and has.selects(name)) for name in had.streams)
+    )
 
 
 def hollow_backups(backups: Iterable[BackupSummary]) -> frozenset[str]:

@@ -6,11 +6,12 @@
     by the kind of its folder and its streams, a transformed backup also by its transformation. The backups that
     `follow` makes every few seconds are in groups of their own, so they never replace a nightly one. A changed
     selection begins a new group; remove the rest of the old one by ids, or with a coarser `Grouping`. Backups without
-    messages (`--config-only`) are never in a group with others.
+    messages (`--config-only`) are never in a group with others. In a coarser group, too, the newest complete backup of
+    a source and selection is kept, until one is kept that has all that this one was to have (`can_replace`).
 
 **Profiles.** The policy of a profile that makes backups applies to these. Backups of other profiles stay, and so do
     backups without a profile of sources that it does not back up. The policy of a profile without backups applies to
-    all.
+    all if there are none of other profiles, and otherwise to none: it may be new, or renamed.
 
 **Rules.** `last` N keeps the newest N. `hourly` to `yearly` N keep the newest backup of each of the N newest periods
     that have any; `within` keeps all that began within this duration before the group's newest complete backup, or
@@ -42,7 +43,7 @@ from functools import lru_cache
 
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
-from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
+from jsbackup.repository.keep.groups import Grouping, can_replace, group_of, hollow_backups
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
@@ -170,7 +171,10 @@ def apply_policy(
             groups.setdefault(group_of(summary, grouping), []).append(backup)
     for words, backups in groups.items():
         group = ", ".join(words)
-        for backup, found in _decide_all(policy, backups, damaged):
+        decided = list(_decide_all(policy, backups, damaged))
+        if grouping is not Grouping.SELECTION:
+            _keep_what_no_other_has(decided, damaged)
+        for backup, found in decided:
             reasons = (*found.kept, *_held(backup.id, held))
             if reasons:
                 kept.append(KeptBackup(backup.id, group, reasons, found.displaces))
@@ -186,12 +190,12 @@ def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
 
     Of a backup that cannot be read, the catalog may still say that.
     """
-    own = [one for one in inventory.summaries if profile and one.profile == profile]
-    if not own:
+    listed = (*inventory.summaries, *(one.summary for one in inventory.unreadable if one.summary is not None))
+    if not profile or not any(one.profile for one in listed):
         return {}
-    sources = {origin_of(one) for one in own}
+    sources = {origin_of(one) for one in inventory.summaries if one.profile == profile}
     found = {}
-    for one in (*inventory.summaries, *(one.summary for one in inventory.unreadable if one.summary is not None)):
+    for one in listed:
         if one.profile and one.profile != profile:
             found[one.id] = f"made for profile {one.profile}"
         elif not one.profile and origin_of(one) not in sources:
@@ -239,6 +243,26 @@ class _Found:
 
 def _held(backup: str, held: Collection[str]) -> tuple[str, ...]:
     return ("held",) if backup in held else ()
+
+
+def _keep_what_no_other_has(decided: Sequence[tuple[_Backup, _Found]], damaged: Collection[str]) -> None:
+    """Keep the newest backup of each selection, a complete one if there is any, unless a newer one that is kept can
+    replace it. That one then counts as displacing others.
+    """
+    sound = [pair for pair in decided if not pair[0].hollow and pair[0].id not in damaged]
+    sound.sort(key=lambda pair: (pair[0].complete, pair[0].id), reverse=True)
+    newest: dict[tuple[str, ...], tuple[_Backup, _Found]] = {}
+    for pair in sound:
+        newest.setdefault(group_of(pair[0].summary, Grouping.SELECTION), pair)
+    for narrow, (one, found) in newest.items():
+        if found.kept:
+            continue
+        for other, its in sound:
+            if its.kept and other.complete and other.id > one.id and can_replace(other.summary, one.summary):
+                its.displaces = True
+                break
+        else:
+            found.keep(f"none that is kept has its streams: {', '.join(narrow)}")
 
 
 def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> Iterator[tuple[_Backup, _Found]]:

@@ -322,7 +322,69 @@ def test_coarser_groups_are_made_if_they_are_asked_for() -> None:
     assert removed(decide(backups, Policy(last=1), grouping=Grouping.SELECTION)) == set()
     assert removed(decide(backups, Policy(last=1), grouping=Grouping.SOURCE)) == {orders.id}
     # What has no messages replaces nothing that has some, and is replaced by nothing that has.
-    assert removed(decide(backups, Policy(last=1), grouping=Grouping.NONE)) == {orders.id, elsewhere.id}
+    assert removed(decide(backups, Policy(last=1), grouping=Grouping.NONE)) == {orders.id}
+
+
+def chosen(*streams: str, **more: Any) -> Selection:
+    return Selection(streams, **more)
+
+
+@pytest.mark.parametrize("grouping", [Grouping.SOURCE, Grouping.NONE])
+@pytest.mark.parametrize(
+    ("older", "newer", "replaced"),
+    [
+        (chosen(), chosen("ORDERS"), False),
+        (chosen("ORDERS"), chosen(), True),
+        (chosen("ORDERS", "SHOP"), chosen("ORDERS"), False),
+        (chosen("ORDERS"), chosen("ORDERS", "SHOP"), True),
+        (chosen("ORDERS"), chosen("O*"), True),
+        (chosen("ORDERS*"), chosen("O*"), False),  # globs are not compared
+        (chosen("ORDERS*"), chosen("ORDERS*", "SHOP"), True),
+        (chosen(), chosen(exclude=("SHOP",)), False),
+        (chosen(exclude=("SHOP",)), chosen(), True),
+        (chosen("SHOP"), chosen("S*", exclude=("SHOP",)), False),
+        (chosen(), chosen(consumers=False), False),
+        (chosen(consumers=False), chosen(), True),
+    ],
+)
+def test_in_coarse_groups_too_only_what_has_the_streams_takes_the_place(
+    older: Selection, newer: Selection, replaced: bool, grouping: Grouping
+) -> None:
+    backups = [ago(days=3, selection=older), ago(days=2, selection=older), ago(days=1, selection=newer)]
+    decided = decide(backups, Policy(last=1), grouping=grouping)
+    assert removed(decided) == {backups[0].id, *([backups[1].id] if replaced else [])}
+    if not replaced:
+        assert reasons(decided)[backups[1].id].startswith("none that is kept has its streams: cluster C1, account A, ")
+        assert all(one.displaces for one in decided.kept)
+
+
+@pytest.mark.parametrize("grouping", [Grouping.SOURCE, Grouping.NONE])
+def test_in_coarse_groups_too_a_changed_backup_takes_no_other_ones_place(grouping: Grouping) -> None:
+    masked = "--mask >:payload=zero"
+    kinds: list[dict[str, Any]] = [
+        {"transformed": masked},
+        {},
+        {"account": "B"},
+        {"cluster": "", "account": "", "imported": "nats-cli", "selection": chosen("LOG")},
+        {"cluster": "", "account": "", "imported": "nats-cli", "selection": chosen("SRC")},
+        {"transformed": "--kv-compact"},
+        {"transformed": masked},
+    ]
+    backups = [ago(days=9 - at, **kind) for at, kind in enumerate(kinds)]
+    assert removed(decide(backups, Policy(last=1), grouping=grouping)) == {backups[0].id}
+
+
+@pytest.mark.parametrize("grouping", [Grouping.SOURCE, Grouping.NONE])
+def test_in_coarse_groups_too_only_a_complete_backup_takes_the_place(grouping: Grouping) -> None:
+    narrow = ago(days=3, selection=chosen("ORDERS"))
+    partial = ago(days=2, selection=chosen("SHOP"), result=PARTIAL)
+    wide = [ago(days=1, result=PARTIAL), ago(selection=chosen("LOG"))]
+    assert removed(decide([narrow, partial, *wide], Policy(last=1), grouping=grouping)) == set()
+    whole = ago(days=1, number=1)
+    assert removed(decide([narrow, partial, whole, wide[1]], Policy(last=1), grouping=grouping)) == {
+        narrow.id,
+        partial.id,
+    }
 
 
 # --- any history, any policy ---
@@ -434,7 +496,13 @@ def test_the_policy_of_a_profile_is_for_what_it_backs_up() -> None:
     assert reasons(decided)[others[1].id] == "made for profile a"
     assert reasons(decided)[by_hand[1].id] == "of a source that profile d does not back up"
     assert len(removed(decide(backups, Policy(last=1)))) == len(backups) - 2
-    assert removed(decide(backups, Policy(last=1), profile="tidy")) == removed(decide(backups, Policy(last=1)))
+    # One without backups may be new, or renamed.
+    decided = decide(backups, Policy(last=1), profile="tidy")
+    assert removed(decided) == set()
+    assert reasons(decided)[own[0].id] == "made for profile d"
+    assert reasons(decided)[by_hand[0].id] == "of a source that profile tidy does not back up"
+    # Where profiles are only used to forget, the policy is for all.
+    assert removed(decide(by_hand, Policy(last=1), profile="tidy")) == {by_hand[1].id}
 
 
 # --- damaged backups ---

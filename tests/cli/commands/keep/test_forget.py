@@ -207,6 +207,23 @@ def test_the_output_says_whether_a_forget_with_exit_code_14_was_done(typed: Type
     assert typed("forget", IDS[1], "-r", repo, "--quiet").out == "" and IDS[1] in backups(repo)
 
 
+def test_a_profile_without_backups_removes_none_of_others(typed: Type, tmp_path: Path) -> None:
+    """It was renamed, or its first backup has failed."""
+    folder = tmp_path / "repo"
+    repository = make_repository(LocalStore(folder))
+    for number, backup in enumerate(IDS[:4]):
+        manifest, name = make_manifest(repository, backup), "ab"[number % 2]
+        repository.commit(replace(manifest, source=replace(manifest.source, profile=name, cluster=name)))
+    config = tmp_path / "config.toml"
+    config.write_text(f"[profiles.renamed]\nrepo = '{folder}'\n[profiles.renamed.forget]\nkeep-last = 1\n")
+    line = ["forget", "--config", config, "--profile", "renamed"]
+    for more in (["--dry-run"], [], ["--group-by", "none"]):
+        done = typed(*line, *more)
+        assert done.code == 0 and "no backup was made for profile renamed" in done.err, done
+        assert backups(folder) == IDS[:4]
+    assert typed("forget", "--keep-last", "1", "-r", folder).code == 0 and backups(folder) == IDS[2:4]
+
+
 def test_two_profiles_do_not_both_fail_for_the_damage_of_one(typed: Type, tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     repository = make_repository(LocalStore(folder))
