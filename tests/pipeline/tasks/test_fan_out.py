@@ -196,6 +196,23 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
 
 
 @pytest.mark.nats
+def test_small_streams_are_said_to_be_faster_without_spark(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """Before Spark starts: there is no master."""
+    url = nats_server(NEWEST).url
+    asyncio.run(make_streams(url, 2, messages=10, size_bytes=100))
+    source, target = ["-s", url, "-r", tmp_path / "repo"], ["-s", nats_server(NEWEST).url]
+    jsbackup("backup", *source).ok()
+    nobody, said = ["--spark-master", "spark://127.0.0.1:1"], "without Spark it is faster, as a rule, below 2.00 GiB"
+    for line in (["backup", *source], ["restore", "latest", *target, "-r", tmp_path / "repo"]):
+        failed = in_shell(*line, *nobody)
+        assert failed.code == 1 and "no Spark master answers" in failed.err
+        assert failed.err.index("2 streams with ") < failed.err.index(said) < failed.err.index("no Spark master")
+        assert said not in in_shell(*line, *nobody, "--quiet").err
+
+
+@pytest.mark.nats
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_a_huge_stream_is_read_in_ranges_by_executors(
     encrypted: bool,
