@@ -255,6 +255,7 @@ def test_joined_segments_are_those_of_spark(typed: Type, tmp_path: Path) -> None
     """The same objects by content, whichever made them."""
     kept = _two_backups(tmp_path / "kept", 13, encrypted=False)
     shutil.copytree(kept.place.location, tmp_path / "other")
+    before = _files(Path(kept.place.location))
     here = typed("compact", "latest", *kept.line, "--spark", "never", "--json")
     there = typed("compact", "latest", "-r", tmp_path / "other", "--spark", "always", "--json")
     assert (here.code, there.code) == (0, 0), (here, there)
@@ -265,6 +266,10 @@ def test_joined_segments_are_those_of_spark(typed: Type, tmp_path: Path) -> None
         for folder in (Path(kept.place.location), tmp_path / "other")
     )
     assert mine == theirs
+    added = sum(len(data) for name, data in mine.items() if name not in before)
+    for folder, done in ((kept.place.location, here), (tmp_path / "other", there)):
+        listed = {row["backup"]: row for row in typed("list", "-r", folder, "--json").document["backups"]}
+        assert listed[done.document["backup"]]["stored_bytes_added"] == added > 0
     assert typed("diff", SECOND, here.document["backup"], *kept.line).code == 0
     again = typed("compact", here.document["backup"], *kept.line, "--json")
     assert again.code == 0 and again.document["spark"] is None and "Spark" not in again.err

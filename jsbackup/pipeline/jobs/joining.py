@@ -171,11 +171,12 @@ def compact_backup(
     if all(one.refs == tuple(refs) for one, refs in zip(found, segments, strict=True)):
         return None
     run.lease.check()
-    # A copy of that manifest, not one of a backup made now: its times and statistics are those of the old one.
+    # A copy of that manifest, not one of a backup made now: its times are those of the old one.
     made = replace(
         manifest,
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), run.random(3), manifest.id),
         tool=TOOL,
+        stored_bytes=sum(one.stored_bytes for one in found),
         streams=tuple(merged.get(stream.name, stream) for stream in manifest.streams),
         # The new objects are not locked.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
