@@ -91,7 +91,10 @@ def key(ctx: click.Context) -> None:
 @key.command("add", cls=Command, short_help="Let others read the repository, too.")
 @encryption_options
 def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> None:
-    """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it."""
+    """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it.
+
+    Replicas that 'jsbackup copy' has made get the key when they are copied to after the next backup.
+    """
     start_log(shared)
     if not encrypt_to and passphrase is None:
         raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
@@ -174,7 +177,7 @@ def remove(shared: Shared, key_id: str) -> None:
     """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it.
 
     A reader who has used the key before may have kept what opens everything in the repository, later backups
-    included. To lock someone out, create a new repository.
+    included. To lock someone out, create a new repository. Replicas keep the key: remove it there, too, with -r.
     """
     start_log(shared)
     from jsbackup.repository.crypto.keys import remove_identity
