@@ -5,7 +5,8 @@
 
 `headers` is null without any; if the same block could not be made from them, byte for byte, `headers_base64` has it
 instead. A payload that is not UTF-8 is in `data_base64`, a subject in `subject_base64`. So a line has all of its
-message. Lines to read may lack headers and stream, and have other members.
+message. Lines to read may lack headers and stream, and have other members, but for a misspelt `headers` where these are
+not there.
 """
 
 from __future__ import annotations
@@ -21,10 +22,25 @@ from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_json
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["JsonLine", "decode_line", "encode_lines", "message_json", "parse_headers"]
+__all__ = [
+    "JsonLine",
+    "decode_line",
+    "encode_lines",
+    "is_misspelt",
+    "message_json",
+    "parse_headers",
+    "refuse_misspelt",
+]
 
 _VERSION = "NATS/1.0\r\n"
 _INT64 = range(-(1 << 63), 1 << 63)
+_HEADERS = "headers"
+_OF_HEADERS = (_HEADERS, f"{_HEADERS}_base64")
+# With one letter less, or two of them in the other order; in small letters.
+_MISSPELT = {
+    *(_HEADERS[:at] + _HEADERS[at + 1 :] for at in range(len(_HEADERS))),
+    *(_HEADERS[:at] + _HEADERS[at + 1] + _HEADERS[at] + _HEADERS[at + 2 :] for at in range(len(_HEADERS) - 1)),
+}
 
 
 class JsonLine(NamedTuple):
@@ -86,10 +102,28 @@ def decode_line(line: bytes) -> JsonLine:
         timestamp_ns = parse_time(found["time"], "time")
     except FormatError as error:
         raise UsageError(error.message) from error
+    if found.keys().isdisjoint(_OF_HEADERS):
+        refuse_misspelt("it", found)
     subject, data = _bytes(found, "subject"), _bytes(found, "data")
     if subject is None or data is None:
         raise UsageError(f"there is no {'subject' if subject is None else 'data'}")
     return JsonLine(stream, sequence, timestamp_ns, subject, _headers(found), data)
+
+
+def refuse_misspelt(what: str, names: Iterable[str]) -> None:
+    """Raise UsageError if `what` has no headers, but a member or column of a misspelt name."""
+    for name in names:
+        if is_misspelt(name):
+            raise UsageError(
+                f"{what} has no headers, but {name[:80]!r}",
+                hint="If those are the headers, call them headers; else rename them, or take them out.",
+            )
+
+
+def is_misspelt(name: str) -> bool:
+    """Return whether headers may be meant by this name of a member or column, which is another one."""
+    small = name.lower().removesuffix("_base64")
+    return name not in _OF_HEADERS and (small == _HEADERS or small in _MISSPELT)
 
 
 def parse_headers(block: bytes) -> dict[str, list[str]] | None:

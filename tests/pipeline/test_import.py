@@ -22,6 +22,7 @@ from jsbackup.pipeline.tables.table_files import find_tables
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.names import encode_name
+from jsbackup.repository.segments import SegmentReader
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.formats.test_json_lines import GOOD
@@ -177,6 +178,11 @@ def bad(tmp_path: Path) -> Path:
     (folder / "notjson.jsonl").write_text(_line() + "{")
     (folder / "nodata.jsonl").write_text(_line() + _line(sequence=8, data=None))
     (folder / "twice.jsonl").write_text(_line() + _line())
+    bare = {name: value for name, value in GOOD.items() if name != "headers"}
+    (folder / "header.jsonl").write_text(_line() + json.dumps(bare | {"sequence": 8, "header": {"A": ["1"]}}))
+    (folder / "header").mkdir()
+    headed = pa.Table.from_batches([batch_of(some)]).drop_columns(["headers"])
+    pq.write_table(headed.append_column("Header", pa.array([b"x"] * headed.num_rows)), folder / "header" / "t.parquet")
     (folder / "empty").mkdir()
     (folder / "mirror.json").write_text(json.dumps({"config": {"name": "OTHER"}}))
     (folder / "streams" / "A").mkdir(parents=True)
@@ -202,6 +208,8 @@ def bad(tmp_path: Path) -> Path:
         ("notjson.jsonl --format jsonl --stream S", 14, "notjson.jsonl, line at byte"),
         ("nodata.jsonl --format jsonl --stream S", 2, "there is no data"),
         ("twice.jsonl --format jsonl --stream S", 14, "stream S: sequence 7 is there twice"),
+        ("header.jsonl --format jsonl --stream S", 2, "it has no headers, but 'header'"),
+        ("header --format parquet --stream S", 2, "the table of stream S has no headers, but 'Header'"),
         ("nowhere --format parquet --stream S", 2, "there is no table"),
         ("empty --format parquet --stream S", 2, "there is no file in"),
         ("empty --format parquet", 2, "there is no table in"),
@@ -264,6 +272,50 @@ def test_json_lines_are_decoded_once(
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("later", "names"), [("headers", "abc"), ("headers", "cba"), ("Headers", "abc")])
+def test_a_column_that_only_some_files_have_counts(
+    typed: Type, tmp_path: Path, later: str, names: str, alone: bool
+) -> None:
+    """Whichever is read first; case does not matter, as in Spark."""
+    root = tmp_path / "table" / "S"
+    root.mkdir(parents=True)
+    wanted: dict[int, bytes | None] = {}
+    for number, name in enumerate(names):
+        block = b"NATS/1.0\r\nA: 1\r\n\r\n" if number == 2 else None
+        rows = some_messages(3, 1, first=1 + 100 * number)
+        table = pa.Table.from_batches([batch_of(rows)]).drop_columns(["headers"])
+        if block is not None:
+            table = table.append_column(later, pa.array([block] * 3, pa.binary()))
+        pq.write_table(table, root / f"{name}.parquet")
+        wanted |= {row.sequence: block for row in rows}
+    kept = keep(tmp_path / "kept", {})
+    where = (root, "--stream", "S") if alone else (root.parent,)
+    done = typed("import", *where, *kept.line, "--format", "parquet", "--json")
+    assert done.code == 0 and done.document["streams"][0]["messages"] == 9, done
+    (stream,) = kept.repository.manifest(done.document["backup"]).streams
+    reader = SegmentReader(kept.repository.objects)
+    stored = [row for ref in stream.segments for batch in reader.prove(ref) for row in batch.to_pylist()]
+    assert {row["sequence"]: row["headers"] for row in stored} == wanted
+
+
+def test_streams_are_told_apart_that_only_some_files_name(typed: Type, tmp_path: Path) -> None:
+    """And headers may be texts in one file, and bytes in another one."""
+    table = tmp_path / "table"
+    table.mkdir()
+    row = {"timestamp_ns": 5, "subject": "a", "data": b"x"}
+    for number, more in enumerate([{}, {"stream": "A", "headers": "NATS/1.0\r\n\r\n"}, {"stream": "A"}], 1):
+        pq.write_table(pa.Table.from_pylist([row | {"sequence": number} | more]), table / f"{number}.parquet")
+    kept = keep(tmp_path / "kept", {})
+    line = ["import", table, "--stream", "S", "--format", "parquet", *kept.line, "--json"]
+    assert [one["messages"] for one in typed(*line).document["streams"]] == [3]
+    pq.write_table(pa.Table.from_pylist([row | {"sequence": 4, "headers": b"NATS/1.0\r\n\r\n"}]), table / "4.parquet")
+    assert [one["messages"] for one in typed(*line).document["streams"]] == [4]
+    pq.write_table(pa.Table.from_pylist([row | {"sequence": 5, "stream": "B"}]), table / "5.parquet")
+    refused = typed(*line)
+    assert refused.code == 2 and "messages of several streams, such as " in refused.document["error"]["message"]
+
+
 def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
     def table(*names: str) -> Path:
         root = tmp_path / f"t{len(list(tmp_path.iterdir()))}"
@@ -276,6 +328,8 @@ def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
     (root / "_SUCCESS").write_text("")
     (root / ".hidden").mkdir()
     (root / "B" / "up").symlink_to(root)
+    (root / "B" / ".1.jsonl.crc").write_bytes(b"crc")
+    (root / "B" / "._1.jsonl").write_bytes(b"of macOS")
     with pytest.raises(UsageError, match=r"folder A%2EB does not say"):  # no stream is called A.B
         find_tables(root, TableFormat.JSONL, None)
     (root / "A%2EB").rename(root / "%C3%BC")
@@ -285,6 +339,13 @@ def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
         find_tables(table("day=1"), TableFormat.JSONL, None)
     with pytest.raises(UsageError, match="folder %41 does not have the name of"):  # that of A, once more
         find_tables(table("A", "%41"), TableFormat.JSONL, None)
+    for name in ("_2.jsonl", ".2.JSONL", "_p.parquet"):
+        left = table("A")
+        (left / "A" / name).write_text(_line())
+        with pytest.raises(UsageError, match=rf"A/{name} would be left out, as its name begins with '{name[0]}'"):
+            find_tables(left, TableFormat.JSONL, None)
+        with pytest.raises(UsageError, match="would be left out"):
+            find_tables(left / "A", TableFormat.JSONL, "S")
     other = table(encode_name("ö" * 120))
     with pytest.raises(UsageError, match="does not say of which stream"):
         find_tables(other, TableFormat.JSONL, None)

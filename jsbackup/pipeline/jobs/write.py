@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.exchange.server_store.lost_config import make_up
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.formats.json_lines import refuse_misspelt
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.jobs.job_run import JobRun
@@ -178,7 +179,12 @@ def _checked(name: str, frame: DataFrame) -> DataFrame:
     if not asset_name_is_sound(name):
         raise UsageError(f"not a stream's name: {name[:80]!r}")
     with spark_errors(f"the table of stream {name}"):
+        # Spark takes names in any case.
+        for column in frame.columns:
+            if column not in _COLUMNS and column.lower() in _COLUMNS:
+                frame = frame.withColumnRenamed(column, column.lower())
         if "headers" not in frame.columns:
+            refuse_misspelt(f"the table of stream {name}", frame.columns)
             frame = frame.withColumn("headers", F.lit(None).cast("binary"))
         missing = [column for column in _COLUMNS if column not in frame.columns]
         if missing:

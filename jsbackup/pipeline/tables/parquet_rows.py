@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jsbackup.formats.batch import BATCH_SCHEMA
+from jsbackup.formats.json_lines import is_misspelt
 
 __all__ = ["ReadParquet", "find_plain"]
 
@@ -89,6 +90,8 @@ def _columns_of(file: pq.ParquetFile) -> tuple[tuple[str, str, str], ...] | None
     columns = [schema.column(number) for number in range(len(schema.names))]
     names = [column.name for column in columns]
     if len({name.casefold() for name in names}) < len(names) or not _NEEDED.issubset(names):
+        return None
+    if "headers" not in names and any(map(is_misspelt, names)):
         return None
     for column in columns:
         logical = column.logical_type

@@ -2,14 +2,16 @@
 
 A table is a folder with a folder for each stream, named as by `export`, or, if an option names the stream, one file or
 all files in a folder. Hidden files are skipped, and names that begin with `_`, which writers of tables use for other
-files, except for a stream's own folder. Parquet is always read by Spark.
+files, except for a stream's own folder; one that is called as a file of rows is refused. Parquet is always read by
+Spark. Some of its files may lack a column that a table need not have.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable_name
@@ -35,6 +38,12 @@ __all__ = ["ReadLineFiles", "Table", "find_tables", "read_small", "read_table"]
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
 
 _FIRST_LINE_BYTES = 64 << 20
+
+# What files of rows are called, in lower case. The copies of macOS, `._x.parquet`, have none.
+_OF_ROWS = (".parquet", ".parq", ".pq", ".jsonl", ".ndjson", ".json")
+_OF_MACOS = "._"
+
+_OPTIONAL = ("headers", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         frame = read_lines(session, table.files).persist(StorageLevel.DISK_ONLY)
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
-            frame = session.read.parquet(*(f"file:{file}" for file in table.files))
+            frame = _read_parquet(session, table.files)
     if table.alone and dict(frame.dtypes).get("stream") == "string":
         try:
             _check_single(frame, table.stream)
@@ -93,6 +102,27 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
             unpersist(frame)
             raise
     return frame
+
+
+def _read_parquet(session: SparkSession, files: Sequence[str]) -> DataFrame:
+    """Return the rows of all files. Spark takes the columns of one of them; those that only others have are added."""
+    frame = session.read.parquet(*(f"file:{file}" for file in files))
+    schema, lacking = frame.schema, set(_OPTIONAL) - {name.lower() for name in frame.columns}
+    for file in files if lacking else ():
+        if found := lacking & {name.lower() for name in _names_in(file)}:
+            fields = session.read.parquet(f"file:{file}").schema.fields
+            schema = StructType([*schema.fields, *(one for one in fields if one.name.lower() in found)])
+            lacking -= found
+    if schema == frame.schema:
+        return frame
+    return session.read.schema(schema).parquet(*(f"file:{file}" for file in files))
+
+
+def _names_in(file: str) -> list[str]:
+    """Return the names of the columns of a file, none if it is damaged, which Spark says."""
+    with suppress(OSError, pa.ArrowException, ValueError):
+        return list(pq.read_schema(file).names)
+    return []
 
 
 def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
@@ -118,7 +148,9 @@ class ReadLineFiles:
 
 def _check_single(frame: DataFrame, stream: str) -> None:
     with spark_errors(f"reading the table of stream {stream}"):
-        names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
+        # Rows of files without this column have none.
+        named = frame.select("stream").where("stream IS NOT NULL")
+        names = [row.stream for row in named.distinct().limit(2).collect()]
     if len(names) > 1:
         shown = " and ".join(sorted(map(str, names)))
         raise UsageError(f"the table has messages of several streams, such as {shown}")
@@ -145,16 +177,31 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         for entry in _entries(path):
-            if not entry.name.startswith("_") and not (entry.is_symlink() and entry.is_dir()):
+            if entry.name.startswith("_"):
+                _refuse_rows(entry)
+            elif not (entry.is_symlink() and entry.is_dir()):
                 yield from _files(entry)
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder that are not hidden, in order."""
+    """Return the entries of a folder that are not hidden, in order. Raises UsageError if a hidden one may have rows."""
     try:
-        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        entries = sorted(folder.iterdir())
+        for entry in entries:
+            if entry.name.startswith(".") and not entry.name.startswith(_OF_MACOS):
+                _refuse_rows(entry)
+        return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise _unreadable(folder, error) from error
+
+
+def _refuse_rows(entry: Path) -> None:
+    """Refuse a file whose name ends as that of one with rows, and begins so that it is skipped."""
+    if entry.name.lower().endswith(_OF_ROWS) and entry.is_file():
+        raise UsageError(
+            f"{printable_name(str(entry))} would be left out, as its name begins with {entry.name[0]!r}",
+            hint="Rename it if it has messages, and take it away if it has none.",
+        )
 
 
 def _stream_of(folder: Path, kind: TableFormat) -> str:
