@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.keep.copy_report import CopyFindings, known_damage, tell_copy
+from jsbackup.cli.commands.keep.copy_report import CopyFindings, known_damage, lacking_holds, tell_copy
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
@@ -132,6 +132,8 @@ def copy(
     there: remove a reader in each replica.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
+    Holds belong to one repository and are not copied. The output names backups that are held here and not there.
+
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
     reader's key file is missing or damaged: such a file is named, and not copied. It is also 14 if one of the backups
     is known to be damaged in the second repository. 0 means that all of them are there, and that each object of those
@@ -161,7 +163,9 @@ def copy(
             report = replace(report, failed=(*report.failed, *missing))
         lost = lost_readers(source)
         lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
-        damaged, unknown = known_damage(target, [*report.present, *report.copied])
+        there = [*report.present, *report.copied]
+        damaged, unknown = known_damage(target, there)
+        notes += lacking_holds(source, target, there)
     findings = CopyFindings(damaged, (*lost, *unknown), notes)
     return tell_copy(shared.output, source, target, report, found=findings)
 

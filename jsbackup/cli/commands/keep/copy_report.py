@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import CopyReport
 
-__all__ = ["CopyFindings", "known_damage", "tell_copy"]
+__all__ = ["CopyFindings", "known_damage", "lacking_holds", "tell_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,21 @@ def known_damage(target: Repository, backups: Sequence[str]) -> tuple[list[str],
     except (IntegrityError, UnsupportedError) as error:
         location = target.store.location
         return [], (f"{location}: which damage was found before is not known: {error.message}",)
+
+
+def lacking_holds(source: Repository, target: Repository, backups: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence if backups are held in the source and not in the target. Raises StoreError."""
+    from jsbackup.repository.keep.holds import held_backups
+
+    held = held_backups(source).intersection(backups)
+    lacking = sorted(held - held_backups(target)) if held else []
+    if not lacking:
+        return ()
+    here, there = source.store.location, target.store.location
+    return (
+        f"held in {here}, not in {there}: {in_short(lacking)}; a hold is of one repository, so 'forget' may remove "
+        "them there: hold them there, too, with 'jsbackup hold'",
+    )
 
 
 def tell_copy(

@@ -133,6 +133,22 @@ def test_a_record_of_damage_that_cannot_be_read_is_said_after_the_copy(typed: Ty
     assert "warning: " in done.out and "before is not known" in done.out and "copied 2 backups" in done.out
 
 
+def test_holds_are_not_copied_and_the_copy_says_which(typed: Type, repo: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    line = ["copy", "-r", repo, "--to-repo", target]
+    assert typed(*line).out.startswith("copied 2 backups")
+    assert typed("hold", FIRST, SECOND, "--reason", "audit", "-r", repo).code == 0
+    assert f"note: held in {repo}, not in {target}: {FIRST}, {SECOND}; " in typed(*line).out
+    assert f"not in {target}: {SECOND}; " in typed("copy", SECOND, *line[1:]).out
+    assert typed("hold", FIRST, "-r", target).code == 0
+    told = check("copy", typed(*line, "--json"))
+    assert [one for one in told["notes"] if f"not in {target}: {SECOND}; a hold is of one repository" in one]
+    assert typed("hold", SECOND, "-r", target).code == 0
+    assert typed(*line).out.startswith("copied 0 backups")
+    again = tmp_path / "again"
+    assert f"note: held in {repo}, not in {again}: {FIRST}, {SECOND}; " in typed(*line[:-1], again).out
+
+
 def test_another_backup_of_the_same_id_is_a_conflict(typed: Type, repo: Path, tmp_path: Path) -> None:
     there = make_repository(LocalStore(tmp_path / "new"))
     there.commit(replace(opened(repo).manifest(FIRST), tags={"another": "one"}))
