@@ -87,7 +87,7 @@ def refuse_occupied(store: Store) -> None:
 
 
 def refuse_inside(store: Store) -> None:
-    """Raise UsageError if the location is a folder of another repository, which would hold files that it lacks."""
+    """Raise UsageError if the location is inside of another repository, which would hold objects that it lacks."""
     if (other := enclosing_of(store, layout.DESCRIPTOR)) is not None:
         raise UsageError(
             f"{store.location} is inside of the repository {other}",

@@ -157,7 +157,7 @@ class RetryingStore:
         return self._retry(lambda: glance_of(self._store, prefix))
 
     def enclosing(self, key: str) -> str | None:
-        return enclosing_of(self._store, key)
+        return self._retry(lambda: enclosing_of(self._store, key))
 
     # --- retrying ---
 

@@ -24,6 +24,7 @@ import email.utils
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
@@ -105,6 +106,21 @@ class S3Store:
 
     def is_temporary(self, error: StoreError) -> bool:
         return error.temporary
+
+    def enclosing(self, key: str) -> str | None:
+        """Return the nearest location above; one whose object may not be looked at is taken for none that has it."""
+        bucket = self._bucket
+        *above, _ = bucket.folder.rstrip("/").split("/")
+        for levels in range(len(above), -1, -1) if bucket.folder else ():
+            outer = Bucket(bucket.name, "".join(f"{part}/" for part in above[:levels]), bucket.settings)
+            # HEAD has no error code: 404 may also be that of the bucket, which the next request says better.
+            with (
+                suppress(Refusal),
+                bucket.explained(f"cannot look at {key} in {outer.location}", _HEAD_ABSENT | _HEAD_REFUSED),
+            ):
+                bucket.client.head_object(**outer.target(key))
+                return outer.location
+        return None
 
     # --- reading ---
 

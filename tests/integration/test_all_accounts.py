@@ -405,6 +405,10 @@ def test_two_accounts_into_one_only_if_they_do_not_meet(system: System, tmp_path
     writer = target.add_user("SYS", "writer")
     with NatsServer(system.server.version, config=target.memory_resolver()) as server:
         options = ("--account-creds", target.creds_folder, "--map-account", "shop=all", "--map-account", "pay=all")
+        twice = run("restore", server, writer, repository, *options, "--map-account", "shop=SYS")
+        assert twice.code == 2 and "--map-account names shop twice" in twice.document["error"]["message"]
+        left_out = run("restore", server, writer, repository, *options, "--exclude-account", "shop")
+        assert left_out.code == 2 and "shop is left out by --account" in left_out.document["error"]["message"]
         both = system.before["shop"].keys() & system.before["pay"].keys()
         ran = run("restore", server, writer, repository, *options)
         assert ran.code == 16 and len(both) == 1

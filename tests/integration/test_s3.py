@@ -195,3 +195,30 @@ def test_a_locked_backup_outlives_whoever_wants_it_gone(
     assert (elsewhere.code, elsewhere.document["error"]["code"]) == (13, 13)
     plain = jsbackup("backup", "-s", server.url, "--lock-until", "1d", "-r", f"s3://{BUCKET}/plain/{os.getpid()}", **at)
     assert plain.code == 13 and "has no object lock" in plain.document["error"]["message"]
+
+
+def test_no_repository_is_made_below_the_prefix_of_another_one(
+    s3_server: S3Server, location: str, tmp_path: Path
+) -> None:
+    """Before, `prune` of the outer one took what the inner one stored for its own lists."""
+    at = s3_server.environment
+    table, inner = tmp_path / "table.jsonl", f"{location}/pruning"
+    table.write_text('{"sequence": 1, "time": "2026-11-21T01:45:00Z", "subject": "a", "data": "eA=="}\n')
+    importing = ("import", table, "--format", "jsonl", "--stream", "A")
+    jsbackup(*importing, "-r", location, **at).ok()
+    jsbackup(*importing, "-r", tmp_path / "local", **at).ok()
+    below = location.removeprefix(f"s3://{BUCKET}/") + "/"
+    before = s3_server.keys(below)
+    at |= {name.replace("JSBACKUP_", "JSBACKUP_TO_"): value for name, value in at.items()}
+    for line in (
+        ("init", "-r", inner),
+        (*importing, "-r", inner),
+        (*importing, "-r", f"{location}/deep/er"),
+        ("copy", "-r", tmp_path / "local", "--to-repo", inner),
+    ):
+        refused = jsbackup(*line, **at)
+        assert refused.code == 2, line
+        assert f"is inside of the repository {location}" in refused.document["error"]["message"]
+    assert s3_server.keys(below) == before
+    jsbackup("init", "-r", f"{location}-beside", **at).ok()
+    jsbackup("prune", "-r", location, **at).ok()

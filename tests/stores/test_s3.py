@@ -70,6 +70,33 @@ def test_what_others_keep_in_the_bucket_is_not_seen(s3_server: S3Server) -> None
     assert [info.key for info in store.list()] == ["a"]
 
 
+def test_the_nearest_prefix_above_that_has_an_object_is_found(s3_server: S3Server) -> None:
+    bucket = s3_server.make_bucket()
+
+    def above(prefix: str) -> str | None:
+        return S3Store(bucket, prefix, settings_of(s3_server.url)).enclosing("mark.json")
+
+    S3Store(bucket, "a/b/c", settings_of(s3_server.url)).put("mark.json", b"")
+    assert [above("a/b/c"), above("a/b"), above("a/b/c-d"), above("")] == [None, None, None, None]
+    assert above("a/b/c/d") == above("a/b/c/d/e/f") == f"s3://{bucket}/a/b/c"
+    S3Store(bucket, "", settings_of(s3_server.url)).put("mark.json", b"")
+    assert above("a/b") == above("other") == f"s3://{bucket}" and above("") is None
+    assert S3Store("no-such-bucket", "a/b", settings_of(s3_server.url)).enclosing("mark.json") is None
+
+
+def test_what_may_not_be_read_above_is_taken_for_nothing(s3_server: S3Server) -> None:
+    outer = prefix()
+    S3Store(BUCKET, outer, settings_of(s3_server.url)).put("mark.json", b"")
+    with S3Peer(s3_server.port) as peer:
+        store = S3Store(BUCKET, f"{outer}/inner", settings_of(peer.url))
+        peer.meet(Answer(403), "HEAD", times=3)
+        assert store.enclosing("mark.json") is None
+        assert [kind for kind, _ in peer.log] == ["HEAD"] * 3  # of s3/N, of s3, and of the bucket
+        peer.meet(Answer(503), "HEAD")
+        again = RetryingStore(store, sleep=lambda seconds: None)
+        assert again.enclosing("mark.json") == f"s3://{BUCKET}/{outer}"
+
+
 def test_an_object_that_is_stored_is_let_go_of_at_once(s3_server: S3Server) -> None:
     store = S3Store(BUCKET, prefix(), settings_of(s3_server.url))
     store.put("first", b"")  # what is made at the first use stays

@@ -106,12 +106,14 @@ def _opened(
     sources = accounts.sources(shared)
     repository = open_repository(shared)
     with reading(shared, repository, purpose, lock_timeout):
-        stored = _stored_accounts(shared, repository, asked, accounts.choice(connection))
+        stored, not_meant = _stored_accounts(shared, repository, asked, accounts.choice(connection))
         wanted = WantedBackup(
             LATEST, asked.choosing(), options.streams, options.exclude, silent=True, all_needed=False, in_part=True
         )
         finders = {one: make_finder(shared, repository, wanted) for one in stored}
-        targets = run_async(find_targets(connection, stored, mapped, sources, environ=environment()))
+        targets = run_async(
+            find_targets(connection, stored, mapped, sources, environ=environment(), left_out=not_meant)
+        )
         for note in sources.notes:
             shared.output.note(f"note: {note}")
         choices = {one: _choice(finder, one) for one, finder in finders.items()}
@@ -159,9 +161,9 @@ def _source(origin: Origin) -> Source:
 
 def _stored_accounts(
     shared: Shared, repository: Repository, asked: Asked, choice: AccountChoice
-) -> list[StoredAccount]:
-    """Return the accounts of the backups that are meant, by name; say which pattern excludes none of them. Raises
-    UsageError: there are none, or of several clusters.
+) -> tuple[list[StoredAccount], list[StoredAccount]]:
+    """Return the accounts of the backups that are meant, by name, and the others; say which pattern excludes none of
+    them. Raises UsageError: there are none, or of several clusters.
     """
     choosing = asked.choosing()
     newest: dict[Origin, StoredAccount] = {}
@@ -195,7 +197,8 @@ def _stored_accounts(
             f"the backups are of accounts of {len(clusters)} clusters: {shown}",
             hint="Choose one with --origin CLUSTER.",
         )
-    return sorted(meant, key=lambda one: (one.origin.account_name or one.origin.account, str(one.origin)))
+    others = [one for one in newest.values() if one not in meant]
+    return sorted(meant, key=lambda one: (one.origin.account_name or one.origin.account, str(one.origin))), others
 
 
 def _as_found(origin: Origin) -> FoundAccount:

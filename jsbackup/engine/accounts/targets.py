@@ -64,15 +64,18 @@ async def find_targets(
     sources: LoginSources,
     *,
     environ: Mapping[str, str],
+    left_out: Sequence[StoredAccount] = (),
 ) -> dict[StoredAccount, AccountTarget | UsageError]:
-    """Return the target of each account, or the reason why there is none. `named` are texts `OLD=NEW`.
+    """Return the target of each account, or the reason why there is none. `named` are texts `OLD=NEW`; accounts
+    that are `left_out` cannot be OLD.
 
-    Raises UsageError for a text that names no account, NatsError and FormatError if the system cannot be asked.
+    Raises UsageError for a text that names no account, or one that another text names; NatsError and FormatError if the
+    system cannot be asked.
     """
+    pairs = _pairs(named, stored, left_out)
     async with system_view(connection) as view:
         known = await _known_accounts(view, sources)
         chosen = _Targets(known, stored)
-        pairs = [(text, *_split(text, stored)) for text in named]
         if any(chosen.find(one) is None for one in stored) or any(not chosen.knows(new) for _, _, new in pairs):
             await _name_the_rest(view, chosen, sources, environ, connection=connection)
         chosen.name_by_hand(pairs)
@@ -208,7 +211,29 @@ def _known_in_words(names: Sequence[str]) -> str:
 _BY_KEY = "Choose one by its key, with --map-account OLD=NEW."
 
 
-def _split(text: str, stored: Sequence[StoredAccount]) -> tuple[list[StoredAccount], str]:
+def _pairs(
+    named: Sequence[str], stored: Sequence[StoredAccount], left_out: Sequence[StoredAccount]
+) -> list[tuple[str, list[StoredAccount], str]]:
+    """Return the texts, each with the accounts of OLD and the name NEW. Raises UsageError."""
+    pairs: list[tuple[str, list[StoredAccount], str]] = []
+    first: dict[Origin, str] = {}  # the text that names it
+    for text in named:
+        old, new = _split(text, stored, left_out)
+        for one in old:
+            if (other := first.get(one.origin)) is not None:
+                name = one.origin.account_name or one.origin.account
+                raise UsageError(
+                    f"--map-account names {name} twice: {other} and {text}",
+                    hint="An account is restored into one other: leave one of them out.",
+                )
+            first[one.origin] = text
+        pairs.append((text, old, new))
+    return pairs
+
+
+def _split(
+    text: str, stored: Sequence[StoredAccount], left_out: Sequence[StoredAccount]
+) -> tuple[list[StoredAccount], str]:
     """Return the stored accounts on the left of an equals sign, and what is on the right: names may have such signs."""
     for at, letter in enumerate(text):
         old, new = text[:at], text[at + 1 :]
@@ -222,6 +247,12 @@ def _split(text: str, stored: Sequence[StoredAccount]) -> tuple[list[StoredAccou
             return found, new
     if "=" not in text:
         raise UsageError(f"--map-account {text}: there is no =", hint="Write OLD=NEW, by names or keys.")
+    for at in (at for at, letter in enumerate(text) if letter == "="):
+        if text[at + 1 :] and any(text[:at] in one.names for one in left_out):
+            raise UsageError(
+                f"--map-account {text}: {text[:at]} is left out by --account or --exclude-account",
+                hint="Leave this out, or restore that account, too.",
+            )
     known = sorted({name for one in stored for name in one.names})
     hint = nearest(text.partition("=")[0], known) or "See 'jsbackup list' for the accounts there are."
     raise UsageError(f"--map-account {text}: no backup is of that account", hint=hint)

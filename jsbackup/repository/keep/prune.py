@@ -126,6 +126,7 @@ def prune(
         RepositoryLocked: others use the repository, so nothing was deleted; the marks were put, and count.
         IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read, or is missing although it was not
             forgotten; nothing was deleted.
+        UsageError: another repository is where this one keeps its lists; nothing was deleted.
         StoreError: the store fails.
     """
     store = repository.store

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from jsbackup.errors import FormatError, ObjectLocked, ObjectNotFound
+from jsbackup.errors import FormatError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
@@ -39,14 +39,24 @@ class Marks:
 
 
 def read_marks(store: Store) -> Marks:
-    """Read the lists. Raises `UnsupportedError` for one of a newer tool. A damaged list only makes objects wait
-    again.
+    """Read the lists. A damaged list only makes objects wait again.
+
+    Raises:
+        UnsupportedError: one is of a newer tool.
+        UsageError: another repository is in their place; older versions made one there on S3.
+        StoreError: the store does not answer.
     """
     keys: list[str] = []
     seen: dict[str, Mark] = {}
     for info in list(store.list(layout.MARKS)):
         if layout.kind_of(info.key) is not ObjectKind.MARKS:
             continue
+        if info.key == f"{layout.MARKS}{layout.DESCRIPTOR}":
+            raise UsageError(
+                f"{store.location}/{layout.MARKS.rstrip('/')} is another repository, where this one keeps "
+                "lists of unused objects",
+                hint="Copy it to a location outside of this one with 'jsbackup copy', then delete it there.",
+            )
         keys.append(info.key)
         try:
             found = _decode(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)

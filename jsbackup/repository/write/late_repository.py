@@ -47,7 +47,7 @@ def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
 
     Raises as `Repository.open`. RepositoryNotFound is also raised if there is something else, or if keys were given: a
     user with keys expects a repository that is not plain, and nothing plain must be written for a store that shows
-    none. UsageError is raised for a folder inside of another repository.
+    none. UsageError is raised for a location inside of another repository.
     """
     try:
         return Repository.open(store, keys)

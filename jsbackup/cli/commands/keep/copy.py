@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsbackup.cli.commands.keep.copy_report import CopyFindings, known_damage, lacking_holds, tell_copy
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
@@ -28,23 +29,19 @@ from jsbackup.cli.options.opening import (
     store_at,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
-from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
-from jsbackup.exit_codes import damage
+from jsbackup.errors import IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.access import GivenKeys
     from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.copying import CopyReport
     from jsbackup.stores.base import Store
 
 __all__ = ["COMMANDS"]
@@ -135,8 +132,13 @@ def copy(
     there: remove a reader in each replica.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
+    Holds belong to one repository and are not copied. The output names backups that are held here and not there.
+
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
-    reader's key file is missing or damaged: such a file is named, and not copied.
+    reader's key file is missing or damaged: such a file is named, and not copied. It is also 14 if one of the backups
+    is known to be damaged in the second repository. 0 means that all of them are there, and that each object of those
+    that were copied was checked. Objects of backups that were there before are not looked at again: 'jsbackup verify'
+    does that.
     """
     from jsbackup.repository import layout
     from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
@@ -161,7 +163,11 @@ def copy(
             report = replace(report, failed=(*report.failed, *missing))
         lost = lost_readers(source)
         lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
-    return _tell(shared, target, report, lost=lost, notes=notes)
+        there = [*report.present, *report.copied]
+        damaged, unknown = known_damage(target, there)
+        notes += lacking_holds(source, target, there)
+    findings = CopyFindings(damaged, (*lost, *unknown), notes)
+    return tell_copy(shared.output, source, target, report, found=findings)
 
 
 def _overlap(source: str, target: str) -> str:
@@ -303,37 +309,6 @@ def _late_target(
     access = open_access(source.store, source.descriptor, keys)
     descriptor = replace(source.descriptor, created=created, tool=TOOL)
     return make_late(store, descriptor, make_replica, access=access, clock=time.time)
-
-
-def _tell(shared: Shared, target: Repository, report: CopyReport, *, lost: Sequence[str], notes: Sequence[str]) -> int:
-    if len(report.failed) == 1 and not report.copied and not report.present:
-        raise report.failed[0].error
-    output = shared.output
-
-    def text() -> None:
-        for one in report.failed:
-            output.line(State("not copied"), f": {one.id}: {one.error.message}")
-        for sentence in lost:
-            output.line(State("warning"), f": {sentence}")
-        for sentence in notes:
-            output.line(State("note"), f": {sentence}")
-        present = f", {format_count(len(report.present))} there already" if report.present else ""
-        output.line(
-            f"copied {format_count(len(report.copied), 'backup')} to {target.store.location}: "
-            f"{format_count(report.copied_objects, 'object')}, {format_bytes(report.copied_bytes)}{present}"
-        )
-
-    document = {
-        "copied_objects": report.copied_objects,
-        "copied_bytes": report.copied_bytes,
-        "skipped_objects": report.skipped_objects,
-        "backups": list(report.copied),
-        "present": list(report.present),
-        "failed": [failure_json(one.id, one.error, "backup") for one in report.failed],
-        "notes": [*lost, *notes],
-    }
-    output.result(document, text)
-    return damage(lost) or (IncompleteError.exit_code if report.failed else 0)
 
 
 COMMANDS = {"copy": copy}

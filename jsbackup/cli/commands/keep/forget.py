@@ -163,7 +163,10 @@ def _typed_to_keep(ctx: click.Context) -> bool:
 @click.option("--reason", metavar="TEXT", help="Why they are held.")
 @click.option("--release", is_flag=True, help="Release them, so that 'forget' may remove them again.")
 def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> None:
-    """Hold backups, so that no 'forget' removes them until they are released."""
+    """Hold backups, so that no 'forget' removes them until they are released.
+
+    A hold belongs to one repository: 'copy' brings none, and names what is held here and not there.
+    """
     start_log(shared)
     if release and reason is not None:
         raise UsageError("--reason makes no sense with --release", hint="Leave it out.")

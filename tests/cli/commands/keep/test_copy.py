@@ -106,6 +106,49 @@ def test_a_backup_that_cannot_be_copied_is_named_and_the_others_are(typed: Type,
     assert alone.code == 14 and alone.err.startswith("error: ")
 
 
+def test_known_damage_of_backups_that_are_there_ends_the_copy_with_14(typed: Type, repo: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    line = ["copy", "-r", repo, "--to-repo", target]
+    assert typed(*line).code == 0
+    next(path for path in (target / "segments").rglob("*") if path.is_file()).unlink()
+    assert typed(*line).code == 0  # what is there is not looked at again
+    assert typed("verify", "-r", target).code == 14
+    told = typed(*line)
+    assert told.code == 14
+    assert f"problem: in {target}, 2 backups are known to be damaged: {FIRST}, {SECOND}" in told.out
+    assert f"'jsbackup repair --from {repo} -r {target}'" in told.out
+    assert typed("copy", FIRST, *line[1:]).out.startswith(f"problem: in {target}, 1 backup is known to be damaged: ")
+    document = check("copy", typed(*line, "--json"))
+    assert document["damaged"] == document["present"] == [FIRST, SECOND]
+    assert typed("repair", "--from", repo, "-r", target).code == 0
+    done = typed(*line, "--json")
+    assert done.code == 0 and check("copy", done)["damaged"] == []
+
+
+def test_a_record_of_damage_that_cannot_be_read_is_said_after_the_copy(typed: Type, repo: Path, tmp_path: Path) -> None:
+    target = make_repository(LocalStore(tmp_path / "new"))
+    target.store.put(layout.verified_key("00ff" * 4, damaged=True), b"{}")
+    done = typed("copy", "-r", repo, "--to-repo", tmp_path / "new")
+    assert done.code == 14
+    assert "warning: " in done.out and "before is not known" in done.out and "copied 2 backups" in done.out
+
+
+def test_holds_are_not_copied_and_the_copy_says_which(typed: Type, repo: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    line = ["copy", "-r", repo, "--to-repo", target]
+    assert typed(*line).out.startswith("copied 2 backups")
+    assert typed("hold", FIRST, SECOND, "--reason", "audit", "-r", repo).code == 0
+    assert f"note: held in {repo}, not in {target}: {FIRST}, {SECOND}; " in typed(*line).out
+    assert f"not in {target}: {SECOND}; " in typed("copy", SECOND, *line[1:]).out
+    assert typed("hold", FIRST, "-r", target).code == 0
+    told = check("copy", typed(*line, "--json"))
+    assert [one for one in told["notes"] if f"not in {target}: {SECOND}; a hold is of one repository" in one]
+    assert typed("hold", SECOND, "-r", target).code == 0
+    assert typed(*line).out.startswith("copied 0 backups")
+    again = tmp_path / "again"
+    assert f"note: held in {repo}, not in {again}: {FIRST}, {SECOND}; " in typed(*line[:-1], again).out
+
+
 def test_another_backup_of_the_same_id_is_a_conflict(typed: Type, repo: Path, tmp_path: Path) -> None:
     there = make_repository(LocalStore(tmp_path / "new"))
     there.commit(replace(opened(repo).manifest(FIRST), tags={"another": "one"}))

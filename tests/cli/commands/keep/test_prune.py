@@ -55,6 +55,17 @@ def grow_old(repo: Path, place: str, seconds: float) -> None:
         os.utime(path, (then, then))
 
 
+def test_prune_says_that_another_repository_is_where_its_lists_are(typed: Type, repo: Path) -> None:
+    inner = repo / "pruning"
+    make_repository(LocalStore(repo.parent / "inner"))
+    (repo.parent / "inner").rename(inner)  # as an older version made it on S3
+    before = content(repo)
+    for words in (["--grace", "0"], ["--dry-run"]):
+        done = typed("prune", "-r", repo, *words)
+        assert done.code == 2 and f"{inner} is another repository" in done.err and "newer" not in done.err
+    assert content(repo) == before and (inner / layout.DESCRIPTOR).exists()
+
+
 def test_prune_marks_first_and_deletes_when_the_grace_is_over(typed: Type, repo: Path) -> None:
     before = content(repo)
     orphans = before - needed(repo)
