@@ -17,6 +17,7 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
+from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.retention_report import tell_failed_forget, tell_forget
 from jsbackup.cli.parsing.command import Command
@@ -26,6 +27,7 @@ from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_duration
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.readable import in_short
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
@@ -165,7 +167,8 @@ def _typed_to_keep(ctx: click.Context) -> bool:
 def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> None:
     """Hold backups, so that no 'forget' removes them until they are released.
 
-    A hold belongs to one repository: 'copy' brings none, and names what is held here and not there.
+    A backup that is held already stays held as it is: another --reason changes nothing, and the output says so. A hold
+    belongs to one repository: 'copy' brings none, and names what is held here and not there.
     """
     start_log(shared)
     if release and reason is not None:
@@ -178,6 +181,13 @@ def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: 
     def text() -> None:
         for row in rows:
             output.line(_hold_text(row))
+        stays = [str(row["backup"]) for row in rows if reason and not row["changed"] and row["reason"] != reason]
+        if stays:
+            output.line(
+                State("note"),
+                f": the reason of {in_short(stays)} stays as it is: release what is held, and hold it again to change "
+                "it",
+            )
 
     output.result({"backups": rows}, text)
 
