@@ -32,10 +32,10 @@ NAMED = 4
 _Item = TypeVar("_Item")
 
 
-def in_short(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = f" and {format_count(len(names) - NAMED)} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def in_short(names: Sequence[str], *, most: int = NAMED) -> str:
+    """Return the first names, at `most` so many, and the number of the others."""
+    more = f" and {format_count(len(names) - most)} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def of_streams(names: Sequence[str], text: str, *, example: bool = False) -> str:

@@ -6,6 +6,8 @@ from jsbackup.readable import alike, in_sentences, in_short, of_streams, without
 def test_names_in_short() -> None:
     assert in_short(["a", "b"]) == "a, b"
     assert in_short([str(number) for number in range(5)]) == "0, 1, 2, 3 and 1 more"
+    assert in_short(["a", "b"], most=1) == "a and 1 more" and in_short(["a"], most=1) == "a"
+    assert in_short(["a"] * 2000, most=1) == "a and 1,999 more"
 
 
 def test_a_text_without_a_name_keeps_longer_names() -> None:

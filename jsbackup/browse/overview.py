@@ -20,7 +20,7 @@ from jsbackup.html.charts import spark
 from jsbackup.html.page import Markup, clipped, element
 from jsbackup.html.page_parts import cell, number_cell, table
 from jsbackup.html.tiles import Tile
-from jsbackup.readable import format_count, format_seconds
+from jsbackup.readable import format_count, format_seconds, in_short
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.damage import find_damaged
@@ -150,8 +150,7 @@ def next_removal(
     with_next = replace(inventory, entries=(*inventory.entries, *_next_of(inventory, now_ns)))
     gone = [one for one in removed(with_next, now_ns=now_ns + 2) if one in known]
     if gone:
-        more = f" and {format_count(len(gone) - 1)} more" if len(gone) > 1 else ""
-        return Tile(name, "at the next backup", f"{gone[0]}{more}")
+        return Tile(name, "at the next backup", in_short(gone, most=1))
     return Tile(name, "not soon", "The next backup replaces none.")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jsbackup.config import similar
 from jsbackup.errors import IntegrityError, NoFolder, RepositoryNotFound
+from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.stores.base import Store, glance_of
 
@@ -71,10 +72,9 @@ def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
     if below := [
         key.removesuffix("/" + layout.DESCRIPTOR) for key in seen.keys if key.endswith("/" + layout.DESCRIPTOR)
     ]:
-        named = ", ".join(f"{store.location.rstrip('/')}/{folder}" for folder in below[:_NAMED])
-        more = f" and {len(below) - _NAMED} more" if len(below) > _NAMED else ""
+        named = in_short([f"{store.location.rstrip('/')}/{folder}" for folder in below], most=_NAMED)
         return RepositoryNotFound(
-            f"no repository at {store.location}; there are repositories below: {named}{more}",
+            f"no repository at {store.location}; there are repositories below: {named}",
             hint="Name one of them with --repo.",
         )
     if not seen.complete or {layout.kind_of(key) for key in seen.keys} - _TRACES:

@@ -9,6 +9,7 @@ from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count
 from jsbackup.cli.output.reports import backup_json, stored_json
 from jsbackup.model import JsonObject
+from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Result
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from jsbackup.engine.accounts.found import FoundAccount
 
 __all__ = ["account_json", "short_key", "tell_all_backups"]
+
+_NAMED = 5  # streams in a line
 
 
 def tell_all_backups(output: Output, done: AllBackups) -> int:
@@ -123,7 +126,9 @@ def _tell_more(output: Output, one: AccountBackup, document: JsonObject) -> None
         about = "" if one.account.account in one.error.message else f"account {words}: "
         output.line(State("failed"), f": {about}{one.error.message}")
         if one.unsaved:
-            output.line(f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {_some(one.unsaved)}")
+            output.line(
+                f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {in_short(one.unsaved, most=_NAMED)}"
+            )
     elif one.idle:
         output.line(State("note"), f": account {words}: {one.idle}")
     result = document["result"]
@@ -136,7 +141,3 @@ def _tell_more(output: Output, one: AccountBackup, document: JsonObject) -> None
     tell_each(output, said)
     for note in result["notes"]:
         output.line(State("warning"), f": {note}")
-
-
-def _some(names: tuple[str, ...], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

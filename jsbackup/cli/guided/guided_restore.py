@@ -22,6 +22,7 @@ from jsbackup.config import environment
 from jsbackup.errors import Interrupted, NatsError
 from jsbackup.planning.configs.adapting import ADAPT
 from jsbackup.planning.rules import Rule
+from jsbackup.readable import in_short
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
@@ -150,8 +151,7 @@ def _is_yes(answer: str) -> bool:
 
 
 def _named(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return in_short(names, most=_SHOWN)
 
 
 def _repository(shared: Shared, before: Shared) -> list[tuple[str, str]]:

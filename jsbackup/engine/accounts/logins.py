@@ -23,6 +23,7 @@ from jsbackup.engine.accounts.least_rights import LoginPurpose, least_rights
 from jsbackup.engine.accounts.minting import SigningKey, lifetime_seconds, mint_user
 from jsbackup.engine.link.nkey_pairs import public_key
 from jsbackup.errors import UsageError
+from jsbackup.readable import in_short
 from jsbackup.times import format_time
 
 __all__ = ["AccountLogin", "AccountLogins", "LoginSources", "read_sources"]
@@ -288,5 +289,4 @@ class AccountLogins:
 
 def _users(found: Sequence[CredsFile]) -> str:
     names = sorted({one.claims.name or one.claims.user for one in found})
-    more = f" and {len(names) - _USERS_NAMED} more" if len(names) > _USERS_NAMED else ""
-    return ", ".join(names[:_USERS_NAMED]) + more
+    return in_short(names, most=_USERS_NAMED)

@@ -20,6 +20,7 @@ from jsbackup.model import Check
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, V2_SINCE, Version, version_text
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
+from jsbackup.readable import in_short
 from jsbackup.repository.checks.doctor import Purpose, check_clock
 from jsbackup.strict_json import read_object
 from jsbackup.times import parse_time
@@ -176,8 +177,7 @@ def _streams(listing: Listing[StreamInfo]) -> Iterator[Check]:
 
 
 def _some(names: set[str] | Sequence[str]) -> str:
-    shown = sorted(names)
-    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+    return in_short(sorted(names), most=_SHOWN)
 
 
 async def _replies(js: JetStream) -> Check:

@@ -34,6 +34,7 @@ from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
+from jsbackup.readable import in_short
 from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, put_drill
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of
@@ -221,5 +222,5 @@ def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreO
     others = find_unselected(repository, manifest)
     if not others:
         return ""
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return f"backup {manifest.id} is without {others[0].stream}{more}, which {others[0].backup} has"
+    names = in_short([one.stream for one in others], most=1)
+    return f"backup {manifest.id} is without {names}, which {others[0].backup} has"

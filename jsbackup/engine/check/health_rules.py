@@ -13,7 +13,7 @@ from enum import StrEnum
 from jsbackup.config import Glob
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.status import RepositoryStatus
-from jsbackup.readable import format_count
+from jsbackup.readable import format_count, in_short
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
@@ -376,9 +376,7 @@ def _objects(count: int) -> str:
 
 
 def _some(names: Collection[str]) -> str:
-    listed = list(names)
-    shown = ", ".join(listed[:_MOST_NAMED])
-    return shown if len(listed) <= _MOST_NAMED else f"{shown} and {len(listed) - _MOST_NAMED} more"
+    return in_short(list(names), most=_MOST_NAMED)
 
 
 def span(seconds: float) -> str:

@@ -33,7 +33,7 @@ from jsbackup.engine.restore.stream_sources import Origin, Supply
 from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
-from jsbackup.readable import count_are, format_count
+from jsbackup.readable import count_are, in_short
 from jsbackup.shell import quoted_command
 
 __all__ = ["Execution", "Unproved", "bytes_to_move"]
@@ -95,12 +95,11 @@ class Execution:
         if not unproved:
             return
         names = sorted(unproved)
-        more = f" and {format_count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
         comparable = any(self._is_comparable(action) for action in plan.actions if action.name in unproved)
         _log.warning(
             "%s restored and can be used, but not verified: %s%s",
             count_are(len(names), "stream"),
-            ", ".join(names[:_NAMED]) + more,
+            in_short(names, most=_NAMED),
             f"; {self._diff} compares {'it' if len(names) == 1 else 'them'} with the backup" if comparable else "",
         )
 

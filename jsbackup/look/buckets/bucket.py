@@ -22,6 +22,7 @@ from jsbackup.look.moment import check_known
 from jsbackup.look.sequence_gaps import SequenceGaps
 from jsbackup.look.stream import last_messages, messages_of
 from jsbackup.names import BUCKET_STREAM, is_subject
+from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command
@@ -182,9 +183,8 @@ class KeyValueBucket(StoredBucket):
 
     def incomplete(self, listed: KeyList, at: Edge | None, result: object = None) -> IncompleteError:
         """Return the error that a list of keys is not certain; `result` is what is known."""
-        names = ", ".join(listed.unknown[:_MOST_NAMED])
-        more = f" and {len(listed.unknown) - _MOST_NAMED:,} more" if len(listed.unknown) > _MOST_NAMED else ""
-        about = f"what these keys were: {names}{more}" if names else "whether there were other keys"
+        names = in_short(listed.unknown, most=_MOST_NAMED)
+        about = f"what these keys were: {names}" if names else "whether there were other keys"
         return IncompleteError(
             f"backup {self.manifest.id} cannot say of bucket {self.name}{_at(at)} {about}",
             hint="Revisions are gone since. An earlier backup may have them.",

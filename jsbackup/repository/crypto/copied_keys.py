@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from jsbackup.errors import IntegrityError, ObjectExists, ObjectNotFound, TargetConflict, UnsupportedError
+from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import list_identities, list_lost
@@ -135,10 +136,9 @@ def follow_keys(
     """
     lacking = _lacking_writers(source, target, descriptor)
     if lacking and (lost := _lost_with(lacking, source, target, descriptor, given=given)):
-        more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
         raise TargetConflict(
             f"the writer key was replaced in {source.location}, which does not know all that the old one has signed in "
-            f"{target.location}: {lost[0]}{more} could not be read any more",
+            f"{target.location}: {in_short(lost, most=1)} could not be read any more",
             hint="Run 'jsbackup key replace-writer' on that repository, too, which keeps them valid. Then copy again.",
         )
     return copy_keys(source, target, descriptor, signers, behind=behind)

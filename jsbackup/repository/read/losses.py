@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jsbackup.readable import in_short
 from jsbackup.repository.manifest import Losses, LostSpan
 
 __all__ = ["about_losses", "describe_losses"]
@@ -67,6 +68,4 @@ def _subjects(lost: Losses) -> str:
         known = [f"{subject}, as it seems" for subject in seen]
     if not known:
         return ""
-    more = len(known) - _MOST_SUBJECTS
-    shown = ", ".join(known[:_MOST_SUBJECTS]) + (f" and {more:,} more" if more > 0 else "")
-    return f"; subject{'s' if len(known) > 1 else ''} {shown}"
+    return f"; subject{'s' if len(known) > 1 else ''} {in_short(known, most=_MOST_SUBJECTS)}"
