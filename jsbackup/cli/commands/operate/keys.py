@@ -93,7 +93,9 @@ def key(ctx: click.Context) -> None:
 def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> None:
     """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it.
 
-    Replicas that 'jsbackup copy' has made get the key when they are copied to after the next backup.
+    A replica that has backups, made with `copy`, only gets the new reader with a copy while the newest backup here is
+    newer than the newest one there: the next copy after the next backup. Until then, `copy` names the reader and leaves
+    it out.
     """
     start_log(shared)
     if not encrypt_to and passphrase is None:
