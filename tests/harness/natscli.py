@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -160,7 +161,8 @@ def _jsm() -> Path:
             fresh = program.with_suffix(".new")
             command = [str(go), "build", "-trimpath", "-o", str(fresh), "."]
             # As scripts/natscli builds: then Go has compiled all but the program before.
-            settings = {**os.environ, "CGO_ENABLED": "0"}
+            # A test may have another home, where Go would keep what it compiles.
+            settings = {**os.environ, "CGO_ENABLED": "0", "HOME": pwd.getpwuid(os.getuid()).pw_dir}
             built = subprocess.run(
                 command, cwd=SOURCES, capture_output=True, text=True, timeout=_BUILD_SECONDS, env=settings
             )

@@ -202,9 +202,10 @@ def test_no_repository_is_made_below_the_prefix_of_another_one(
 ) -> None:
     """Before, `prune` of the outer one took what the inner one stored for its own lists."""
     at = s3_server.environment
-    table, inner = tmp_path / "table.jsonl", f"{location}/pruning"
-    table.write_text('{"sequence": 1, "time": "2026-11-21T01:45:00Z", "subject": "a", "data": "eA=="}\n')
-    importing = ("import", table, "--format", "jsonl", "--stream", "A")
+    configs, inner = tmp_path / "configs", f"{location}/pruning"
+    (configs / "streams").mkdir(parents=True)
+    (configs / "streams" / "A.json").write_text('{"name": "A", "subjects": ["a"]}')
+    importing = ("import", configs)
     jsbackup(*importing, "-r", location, **at).ok()
     jsbackup(*importing, "-r", tmp_path / "local", **at).ok()
     below = location.removeprefix(f"s3://{BUCKET}/") + "/"
