@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,6 @@ _FIRST_LINE_BYTES = 64 << 20
 # What files of rows are called, in lower case. The copies of macOS, `._x.parquet`, have none.
 _OF_ROWS = (".parquet", ".parq", ".pq", ".jsonl", ".ndjson", ".json")
 _OF_MACOS = "._"
-
-_OPTIONAL = ("headers", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         frame = read_lines(session, table.files).persist(StorageLevel.DISK_ONLY)
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
-            frame = _read_parquet(session, table.files)
+            frame = _read_parquet(session, table)
     if table.alone and dict(frame.dtypes).get("stream") == "string":
         try:
             _check_single(frame, table.stream)
@@ -104,18 +102,20 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
     return frame
 
 
-def _read_parquet(session: SparkSession, files: Sequence[str]) -> DataFrame:
+def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     """Return the rows of all files. Spark takes the columns of one of them; those that only others have are added."""
-    frame = session.read.parquet(*(f"file:{file}" for file in files))
-    schema, lacking = frame.schema, set(_OPTIONAL) - {name.lower() for name in frame.columns}
-    for file in files if lacking else ():
+    paths = [f"file:{file}" for file in table.files]
+    frame = session.read.parquet(*paths)
+    schema, lacking = frame.schema, {"headers"} | ({"stream"} if table.alone else set())
+    lacking -= {name.lower() for name in frame.columns}
+    for file in table.files if lacking else ():
         if found := lacking & {name.lower() for name in _names_in(file)}:
             fields = session.read.parquet(f"file:{file}").schema.fields
             schema = StructType([*schema.fields, *(one for one in fields if one.name.lower() in found)])
             lacking -= found
     if schema == frame.schema:
         return frame
-    return session.read.schema(schema).parquet(*(f"file:{file}" for file in files))
+    return session.read.schema(schema).parquet(*paths)
 
 
 def _names_in(file: str) -> list[str]:

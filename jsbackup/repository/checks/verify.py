@@ -148,8 +148,10 @@ class Verifier:
         yield from self._look_at_stream_pages(manifest)
         if self._checker is not None:
             self._check_elsewhere(manifest, self._checker)
+        # Then nothing is left to be read here.
+        reads = self._level is not Level.MANIFEST and self._checker is None
         for stream in manifest.streams:
-            yield from self._list_stream(stream) if self._level is Level.MANIFEST else self._check_stream(stream)
+            yield from self._check_stream(stream) if reads else self._list_stream(stream)
 
     def _look_at_stream_pages(self, manifest: Manifest) -> Iterator[Problem]:
         """Yield what is wrong with the pages that list the streams. Reading the manifest has read the others."""
@@ -186,7 +188,7 @@ class Verifier:
             check()
 
     def _list_stream(self, stream: StreamBackup) -> Iterator[Problem]:
-        """Check whether the objects of a stream are there, and yield what is wrong with them."""
+        """Check whether the objects of a stream are there, and yield what is known to be wrong with them."""
         for refs in self._parts_of(stream):
             self._look_up(refs)
             for name, ref in refs.items():
