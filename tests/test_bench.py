@@ -40,6 +40,7 @@ def _rows(*arguments: str, **extra: str) -> dict[str, dict[str, Any]]:
     return {f"{row['case']}; {row['against']}": row for row in rows}
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.natscli
 def test_cases_give_rows_of_ratios() -> None:
@@ -58,6 +59,7 @@ def test_cases_give_rows_of_ratios() -> None:
     }
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
@@ -73,6 +75,7 @@ def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
     assert [row["goal"] for row in rows.values()] == [2.0, None, None, 0.625, None, 0.625, None, 0.625]
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_a_tree_is_compared_with_another_one_command_by_command() -> None:
     """Here with the last commit of itself, which stores as much. Times are not looked at."""
@@ -126,6 +129,7 @@ def _costs() -> dict[str, dict[str, Any]]:
     return {row["command"]: row for row in rows}
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_costs_of_commands_on_a_fabricated_repository_are_counted() -> None:
     rows = _costs()
@@ -151,6 +155,7 @@ def test_costs_of_commands_on_a_fabricated_repository_are_counted() -> None:
     assert asked["forget --prune"]["delete"] >= 3 + 3  # manifests, and the last segment of each
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_processor_time_is_told_by_thread() -> None:
     command = [sys.executable, "-m", "scripts.bench_profile", "--stream-bytes", "20000000", "--runs", "1", "--json"]
@@ -171,6 +176,7 @@ def test_processor_time_is_told_by_thread() -> None:
     assert rows["restore, --verify none"]["read"] > 0 and rows["restore, --verify none"]["compress"] == 0
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_following_is_measured_by_how_far_it_is_behind() -> None:
     command = [sys.executable, "-m", "scripts.bench_follow", "--short", "--json"]
@@ -203,6 +209,7 @@ def test_masks_are_measured_with_both_kernels() -> None:
     assert all(row["compiled"] > 0 and row["python"] > 0 and row["of_a_pass"] > 0 for row in rows)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_queries_of_many_segments_are_measured() -> None:
     command = [sys.executable, "-m", "scripts.bench_segments", "--segments", "300", "--only", "duckdb", "--json"]
@@ -214,6 +221,7 @@ def test_queries_of_many_segments_are_measured() -> None:
         assert row["java_bytes"] == 0
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.s3
 def test_a_bill_is_read_off_what_s3_was_asked() -> None:

@@ -211,6 +211,7 @@ def test_an_interrupted_backup_leaves_nothing_half_made(large: NatsServer, tmp_p
     assert run("verify", "--level", "data", "-r", tmp_path / "repo").ok().code == 0
 
 
+@pytest.mark.by_turns
 def test_an_interrupted_restore_leaves_nothing_half_made(large: NatsServer, tmp_path: Path, target: NatsServer) -> None:
     made = jsbackup.backup(large.url, jsbackup.open(tmp_path / "repo", create=True))
     with pytest.raises(KeyboardInterrupt):

@@ -68,6 +68,7 @@ def _colours(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("width", "dark"), WINDOWS, ids=["wide", "narrow-dark", "wide-dark", "narrow"])
 def test_pages_are_whole_and_ask_for_nothing_else(
     browser: Browser, page: Browsing, estate: Estate, width: int, dark: bool
@@ -154,6 +155,7 @@ def test_an_id_is_copied(browser: Browser, page: Browsing, estate: Estate) -> No
         assert copied == estate.newest
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("width", "dark"), WINDOWS[:2], ids=["wide", "narrow-dark"])
 def test_axe_finds_nothing_serious(browser: Browser, page: Browsing, estate: Estate, width: int, dark: bool) -> None:
     script = axe_script()

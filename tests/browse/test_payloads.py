@@ -20,6 +20,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @given(st.lists(VALUES) | st.dictionaries(st.text(), VALUES), st.booleans())
 def test_pretty_json_is_the_same_json(document: object, ascii_only: bool) -> None:

@@ -142,6 +142,7 @@ def test_a_place_that_cannot_be_written_is_21(shop: Shop, typed: Type, tmp_path:
         _both(typed, ["backup", "-r", place, "-s", shop.url], 21, str(place))
 
 
+@pytest.mark.by_turns
 def test_a_folder_without_permission_is_21(shop: Shop, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)

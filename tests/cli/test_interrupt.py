@@ -92,6 +92,7 @@ def test_a_command_that_waits_for_a_server_is_stopped(shop: Shop, tmp_path: Path
     assert in_shell("backup", "-s", shop.url, "-r", repo).code == 0
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["follow", "backup", "verify"])
 def test_a_signal_that_it_was_started_to_ignore_does_not_stop_it(

@@ -62,6 +62,7 @@ WORKING = {
 }
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("way", WORKING)
 def test_logins_that_work_leave_no_trace(server: NatsServer, tmp_path: Path, way: str) -> None:
     make, extra = WORKING[way]

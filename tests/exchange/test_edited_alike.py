@@ -99,6 +99,7 @@ def read_by_api(made: Made, stream: str, edits: Sequence[Edit]) -> list[Message]
     return as_stored(messages_of(found.messages(**words_of(edits))))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("flag", [*FLAGS, "--after", "--before"])
 def test_each_row_keeps_the_same(made: Made, tmp_path: Path, flag: str) -> None:
     times = made.times(ORDERS)
@@ -187,6 +188,7 @@ SOME = [
 COMPACT = [Edit.same("--kv-compact"), Edit.same("--exclude-subject", "$KV.cfg.theme")]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [one for one in VERSIONS if version_tuple(one) < (2, 15)])
 def test_backups_of_older_servers_are_filtered_alike(made: Made, tmp_path: Path, version: str) -> None:
     """Theirs refuses what these servers make."""

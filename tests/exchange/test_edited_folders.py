@@ -34,6 +34,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "options",
     [

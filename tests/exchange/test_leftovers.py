@@ -158,6 +158,7 @@ def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
     assert _names(incoming) == {"new"}
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": some_messages(1000, 5000)})

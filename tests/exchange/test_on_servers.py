@@ -127,6 +127,7 @@ def plain(message: Message) -> Message:
 # --- of every version ---
 
 
+@pytest.mark.by_turns
 def test_the_nats_tool_writes_the_files_that_are_expected(taken: Taken) -> None:
     for folder in (taken.pull, *taken.account.iterdir()):
         assert {path.name for path in folder.iterdir()} == {META_FILE, data_file(taken.version)}
@@ -171,6 +172,7 @@ def _compare_stream(taken: Taken, repository: Repository, stream: StreamBackup, 
         assert len(consumer.state.redelivered) >= info["num_redelivered"]
 
 
+@pytest.mark.by_turns
 def test_an_import_is_restored_by_jsbackup(taken: Taken, tmp_path: Path) -> None:
     repository = tmp_path / "repo"
     jsbackup("import", taken.account, "-r", repository).ok()
@@ -183,6 +185,7 @@ def test_an_import_is_restored_by_jsbackup(taken: Taken, tmp_path: Path) -> None
     assert compare(taken.streams, after, ignore=[*taken.known_differences, *marked, "*:state.last_ts"]) == []
 
 
+@pytest.mark.by_turns
 def test_an_export_is_restored_by_the_nats_tool(taken: Taken, tmp_path: Path) -> None:
     export(taken.ours, tmp_path / "out")
     after = restored_by_nats(taken.version, tmp_path / "out")
@@ -192,6 +195,7 @@ def test_an_export_is_restored_by_the_nats_tool(taken: Taken, tmp_path: Path) ->
     assert compare(taken.streams, after, ignore=ignore) == []
 
 
+@pytest.mark.by_turns
 def test_an_import_is_exported_and_restored_by_the_nats_tool(taken: Taken, tmp_path: Path) -> None:
     jsbackup("import", taken.account, "-r", tmp_path / "repo").ok()
     export(tmp_path / "repo", tmp_path / "out")
@@ -209,6 +213,7 @@ def test_a_streams_own_folder_goes_both_ways(taken: Taken, tmp_path: Path) -> No
         assert compare(before, observed(server.url)) == []
 
 
+@pytest.mark.by_turns
 def test_an_export_as_v2_is_valid_and_restored_by_the_nats_tool(taken: Taken, tmp_path: Path) -> None:
     export(taken.ours, tmp_path / "out", "--archive", "v2")
     assert_valid(tmp_path / "out", taken.streams)
@@ -237,6 +242,7 @@ def test_an_archive_of_the_newest_server_reaches_the_oldest_by_the_nats_tool(tmp
     assert compare(before, after, ignore=["config.allow_msg_ttl", *unused_floors(before, after)]) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", NEWEST])
 def test_memory_streams_go_out_as_v2_and_come_back_by_the_nats_tool(version: str, tmp_path: Path) -> None:
     with NatsServer(version) as server:
@@ -248,6 +254,7 @@ def test_memory_streams_go_out_as_v2_and_come_back_by_the_nats_tool(version: str
     assert compare(before, after, ignore=[*inexact(backup), *unused_floors(before, after), *NOT_IN_V2]) == []
 
 
+@pytest.mark.by_turns
 def test_every_awkward_stream_as_v2_is_valid_and_restored_by_the_nats_tool(tmp_path: Path) -> None:
     with NatsServer(NEWEST) as server:
         before = filled(server.url, NEWEST)
@@ -291,6 +298,7 @@ def test_configs_go_out_are_edited_and_applied(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("kind", ["nack", "terraform"])
 def test_declarations_go_out_and_are_applied(tmp_path: Path, kind: str, version: str) -> None:

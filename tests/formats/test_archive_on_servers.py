@@ -45,6 +45,7 @@ DELETIONS = ("GAPS", "DELETED_TAIL", "DELETED_ENDS", "PURGED_SEQ", "PURGED_KEEP"
              "COMPRESSED", "WORKQUEUE", "PULL", "PUSH", "PENDING_DELETED")  # fmt: skip
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", MINORS)
 @pytest.mark.parametrize("forewarned", [True, False], ids=["deletions known", "deletions unknown"])
 def test_a_snapshot_decodes_to_what_the_server_holds(nats_server: Start, version: str, forewarned: bool) -> None:
@@ -311,17 +312,20 @@ async def restore_and_prove(server: NatsServer, all_cases: list[Case], archive: 
             assert await next_sequence(server, case) == case.state.last_seq + 1
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_is_restored_exactly_by_every_server(nats_server: Start, version: str) -> None:
     server = nats_server(version, max_payload_bytes=64 << 20)
     asyncio.run(restore_and_prove(server, cases(version, large=True), v1))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_means_the_same_without_its_index(nats_server: Start, version: str) -> None:
     asyncio.run(restore_and_prove(nats_server(version), cases(version), lambda case: without_index(v1(case))))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", MINORS)
 def test_archive_v1_is_restored_exactly_by_encrypted_servers(nats_server: Start, version: str) -> None:
     # 2.10 and 2.11 would walk from sequence 0 to 5 000 000 000 without the index, and again at the restart had they not

@@ -161,6 +161,7 @@ def test_a_file_cut_anywhere_is_an_error() -> None:
         assert outcome(data[:length]) is None, length
 
 
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("small_groups")
 @pytest.mark.slow
 def test_a_flipped_bit_is_an_error_or_harmless() -> None:

@@ -257,6 +257,7 @@ def test_numbers_have_one_form_by_their_value(number: str) -> None:
 # --- what is not JSON ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "text",
     [

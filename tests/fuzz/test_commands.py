@@ -57,6 +57,7 @@ def _estates() -> Iterator[tuple[str, int, int]]:
         yield from ((version, number, min(_ROUNDS_OF_AN_ESTATE, ROUNDS - begun)) for version in SERVERS)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "number", "rounds"), list(_estates()))
 def test_what_ends_with_0_is_what_it_says(
     version: str, number: int, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

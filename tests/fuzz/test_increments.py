@@ -79,6 +79,7 @@ def _world(mode: str, version: str, number: int, rounds: int) -> Any:
     return pytest.param(mode, version, number, rounds, id=f"{mode}-{version}-{number}", marks=limit)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("mode", "version", "number", "rounds"), list(_worlds()))
 def test_a_backup_holds_what_the_server_holds(
     mode: str, version: str, number: int, rounds: int, tmp_path: Path

@@ -82,6 +82,7 @@ def _run(server: NatsServer, user: str, *arguments: str | Path) -> Ran:
     return jsbackup(command, "-s", server.url, "--inbox-prefix", INBOX, *rest, NATS_USER=user, NATS_PASSWORD="p")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.12.8", "2.15.1"])
 def test_users_with_the_fewest_permissions_back_up_and_restore(version: str, tmp_path: Path) -> None:
     users = [_user("backup", BACKUP), _user("restore", RESTORE), _user("prove", (*RESTORE, *PROVE))]
@@ -169,6 +170,7 @@ def small_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # A stream that fits into the server's window (8 MiB) arrives whole without the right to acknowledge, or the denial
 # comes first: either is right, so that one subject is left to tests/engine/link/test_link.py.
+@pytest.mark.by_turns
 @pytest.mark.parametrize("lacking", [subject for subject in BACKUP if not subject.startswith("$JS.SNAPSHOT.ACK")])
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_each_permission_that_a_backup_lacks_is_named_at_once(version: str, lacking: str, tmp_path: Path) -> None:
@@ -216,6 +218,7 @@ def test_accounts_beside_each_other_are_not_touched(tmp_path: Path) -> None:
         assert compare(both, seen(_as(server, "other"))) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("hub_version", "leaf_version"), [("2.15.1", "2.12.8"), ("2.10.26", "2.15.1"), ("2.11.11", "2.11.11")]
 )
@@ -267,6 +270,7 @@ IMPORTED = f"""accounts {{
 """
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.14.6", "2.15.1"])
 def test_an_imported_api_serves_for_a_backup_and_tells_why_it_does_not_for_a_restore(
     version: str, tmp_path: Path

@@ -95,6 +95,7 @@ def run(command: str, server: NatsServer, creds: Path, repository: Path, *option
 NAMES = ["My Shöp", "注文", *(f"account {number:02}" for number in range(10))]
 
 
+@pytest.mark.by_turns
 def test_a_dozen_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
     """By one command each, with the least rights: users that the manual describes for the backup, users made with
     signing keys for the restore. Compared message by message."""
@@ -183,6 +184,7 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield System(nsc, server, reader, filled(server, nsc, SMALL))
 
 
+@pytest.mark.by_turns
 def test_every_way_to_the_credentials_comes_to_the_same(system: System, tmp_path: Path) -> None:
     nsc = system.nsc
     nsc.add_signing_key("pay")
@@ -295,6 +297,7 @@ def test_an_account_that_only_earlier_backups_know_is_not_forgotten(system: Syst
     assert "earlier backups have it, and no server lists it" in by_name(ran.document)["later"]["error"]["message"]
 
 
+@pytest.mark.by_turns
 def test_names_that_two_accounts_have(system: System, tmp_path: Path) -> None:
     """nsc has one account of a name; servers keep what was pushed before it was made again."""
     nsc, first = system.nsc, system.nsc.key_of("twin")

@@ -61,6 +61,7 @@ def clone(source: str, target: str, *arguments: str) -> Ran:
 # ------------------------------------------------------------------------------------------------ what comes out of it
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("source", "target", "storage", "again"),
     [("2.15.1", "2.12.8", "file", 1), ("2.10.26", "2.15.1", "file", 0), ("2.12.8", "2.15.1", "memory", 0)],
@@ -147,6 +148,7 @@ async def _delete(url: str, sequences: range) -> None:
             await call(nc, "STREAM.MSG.DELETE.BUSY", {"seq": sequence, "no_erase": True})
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("config", "target"),
     [({"max_msgs_per_subject": 1, "deny_delete": True}, "2.15.1"), ({"retention": "workqueue"}, "2.12.8")],
@@ -187,6 +189,7 @@ def test_what_is_removed_while_a_server_makes_its_snapshot_is_not_in_the_clone(
 # ---------------------------------------------------------------------------------------------------------- broken off
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("place", PLACES[1:])
 def test_a_clone_that_is_killed_leaves_the_old_stream_or_none_and_a_rerun_finishes(
     place: float, nats_server: Starter
@@ -270,6 +273,7 @@ def test_a_target_that_is_killed_and_comes_back_keeps_nothing_half_made_and_a_re
     assert standing(server.url) == WHOLE
 
 
+@pytest.mark.by_turns
 def test_memory_is_bounded_where_the_target_is_slower_than_the_source(nats_server: Starter, tmp_path: Path) -> None:
     origin, server = nats_server("2.15.1"), nats_server("2.15.1")
     for number in range(4):

@@ -88,6 +88,7 @@ def continue_alike(target: str, had: Mapping[str, int]) -> None:
         assert len(copied.payloads) == had[name] + later[name], name
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
 @pytest.mark.parametrize(
     ("count", "reshape"),

@@ -87,6 +87,7 @@ def _rest(streams: Observed, names: list[str]) -> Observed:
     return {name: stream for name, stream in streams.items() if name not in names}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("source", "single"),
     [("2.12.8", "2.10.26"), ("2.15.1", "2.14.6")],
@@ -150,6 +151,7 @@ def _never_skipped(before: Observed, after: Observed) -> list[str]:
     ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("source", "target"), [("2.15.1", "2.12.8"), ("2.11.11", "2.14.6")])
 def test_replicated_streams_come_back_in_a_cluster_of_another_version(source: str, target: str, tmp_path: Path) -> None:
     with NatsCluster(source) as origin:
@@ -164,6 +166,7 @@ def test_replicated_streams_come_back_in_a_cluster_of_another_version(source: st
     assert compare(_rest(before, lacking), after, ignore=announced(restored)) == []
 
 
+@pytest.mark.by_turns
 def test_streams_of_a_single_server_come_to_a_cluster_with_and_without_replicas(tmp_path: Path) -> None:
     with NatsServer("2.12.8") as origin:
         before = filled(origin.url, "2.12.8", ["GAPS", "PULL", "WORKQUEUE", "INTEREST", "KV", "PERSIST_ASYNC"])
@@ -225,6 +228,7 @@ async def _place_consumers(url: str, version: str) -> None:
             await wire.close()
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_consumers_of_one_replica_on_other_nodes_are_in_the_backup(version: str, tmp_path: Path) -> None:
     with NatsCluster(version) as cluster:
@@ -293,6 +297,7 @@ def _ask(url: str, subject: str) -> JSON:
     return asyncio.run(run())
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_leaders_that_step_down_in_the_middle_of_a_backup_do_no_harm(version: str, tmp_path: Path) -> None:
     with NatsCluster(version) as cluster:
@@ -318,6 +323,7 @@ def test_leaders_that_step_down_in_the_middle_of_a_backup_do_no_harm(version: st
         assert compare(before, seen(server.url), ignore=ignore) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_a_node_that_dies_in_the_middle_of_a_backup_is_made_up_for_by_the_others(version: str, tmp_path: Path) -> None:
     with NatsCluster(version) as cluster:
@@ -337,6 +343,7 @@ def test_a_node_that_dies_in_the_middle_of_a_backup_is_made_up_for_by_the_others
         assert compare(before, seen(server.url), ignore=ignore) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_a_node_that_dies_in_the_middle_of_a_restore_leaves_nothing_in_the_way_of_the_next(
     version: str, tmp_path: Path

@@ -50,6 +50,7 @@ def _codecs(repo: Path) -> set[str]:
     return codecs
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("how", "codec"), [("none", "UNCOMPRESSED"), ("zstd:5", "ZSTD")])
 def test_whoever_writes_segments_keeps_to_it_and_a_restore_gives_the_same(
     how: str, codec: str, nats_server: Callable[..., NatsServer], tmp_path: Path

@@ -171,6 +171,7 @@ def test_everything_at_once_harms_nothing(nats_server: Starter, tmp_path: Path) 
     assert list((repo / "locks").iterdir()) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 @pytest.mark.parametrize("bucket", [BUCKET, LOCKED_BUCKET])
 def test_leases_and_prunes_work_in_s3(nats_server: Starter, s3_server: S3Server, bucket: str) -> None:

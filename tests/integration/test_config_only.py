@@ -38,6 +38,7 @@ NO_MESSAGES = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
 def test_configurations_of_every_awkward_stream_come_back_without_messages(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path

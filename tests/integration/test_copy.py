@@ -50,6 +50,7 @@ def to(server: S3Server) -> dict[str, str]:
     return {name.replace("JSBACKUP_", "JSBACKUP_TO_"): value for name, value in server.environment.items()}
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_into_a_bucket_from_there_into_another_and_back(repository: Path, s3_server: S3Server, tmp_path: Path) -> None:
     one, other = (f"s3://{BUCKET}/copies/{next(_NUMBERS)}" for _ in range(2))
@@ -72,6 +73,7 @@ def _is_there(brought: Callable[[], int], moment: int, child: subprocess.Popen[b
     return brought() >= moment or child.poll() is not None
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_a_random_moment_a_copy_is_repeated_with_what_it_brought(

@@ -155,6 +155,7 @@ def _kinds(scene: Scene, paged: bool) -> dict[str, tuple[str, list[str]]]:
     }
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("settings", [ONCE, FIRST_READ], ids=["once", "checked first"])
 @pytest.mark.parametrize(
     ("version", "wire", "paged"),
@@ -219,6 +220,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {info.key: store.get(info.key) for info in store.list()}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "wire"), [("2.11.11", SendAs.V1), (NEWEST, SendAs.V1), (NEWEST, SendAs.V2)])
 def test_nothing_stays_of_a_stream_of_which_a_part_was_sent(
     version: str, wire: SendAs, scene: Callable[..., Scene], large: dict[str, bytes]
@@ -240,6 +242,7 @@ def test_nothing_stays_of_a_stream_of_which_a_part_was_sent(
     assert here.standing() == LARGE
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("settings", [ONCE, FIRST_READ], ids=["once", "checked first"])
 @pytest.mark.parametrize("proof", [ProofLevel.FULL, ProofLevel.QUICK, ProofLevel.NONE])
 def test_a_stream_to_be_replaced_stays_if_an_object_is_damaged(

@@ -76,6 +76,7 @@ def summary(stream: dict[str, Any]) -> tuple[int, int, int]:
     return stream["added"], stream["removed"], stream["changed"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_a_diff_tells_what_became_of_streams(version: str, nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(version), tmp_path / "repo"

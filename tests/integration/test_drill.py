@@ -57,6 +57,7 @@ def outcomes(repo: Path) -> list[DrillOutcome]:
     return read_drills(Repository.open(LocalStore(repo)).documents, 10)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_every_awkward_stream_is_restored_and_proved(repo: Path, nodes: int, tmp_path: Path) -> None:
     done = jsbackup("drill", "-r", repo, "--nodes", str(nodes), "--work-dir", tmp_path, "--nats-server", EMBEDDED).ok()

@@ -63,6 +63,7 @@ def _publish(url: str, subject: str, data: bytes) -> None:
 # ---------------------------------------------------------------------------------- encrypted stores, small messages
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("source", "source_cipher", "target", "target_cipher"),
     [("2.10.26", "aes", "2.15.1", "chacha"), ("2.15.1", "chacha", "2.14.6", "aes")],
@@ -85,6 +86,7 @@ def test_stores_encrypted_at_rest_are_backed_up_and_restored_to(
     assert compare(before, seen(server.url), ignore=ignore) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "limit"), [("2.10.26", 1024), ("2.12.8", 4096), ("2.15.1", 1024)])
 def test_a_server_that_takes_small_messages_only_is_backed_up_and_restored_to(
     version: str, limit: int, nats_server: Start, tmp_path: Path
@@ -98,6 +100,7 @@ def test_a_server_that_takes_small_messages_only_is_backed_up_and_restored_to(
     assert compare(before, seen(server.url)) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_an_account_that_may_send_small_messages_only_is_restored_to(
     version: str, nats_server: Start, tmp_path: Path
@@ -118,6 +121,7 @@ def test_an_account_that_may_send_small_messages_only_is_restored_to(
 # ---------------------------------------------------------------------------------------- what is at the target already
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_streams_that_are_there_are_refused_left_alone_or_replaced_as_one_says(
     version: str, nats_server: Start, tmp_path: Path
@@ -323,6 +327,7 @@ def _back_up_opaque(
     return Ran(code, document, printed.out, printed.err)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("version", "older", "newer"), [("2.12.8", "2.11.11", "2.15.1"), ("2.15.1", "2.14.6", "2.15.1")]
 )

@@ -76,6 +76,7 @@ def reason(ran: Ran) -> str:
 # ------------------------------------------------------------------------------------------------- servers that die
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_a_server_that_dies_in_the_middle_of_a_backup_leaves_no_backup(
     version: str, nats_server: Starter, tmp_path: Path
@@ -93,6 +94,7 @@ def test_a_server_that_dies_in_the_middle_of_a_backup_leaves_no_backup(
     assert len(backups_in(tmp_path / "repo")) == 1
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_a_server_that_dies_and_comes_back_does_not_stop_a_backup(
     version: str, nats_server: Starter, tmp_path: Path
@@ -108,6 +110,7 @@ def test_a_server_that_dies_and_comes_back_does_not_stop_a_backup(
     assert len(backups_in(tmp_path / "repo")) == 1
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "wire"), WIRES)
 def test_a_server_that_dies_in_the_middle_of_a_restore_and_comes_back_keeps_nothing_of_it(
     version: str, wire: str, nats_server: Starter, repository: Path
@@ -145,6 +148,7 @@ def test_what_a_server_that_stays_away_has_of_a_restore_is_known_for_a_leftover(
 # ------------------------------------------------------------------------------------------- connections that break
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "storage"), [("2.10.26", "file"), ("2.12.8", "memory"), ("2.15.1", "file")])
 @pytest.mark.parametrize("after", [0.0, 0.25, 0.99])
 def test_a_connection_that_is_cut_in_the_middle_of_a_backup_is_made_again(
@@ -184,6 +188,7 @@ def test_streams_that_found_no_connection_are_left_to_those_that_have_one(nats_s
     assert [stream["name"] for stream in backup.document["streams"]] == ["A", "B", "C"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "wire"), [("2.10.26", "v1"), *WIRES])
 def test_a_connection_that_is_cut_in_the_middle_of_a_restore_leaves_nothing(
     version: str, wire: str, nats_server: Starter, repository: Path
@@ -327,6 +332,7 @@ def test_a_server_that_hangs_fails_the_backup_and_does_not_hang_it(nats_server: 
     assert "no answer within 2 s" in reason(failed)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("named", [False, True])
 def test_a_stream_that_goes_while_others_are_read_is_told(nats_server: Starter, tmp_path: Path, named: bool) -> None:
     """What is gone is missed by no backup, unless it was asked for by its name."""

@@ -207,6 +207,7 @@ def test_a_leftover_with_new_sequences_is_known(repository: Path, target: NatsSe
     assert done.document["streams"][0]["messages"] == 40
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("from_version", "to_version", "storage"),
     [(NEWEST, NEWEST, "file"), (NEWEST, NEWEST, "memory"), ("2.10.26", NEWEST, "file"), (NEWEST, "2.12.8", "file")],

@@ -221,6 +221,7 @@ def test_a_cluster_that_elects_other_leaders_is_followed(
     assert_has_all(repo, cluster.url)
 
 
+@pytest.mark.by_turns
 def test_an_account_of_many_streams_is_followed_whole(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     """Of most of them the server's list says all but the consumers: each has one of ours, some get others."""
     server, repo = nats_server("2.15.2"), tmp_path / "repo"
@@ -403,6 +404,7 @@ def test_a_consumer_is_kept_where_that_of_follow_is_deleted(
         assert [consumer.name for consumer in stream.consumers] == ["theirs"], backup
 
 
+@pytest.mark.by_turns
 def test_streams_that_come_and_go_leave_none_out(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     """One before the others is deleted and one behind them is made, so that lists of them move and keep their length.
     What is gone is missed by no backup.

@@ -67,6 +67,7 @@ def _wait_for(repo: Path, what: Callable[[Manifest], bool], process: Following) 
     return found[0]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("kind", "damage"), [("streams", "removed"), ("segments", "flipped")])
 def test_follow_stores_a_page_again_that_verify_found_damaged(
     kind: str, damage: str, nats_server: Callable[..., NatsServer], tmp_path: Path

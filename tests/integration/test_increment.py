@@ -180,6 +180,7 @@ def earlier(stream: StreamBackup) -> StreamBackup:
 
 
 # One message fills a segment of these, so that half of every stream with two messages is a backup to build on.
+@pytest.mark.by_turns
 def test_every_awkward_message_is_read_apart_as_it_is_in_a_snapshot(
     nats_server: Callable[..., NatsServer], segments_of: Segments, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_every_awkward_message_is_read_apart_as_it_is_in_a_snapshot(
     assert bench.states() == before
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", THREE)
 def test_increments_of_changed_streams_are_what_a_whole_reading_is(
     version: str, nats_server: Callable[..., NatsServer], segments_of: Segments, tmp_path: Path
@@ -287,6 +289,7 @@ def test_increments_of_changed_streams_are_what_a_whole_reading_is(
     assert compare(expected, seen(target.url), ignore=ignore) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", THREE)
 def test_a_stream_that_lost_its_end_and_went_on_is_read_whole(
     version: str, segments_of: Segments, tmp_path: Path
@@ -498,6 +501,7 @@ def test_who_may_not_read_apart_reads_all(
     assert (told["gets"][0], told["reader"][0]) == (ReadAs.INCREMENT, ReadAs.INCREMENT)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", THREE)
 @pytest.mark.parametrize("incremental", ["auto", "never"])
 def test_what_the_server_has_lost_since_the_last_backup_is_no_success(

@@ -108,6 +108,7 @@ def stopped(
     return code
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("number", [*STOPS, signal.SIGKILL])
 def test_a_backup_that_is_stopped_anywhere_leaves_a_valid_repository(
@@ -125,6 +126,7 @@ def test_a_backup_that_is_stopped_anywhere_leaves_a_valid_repository(
     assert len(backups_in(tmp_path / "repo")) == 1
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("number", "place"), list(zip([*STOPS, STOPS[0]], PLACES, strict=True)))
 @pytest.mark.parametrize(("version", "wire"), WIRES)
 def test_a_restore_that_is_stopped_anywhere_leaves_nothing(
@@ -144,6 +146,7 @@ def receiving(server: NatsServer) -> bool:
     return any(entry["subject"].startswith("$JS.SNAPSHOT.RESTORE.") for entry in listed)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("version", "wire", "place"),
     [

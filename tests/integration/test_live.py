@@ -114,6 +114,7 @@ async def _still_to_come(url: str) -> set[int]:
         return set(await drain(nc, "QUEUE", "worker"))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("source", "target"), [("2.10.26", "2.15.1"), ("2.12.8", "2.14.6"), ("2.15.1", "2.12.8")])
 def test_a_backup_of_streams_at_work_holds_what_was_there_and_nothing_that_was_gone(
     source: str, target: str, tmp_path: Path
@@ -165,6 +166,7 @@ def test_a_restored_stream_is_proved_while_others_publish_to_it_and_theirs_stays
     assert {one.sequence: (one.subject.decode(), one.data) for one in after[restored:]} == published
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target", ["2.12.8", "2.15.1"])
 def test_a_restored_bucket_is_proved_while_others_overwrite_it(target: str, tmp_path: Path) -> None:
     """Each write removes what was restored of its subject."""

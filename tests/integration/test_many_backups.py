@@ -61,6 +61,7 @@ def back_up(store: CountingStore, url: str) -> BackupReport:
     return report
 
 
+@pytest.mark.by_turns
 def test_it_asks_little(nats_server: Callable[..., NatsServer]) -> None:
     url = nats_server("2.15.1").url
     asyncio.run(_create(url))

@@ -100,6 +100,7 @@ def _files(repo: Path) -> set[Path]:
     return {path for path in repo.rglob("*") if path.is_file()}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
 def test_a_backup_costs_what_has_changed_and_each_is_restored(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
@@ -136,6 +137,7 @@ def test_a_backup_costs_what_has_changed_and_each_is_restored(
         other.stop()
 
 
+@pytest.mark.by_turns
 def test_follow_keeps_up_with_many_streams(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     repo, server = tmp_path / "repo", nats_server("2.15.1")
     asyncio.run(_make(server.url))
@@ -155,6 +157,7 @@ def test_follow_keeps_up_with_many_streams(nats_server: Callable[..., NatsServer
     assert [one for one in differences if not one.startswith("PENDING: consumer.D")] == []
 
 
+@pytest.mark.by_turns
 def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     repo, server = tmp_path / "repo", nats_server("2.15.2")
     asyncio.run(_make(server.url))

@@ -116,6 +116,7 @@ async def fill(url: str) -> None:
     await wire.close()
 
 
+@pytest.mark.by_turns
 def test_memory_does_not_grow_with_the_stream_and_nothing_is_staged(nats_server: Starter, tmp_path: Path) -> None:
     repository = tmp_path / "repo"
     source = nats_server("2.15.1")
@@ -146,6 +147,7 @@ async def fill_several(url: str) -> None:
     await wire.close()
 
 
+@pytest.mark.by_turns
 def test_several_streams_at_once_share_what_memory_there_is(nats_server: Starter, tmp_path: Path) -> None:
     repository = tmp_path / "repo"
     source = nats_server("2.15.1")

@@ -247,6 +247,7 @@ def grown(kept: Sequence[Made]) -> list[tuple[int, int]]:
 # --- the days ---
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_retention_status_and_metrics_are_right_on_every_day() -> None:
     scene = Scene("plain")

@@ -239,6 +239,7 @@ def _same_size_and_time(source: str, target: str, names: ObfuscatedNames) -> Non
                     assert len(before.get("data", "")) == len(after.get("data", ""))
 
 
+@pytest.mark.by_turns
 def test_a_transformed_backup_has_nothing_clear_and_agrees_with_a_restore(
     typed: Type, repository: Path, tmp_path: Path
 ) -> None:
@@ -295,6 +296,7 @@ def test_older_servers_take_obfuscated_copies(typed: Type, tmp_path: Path, versi
         asyncio.run(_use(target.url, read_key_file(key), counts=False))
 
 
+@pytest.mark.by_turns
 def test_a_consumer_keeps_thousands_of_pending_messages(typed: Type, tmp_path: Path) -> None:
     """So many are an object of their own in the repository, which is found by the clear name."""
     pending = INLINE_ENTRIES + 500

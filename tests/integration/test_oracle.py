@@ -57,6 +57,7 @@ def newest() -> Newest:
 
 
 # File streams of the newest one are those of the fixture. Large ones are read as they are on the oldest.
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("version", "storage"),
     [(MINORS[0], "file"), (MINORS[0], "memory"), (NEWEST, "memory")],  # each is filled and read in test_round_trip.py
@@ -82,6 +83,7 @@ def test_both_groups_live_on_one_server() -> None:
     assert {"KV_history", "KV_M_history", "SOURCES", "M_SOURCES"} <= set(names)
 
 
+@pytest.mark.by_turns
 def test_awkward_streams_are_as_awkward_as_they_say(newest: Newest) -> None:
     """The traits that tests rely on, on the newest server."""
     seen, blocks = newest.streams, newest.blocks

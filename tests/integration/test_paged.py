@@ -60,6 +60,7 @@ def _manifest(repo: Path, backup: str) -> dict[str, object]:
     return manifest
 
 
+@pytest.mark.by_turns
 def test_a_long_stream_is_backed_up_at_the_cost_of_what_changed_and_restored_at_any_backup(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ async def _count_on(url: str) -> None:
         assert answer["val"] == "17", answer
 
 
+@pytest.mark.by_turns
 def test_all_payloads_of_an_account_become_zeros_and_all_goes_on(
     server: NatsServer, typed: Type, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_nats_cli_reads_buckets_of_zeros(server: NatsServer, typed: Type, tm
     assert "k1" in run_nats("kv", "ls", "cfg", url=server.url)
 
 
+@pytest.mark.by_turns
 def test_payloads_are_dropped_except_where_files_would_be_lost(server: NatsServer, typed: Type, tmp_path: Path) -> None:
     repo, drop = ("-r", tmp_path / "repo"), ("--mask", ">:payload=drop")
     assert typed("backup", "-s", server.url, *repo, "-q").code == 0

@@ -21,6 +21,7 @@ SOME = ("GAPS", "DELETED_TAIL", "PURGED_SEQ", "EMPTIED", "PER_SUBJECT_5", "WORKQ
 
 # Streams of several blocks on one server: what else a cipher could change is in the small ones, too. The other cipher
 # of each version is in test_environments.py.
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "cipher", "large"), [("2.11.11", "chacha", False), ("2.15.1", "aes", True)])
 def test_encrypted_servers_give_and_take(
     version: str, cipher: str, large: bool, nats_server: Callable[..., NatsServer], tmp_path: Path
@@ -37,6 +38,7 @@ def test_encrypted_servers_give_and_take(
     assert compare(before, seen(target.url), ignore=[*announced(restored), *gone]) == []
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.15.1"])
 def test_an_encrypted_server_gives_what_it_has_not_read_since_its_start(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path

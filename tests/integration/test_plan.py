@@ -223,6 +223,7 @@ async def _clear(url: str, names: set[str]) -> None:
             await call(nc, f"STREAM.DELETE.{name}")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_a_rule_is_told_with_its_hint_and_nothing_changes(
     row: Row, backups: Path, targets: Callable[[str], str], capsys: pytest.CaptureFixture[str]
@@ -296,6 +297,7 @@ def test_tiers_of_an_account_are_told_by_name(version: str, backups: Path, tmp_p
 # ----------------------------------------------------------------------------------------------- plans that are saved
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
 def test_a_plan_is_carried_out_if_nothing_has_changed(version: str, tmp_path: Path) -> None:
     repo, saved = tmp_path / "repo", tmp_path / "plan.json"

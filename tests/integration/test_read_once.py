@@ -97,6 +97,7 @@ def _counted(at: dict[str, str], out: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.by_turns
 def test_a_restore_reads_what_is_stored_once(
     site: Site, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

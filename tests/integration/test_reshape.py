@@ -255,6 +255,7 @@ def _map(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
 # ---------------------------------------------------------------------------------------------------------- the tests
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_restored_is_what_the_rule_says(
     version: str, places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]

@@ -92,6 +92,7 @@ def back_up(url: str, repository: Path, incremental: str) -> tuple[str, dict[str
     return document["backup"], {stream["name"]: stream for stream in document["streams"]}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "incremental"), [("2.12.8", "never"), ("2.15.1", "never"), ("2.15.1", "always")])
 def test_a_second_backup_stores_what_is_new_and_needs_no_other(
     version: str, incremental: str, nats_server: Starter, tmp_path: Path
@@ -128,6 +129,7 @@ def test_a_second_backup_stores_what_is_new_and_needs_no_other(
         }
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_the_same_in_s3_encrypted_by_a_host_that_cannot_read_it(
     nats_server: Starter, s3_server: S3Server, tmp_path: Path

@@ -44,6 +44,7 @@ async def _observe(url: str) -> dict[str, ObservedStream]:
         return await observe(nc)
 
 
+@pytest.mark.by_turns
 def test_a_repository_in_s3_gives_everything_back(nats_server: Starter, s3_server: S3Server, location: str) -> None:
     source = nats_server(NEWEST)
     before = asyncio.run(_fill(source.url))
@@ -91,6 +92,7 @@ BAD_MOMENTS = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("conditions", [True, False])
 def test_a_store_with_bad_moments_loses_nothing(
     nats_server: Starter, s3_server: S3Server, location: str, tmp_path: Path, conditions: bool

@@ -112,6 +112,7 @@ def _truth(made: MadeStore) -> dict[int, tuple[bytes, bytes]]:
     return {one.sequence: (one.subject, one.data) for one in made.held["ORDERS"].messages}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_backup_of_a_damaged_server_has_what_can_be_read(made: MadeStore, tmp_path: Path, damage: str) -> None:
     if not _fits(made, damage):
@@ -147,6 +148,7 @@ def test_a_backup_of_a_damaged_server_has_what_can_be_read(made: MadeStore, tmp_
     assert document["ORDERS"]["lost"]["spans"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("damage", ["half", "payload", "flipped"])
 def test_what_the_last_backup_has_is_not_lost(made: MadeStore, tmp_path: Path, damage: str) -> None:
     if not _fits(made, damage):
@@ -176,6 +178,7 @@ def _import(made: MadeStore, directory: Path, repository: Path, *arguments: str 
     return jsbackup("import", "--server-store", directory / "store", "-r", repository, *keys, *arguments)
 
 
+@pytest.mark.by_turns
 def test_a_store_comes_back_on_a_server_as_it_was(made: MadeStore, tmp_path: Path) -> None:
     before = fingerprint(made.directory)
     _import(made, made.directory, tmp_path / "repository").ok()

@@ -124,6 +124,7 @@ async def logged_in(document: dict[str, Any]) -> Client:
     return await nats.connect(kept["url"], user=kept["user"], password=kept["password"], allow_reconnect=False)
 
 
+@pytest.mark.by_turns
 def test_a_reader_reads_everything_with_the_nats_cli_and_changes_nothing(
     stored: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_part_is_served_under_another_name(stored: tuple[str, Path]) -> None:
         assert "worker" in natscli(document, "consumer", "ls", "PART")
 
 
+@pytest.mark.by_turns
 def test_every_awkward_stream_can_be_sealed(tmp_path: Path) -> None:
     repo = tmp_path
     for version in VERSIONS:
@@ -338,6 +340,7 @@ def test_a_port_is_kept_to(stored: tuple[str, Path]) -> None:
         assert document["kept"]["url"] == f"nats://127.0.0.1:{port}"
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_a_closed_terminal_ends_it_and_a_kill_leaves_only_a_folder(
     stored: tuple[str, Path], tmp_path: Path, number: signal.Signals

@@ -78,6 +78,7 @@ def test_encryption_at_rest_and_a_small_max_payload(nats_server: Callable[..., N
     assert b"data" not in stored
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
 def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..., NatsCluster], version: str) -> None:
     async def main(cluster: NatsCluster) -> None:
@@ -103,6 +104,7 @@ def test_a_cluster_has_leaders_and_survives_one_server(nats_cluster: Callable[..
     asyncio.run(main(cluster))
 
 
+@pytest.mark.by_turns
 def test_the_awkward_streams_can_be_replicated(nats_cluster: Callable[..., NatsCluster]) -> None:
     # A replicated mirror of 2.15.1 now and then never catches up on a busy machine; tests that need one fill it in.
     only = [key for key in keys(NEWEST) if not key.startswith("BIG") and key not in COPIES]

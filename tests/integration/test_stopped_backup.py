@@ -78,6 +78,7 @@ def holds(manifest: Manifest | None) -> dict[str, str]:
     return {stream.name: stream.digest.hex for stream in manifest.streams}
 
 
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("kind", "incremental", "fault"),

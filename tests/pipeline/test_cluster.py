@@ -126,6 +126,7 @@ def driver(cluster: Standalone, s3_server: S3Server) -> Iterator[Driver]:
         driver.close()
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_jobs_run_on_two_workers_and_outlive_one(
     tmp_path: Path, s3_server: S3Server, cluster: Standalone, driver: Driver, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +193,7 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     cluster.revive(0)
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.s3
 def test_streams_are_spread_over_two_workers_and_outlive_one(

@@ -214,6 +214,7 @@ _QUERIES: list[tuple[str, Callable[[], list[list[Any]]]]] = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("sql", "expected"), _QUERIES, ids=range(len(_QUERIES)))
 def test_a_query_finds_what_python_finds(
     kept: Kept, typed: Type, sql: str, expected: Callable[[], list[list[Any]]]

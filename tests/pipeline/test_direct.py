@@ -87,6 +87,7 @@ def _two_backups(folder: Path, seed: int, *, encrypted: bool) -> Kept:
     return replace(kept, manifest=manifest)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("seed", range(3))
 def test_statistics_are_those_of_spark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     kept = _two_backups(tmp_path, seed, encrypted=seed == 2)
@@ -115,6 +116,7 @@ def test_statistics_are_those_of_spark(spark: SparkSession, tmp_path: Path, seed
         assert any(one.duplicates for one in mine) == duplicates
 
 
+@pytest.mark.by_turns
 def test_percentiles_of_many_messages_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     messages = _random_messages(random.Random(5), 4000)
     messages = [m._replace(subject=f"s.{n % 2}", data=b"x" * (n * 7919 % 3001)) for n, m in enumerate(messages)]
@@ -126,6 +128,7 @@ def test_percentiles_of_many_messages_are_those_of_spark(spark: SparkSession, tm
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("most", [0, 1, 7, 1000])
 def test_the_largest_of_many_subjects_are_those_of_spark(spark: SparkSession, tmp_path: Path, most: int) -> None:
     """More subjects than parts in which they are ranked, many of the same size."""
@@ -156,6 +159,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "delta"])
 def test_filtered_tables_are_those_of_spark_and_of_the_rule(
     typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -194,6 +198,7 @@ def _kept_of(kept: Kept, name: str) -> list[Message]:
     return [m for m in among if m in last[m.subject]]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_commands_print_and_write_the_same(
     typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
@@ -222,6 +227,7 @@ def test_commands_print_and_write_the_same(
         assert bool(found[0][2]) == (kind != "jsonl")
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_from_s3_to_s3_without_spark(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process in which Spark is not installed."""
@@ -329,6 +335,7 @@ def test_a_damaged_segment_is_named_and_nothing_is_left(tmp_path: Path, kind: st
     assert [one.name for one in tmp_path.iterdir()] == ["r"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of messages that cannot be compressed, each with a subject of its own."""

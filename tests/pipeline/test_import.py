@@ -192,6 +192,7 @@ def bad(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -252,6 +253,7 @@ class CountedLines(ReadLines):
         yield from ReadLines.__call__(self)
 
 
+@pytest.mark.by_turns
 def test_json_lines_are_decoded_once(
     spark: SparkSession, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +274,7 @@ def test_json_lines_are_decoded_once(
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("later", "names"), [("headers", "abc"), ("headers", "cba"), ("Headers", "abc")])
 def test_a_column_that_only_some_files_have_counts(

@@ -54,6 +54,7 @@ def _essence(stream: StreamBackup) -> tuple[object, ...]:
     return stream.name, stream.config, stream.state, stream.digest, stream.segments, stream.incarnation, stream.created
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_tables_in_one_job_become_what_each_becomes_alone(
     spark: SparkSession, typed: Type, tmp_path: Path, kind: str

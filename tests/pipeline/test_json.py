@@ -47,6 +47,7 @@ def plan(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_payloads_are_parsed_or_kept(spark: SparkSession, tmp_path: Path, encrypted: bool) -> None:
     odd = [b"", b"null", b'{"name": "\xff"}']

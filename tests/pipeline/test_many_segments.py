@@ -58,6 +58,7 @@ def _rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(map(str, row)) for row in frame.collect())
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_rows_are_those_of_spark_s_own_reader(spark: SparkSession, tmp_path: Path, encrypted: bool) -> None:
     kept = keep(tmp_path / "kept", STREAMS, encrypted=encrypted)

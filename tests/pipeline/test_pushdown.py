@@ -90,6 +90,7 @@ def _query(metered: Metered, typed: Type, where: str) -> tuple[int, int]:
     return done[0].document["rows"][0][0], read
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_a_query_for_one_hour_reads_the_segments_of_that_hour(metered: Metered, typed: Type) -> None:
     size = sum(ref.size for ref in metered.kept.manifest.streams[0].segments)
@@ -117,6 +118,7 @@ def test_messages_are_counted_without_reading_them(metered: Metered, typed: Type
     assert read < BESIDE
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_the_data_source_reads_the_segments_that_filters_leave(spark: SparkSession, metered: Metered) -> None:
     backup = open_backup(spark, metered.kept.place)

@@ -63,6 +63,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_all_messages_of_all_streams_come(spark: SparkSession, tmp_path: Path, encrypted: bool) -> None:
     streams = {"ODD": ODD, WIDE: some_messages(300, 50), "LATER": some_messages(50, 10, first=1 << 33), "EMPTY": []}
@@ -78,6 +79,7 @@ def test_all_messages_of_all_streams_come(spark: SparkSession, tmp_path: Path, e
         assert backup.messages(reader=reader).count() == sum(map(len, streams.values()))
 
 
+@pytest.mark.by_turns
 def test_the_stream_is_a_constant_for_the_largest_and_follows_from_the_folder_for_others(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_the_stream_is_a_constant_for_the_largest_and_follows_from_the_folder_fo
     assert len(files) == len(backup.streams([WIDE])[0].segments)
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_a_repository_in_s3_is_read(
@@ -110,6 +113,7 @@ def test_a_repository_in_s3_is_read(
     assert collect(frame.where("subject = 'orders.3'")) == wanted
 
 
+@pytest.mark.by_turns
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(message_lists(binary=True, max_size=60), min_size=1, max_size=3), st.booleans())
 def test_random_streams_come_as_they_are(
@@ -139,6 +143,7 @@ _CONDITIONS: Sequence[str] = (
 )
 
 
+@pytest.mark.by_turns
 def test_filters_find_the_same_whoever_reads(spark: SparkSession, tmp_path: Path) -> None:
     streams = {"A": some_messages(400, 100), "B": some_messages(200, 10, seed=2)}
     with segments_of(6000):  # enough to leave some out

@@ -137,6 +137,7 @@ def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)

@@ -45,6 +45,7 @@ def yarn() -> Iterator[Yarn]:
         yield running
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_commands_run_in_containers(yarn: Yarn, nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     source, target = nats_server(NEWEST), nats_server(NEWEST)

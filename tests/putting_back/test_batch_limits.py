@@ -105,6 +105,7 @@ def test_what_a_subject_with_a_history_has_is_asked_for_at_once(
         assert [data for subject, data in found if subject == b"s.%d" % key] == [b"1", b"2"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("own", [False, True], ids=["ours", "theirs"])
 @pytest.mark.parametrize("most", [1, 3, 5])
 def test_rows_behind_one_that_was_removed_stay_behind_it(
@@ -167,6 +168,7 @@ def query(nats_server: Server) -> Query:
     return query
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("limits", [{"max_msgs": 100}, {"max_bytes": 100 * 150}], ids=["messages", "bytes"])
 def test_a_stream_that_has_less_than_a_batch(nats_server: Server, limits: dict[str, Any]) -> None:
     """Rows that it had, and removed, are stored again, as the manual says; that some are removed is known."""

@@ -85,6 +85,7 @@ def forget() -> None:
     time.sleep(0.7)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_batch_that_is_run_again_stores_the_rest(nats_server: Server, later: bool) -> None:
     """In other partitions and another order, behind messages of others, with the server's window over or not."""
@@ -138,6 +139,7 @@ def test_rows_are_stored_in_their_order(query: Query) -> None:
     assert contents(query) == of(rows)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_equal_rows_are_all_stored(nats_server: Server, partitions: int, later: bool) -> None:
@@ -362,6 +364,7 @@ def test_who_may_not_read_back_is_told(nats_server: Server) -> None:
         query.part(1, 0, rows_of(5), login=server.url.replace("nats://", "nats://puts:p@"))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_two_runs_of_a_batch_at_once_store_each_row_once(
     nats_cluster: Callable[..., NatsCluster], replicas: int

@@ -36,6 +36,7 @@ Starter = Callable[..., NatsServer]
 SHORT_WINDOW = 100_000_000  # of duplicates: forgotten before the command has started
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(  # asked for one by one, and read in a row
     ("count", "version"), [*((200, version) for version in VERSIONS), (1500, VERSIONS[0]), (1500, NEWEST)]
 )
@@ -225,6 +226,7 @@ def test_headers_that_act_do_not_act_again(nats_server: Starter, tmp_path: Path,
         )
 
 
+@pytest.mark.by_turns
 def test_ctrl_c_says_how_far_it_came_and_the_next_run_goes_on(nats_server: Starter, tmp_path: Path) -> None:
     server, count = nats_server(NEWEST), 12_000
     run(make(server.url, "S"))

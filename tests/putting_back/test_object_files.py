@@ -65,6 +65,7 @@ def _chunks(url: str, bucket: str = "reports") -> dict[str, int]:
     return result
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_deleted_file_comes_back_whole(nats_server: Starter, tmp_path: Path, version: str) -> None:
     server, repo = nats_server(version), tmp_path / "repo"

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.nats
 Starter = Callable[..., NatsServer]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", ["2.12.8", "2.15.2"])
 def test_a_cluster_takes_keys_and_messages_in_order(tmp_path: Path, version: str) -> None:
     repo, chance = tmp_path / "repo", random.Random(version)

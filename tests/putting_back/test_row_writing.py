@@ -70,6 +70,7 @@ def stored(url: str, name: str = "S") -> list[StoredMessage]:
     return run(reading())
 
 
+@pytest.mark.by_turns
 def test_rows_become_messages_in_order(nats_server: Server) -> None:
     url = nats_server(NEWEST).url
     make(url)
@@ -153,6 +154,7 @@ def test_streams_that_take_no_rows_are_refused(nats_server: Server) -> None:
         write(server.url, begin(server.url, stream="FULL"), [NewRow(b"f", b"", None, None)] * 9)
 
 
+@pytest.mark.by_turns
 def test_a_lost_server_fails_the_partition_and_the_write_goes_on_later(nats_server: Server) -> None:
     server = nats_server(NEWEST)
     make(server.url)
@@ -290,6 +292,7 @@ def test_nothing_is_written_again_once_the_stream_has_forgotten(nats_server: Ser
     assert twice.repeated == 0
 
 
+@pytest.mark.by_turns
 def test_two_at_once_write_each_row_once_in_order(nats_server: Server) -> None:
     """As with speculation."""
     url = nats_server(NEWEST).url

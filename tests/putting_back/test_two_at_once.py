@@ -96,6 +96,7 @@ def _after_both(server: NatsServer, repo: Path) -> list[int]:
     return sorted(one.wait(timeout=240) for one in both)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_two_commands_write_nothing_twice(nats_server: Starter, tmp_path: Path, version: str) -> None:
     server, repo = nats_server(version), tmp_path / "repo"
@@ -130,6 +131,7 @@ def test_while_one_writes_another_one_is_refused(nats_server: Starter, tmp_path:
     assert not run(in_client(server.url, lambda nc: call(nc, "CONSUMER.LIST.P")))["consumers"]
 
 
+@pytest.mark.by_turns
 def test_a_killed_one_is_in_the_way_for_a_moment_only(nats_server: Starter, tmp_path: Path) -> None:
     server, repo = nats_server(NEWEST), tmp_path / "repo"
     _lose(server.url, repo, [(f"p.{n % 3}", None, b"%d" % n) for n in range(10_000)])

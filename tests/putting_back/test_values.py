@@ -61,6 +61,7 @@ async def _change(nc: Client) -> None:
     await kv.put("same", b"same")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_values_come_back_unless_a_newer_one_is_there(nats_server: Starter, tmp_path: Path, version: str) -> None:
     server, repo = nats_server(version), tmp_path / "repo"

@@ -208,6 +208,7 @@ def cases(kinds: dict[str, list[Fault]]) -> list[tuple[str, Fault]]:
     return [(kind, fault) for kind, faults in kinds.items() for fault in faults]
 
 
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(("kind", "fault"), cases({"plain": STOPS, "encrypted": STOPS[:1]}))
 @pytest.mark.parametrize("name", COMMANDS)
@@ -234,6 +235,7 @@ def test_stopped_at_any_operation_it_harms_nothing_and_a_rerun_succeeds(name: st
         assert_prunes_exactly(scene)
 
 
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(("kind", "fault"), cases({"plain": ONCE[:1], "encrypted": ONCE[1:]}))
 @pytest.mark.parametrize("name", COMMANDS)
@@ -286,6 +288,7 @@ def target_of(kind: str, of: str) -> Scene:
     return scene
 
 
+@pytest.mark.by_turns
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize(("of", "to"), COPIES)
@@ -399,6 +402,7 @@ store_backup(Repository.open(store), sys.argv[2], count=int(sys.argv[3]))
 """
 
 
+@pytest.mark.by_turns
 def test_a_process_killed_while_it_stores_leaves_a_sound_repository(tmp_path: Path) -> None:
     """The same with a real process, a real folder and SIGKILL at random moments."""
     folder = tmp_path / "repo"

@@ -64,6 +64,7 @@ def test_listing(many: ManyBackups) -> None:
     assert inventory.summaries[-1].created == nth_created(BACKUPS - 1)
 
 
+@pytest.mark.by_turns
 def test_finding_a_backup(many: ManyBackups) -> None:
     with counted(many, 1 + PAGES) as store:
         assert Repository.open(store).resolve(nth_id(BACKUPS - 1)[:15]) == nth_id(BACKUPS - 1)
@@ -113,6 +114,7 @@ def test_a_backup_that_writes_a_catalog() -> None:
         assert len(Repository.open(counting).inventory().entries) == BACKUPS + 1
 
 
+@pytest.mark.by_turns
 def test_forgetting() -> None:
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
     within_seconds = (BACKUPS - 21) * EVERY.total_seconds()  # leaves 20 out; the others displace none
@@ -126,6 +128,7 @@ def test_forgetting() -> None:
         assert len(Repository.open(counting).inventory().entries) == BACKUPS - 20
 
 
+@pytest.mark.by_turns
 def test_copying_what_is_there_already() -> None:
     source, target = (ManyBackups(BACKUPS, uncovered=UNCOVERED) for _ in range(2))
     lease = lease_on(target)

@@ -120,6 +120,7 @@ def test_backups_of_both_formats_are_copied(scene: Scene, kind: str) -> None:
     assert_sound(target, [*OLD, NEW[0]])
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER])
 def test_an_upgrade_stopped_at_any_operation_is_done_or_not(scene: Scene, fault: Fault) -> None:

@@ -178,6 +178,7 @@ def test_a_listing_takes_any_prefix(store: Store) -> None:
         assert keys_of(store, prefix) == sorted(key for key in keys if key.startswith(prefix)), prefix
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_a_listing_holds_thousands(store: Store) -> None:
     """More than one page of S3."""

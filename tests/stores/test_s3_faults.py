@@ -67,6 +67,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[Store], object], object]] = {
 }
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("trouble", BAD_MOMENTS, ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_after_a_bad_moment_it_is_as_if_nothing_had_been(bench: Bench, operation: str, trouble: Trouble) -> None:
@@ -198,6 +199,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> bytes:
     return random.Random(3).randbytes(11 << 20)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("trouble", [SLOW_DOWN, Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.ERROR_AFTER], ids=str)
 @pytest.mark.parametrize("kind", ["BEGIN", "PART", "COMPLETE"])
 def test_an_upload_in_parts_survives_a_bad_moment(
@@ -269,6 +271,7 @@ HTML = Answer(200, headers={"Content-Type": "text/html"}, body=b"<html><body>It 
 NO_XML = Answer(200, body=b"\x00\xff" * 50)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("answer", [HTML, NO_XML, Answer(200), Answer(404, body=b"nothing here"), Answer(204)], ids=str)
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "list"])
 def test_a_server_that_is_no_s3_store_is_not_believed(bench: Bench, operation: str, answer: Answer) -> None:

@@ -132,6 +132,7 @@ def test_a_hash_needs_a_secret_worth_the_name() -> None:
     assert masked(Masks.parse(["a.b:$.x=redact"]), message(b"{}"), secret=b"") == [message(b"{}")]
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_what_would_outgrow_every_message_is_refused() -> None:
     data = b"[" + b",".join([b"1"] * 1_000_001) + b"]"

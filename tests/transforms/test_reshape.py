@@ -152,6 +152,7 @@ def test_a_message_with_an_unwanted_header_stops_everything() -> None:
     assert len(list(replace(reshape, cut=Cut.parse(None, "2", 0)).apply([batch_of(some)], stream="S"))) == 1
 
 
+@pytest.mark.by_turns
 @settings(deadline=None, max_examples=300)
 @given(reshapes(), streams, st.lists(st.integers(1, 5), min_size=1, max_size=12))
 def test_batches_come_out_as_the_rule_says_for_each_message(

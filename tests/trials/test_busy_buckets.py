@@ -53,6 +53,7 @@ def check(bucket: Overwrites, repo: Path, *, late: bool = False) -> None:
         assert not added or unrolled or late, f"{len(added)} were gone by then: {sorted(added)[:5]}"
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "storage"), READ)
 def test_a_backup_misses_no_key_that_is_overwritten_meanwhile(version: str, storage: str, tmp_path: Path) -> None:
     with NatsServer(version) as server:
@@ -62,6 +63,7 @@ def test_a_backup_misses_no_key_that_is_overwritten_meanwhile(version: str, stor
         check(bucket, tmp_path, late=version == "2.12.8" and storage == "file")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "kind",
     [
@@ -80,6 +82,7 @@ def test_history_roll_ups_and_hot_keys_are_as_they_were(kind: dict[str, Any], tm
         check(bucket, tmp_path)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [NEWEST, "2.12.8"])
 def test_follow_has_a_state_that_was(version: str, tmp_path: Path) -> None:
     with NatsServer(version) as server:
@@ -129,6 +132,7 @@ def test_more_deleted_sequences_than_can_be_asked_for(
         check(bucket, bench.folder)
 
 
+@pytest.mark.by_turns
 def test_a_user_who_may_not_read_on_is_told_what_is_missing(tmp_path: Path) -> None:
     allowed = ["$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.LIST.*"]
     allowed += ["$JS.API.STREAM.SNAPSHOT.*", "$JS.SNAPSHOT.ACK.>"]

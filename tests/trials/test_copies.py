@@ -599,6 +599,7 @@ EACH = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("version", "name"), EACH)
 def test_copies(version: str, name: str, scene_of: Callable[[str], Scene]) -> None:
     scene_of(version).outcome(name)

@@ -43,6 +43,7 @@ def server() -> Iterator[NatsServer]:
         yield started
 
 
+@pytest.mark.by_turns
 def test_a_first_run_that_fails_leaves_nothing(server: NatsServer, typed: Type, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     blind = f"nats://blind:p@127.0.0.1:{server.port}"

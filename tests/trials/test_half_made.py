@@ -75,6 +75,7 @@ def half_restored(server: NatsServer, repo: Path) -> int:
     return left
 
 
+@pytest.mark.by_turns
 def test_a_half_made_stream_that_is_written_to_is_not_removed_unasked(tmp_path: Path) -> None:
     restore = ("restore", "latest", "-r", tmp_path, *PATIENT)
     with NatsServer(NEWEST) as server:

@@ -69,6 +69,7 @@ def killed(server: NatsServer, repo: Path, point: str) -> str:
     return copy
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("version", "point"),
     [*((NEWEST, point) for point in POINTS), ("2.10.26", "the copy is proved"), ("2.10.26", "the old one is gone")],

@@ -90,6 +90,7 @@ def scene(nats_server: Callable[..., NatsServer], tmp_path: Path) -> Scene:
     return Scene(nats_server(NEWEST), tmp_path)
 
 
+@pytest.mark.by_turns
 def test_a_segment_that_verify_misses_is_stored_again_by_the_next_backup(
     scene: Scene, nats_server: Callable[..., NatsServer]
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_segment_that_verify_misses_is_stored_again_by_the_next_backup(
 
 
 # The way of reading and which page it is decide what is read again; the damage, only how it is found out.
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("which", "damage", "options"),
     [
@@ -134,6 +136,7 @@ def test_a_page_that_verify_misses_is_stored_again_by_the_next_backup(
     assert scene.restored(nats_server(NEWEST)) == []
 
 
+@pytest.mark.by_turns
 def test_a_stream_with_a_page_that_is_missed_by_its_next_backup_is_read_again(
     scene: Scene, nats_server: Callable[..., NatsServer]
 ) -> None:
@@ -152,6 +155,7 @@ def test_a_stream_with_a_page_that_is_missed_by_its_next_backup_is_read_again(
     assert scene.restored(nats_server(NEWEST)) == []
 
 
+@pytest.mark.by_turns
 def test_follow_goes_on_after_a_page_was_lost(scene: Scene, nats_server: Callable[..., NatsServer]) -> None:
     for page in scene.pages():
         (scene.repo / page.key).unlink(missing_ok=True)
@@ -183,6 +187,7 @@ def test_pages_are_repaired_from_a_copy(scene: Scene, tmp_path: Path) -> None:
     assert scene.verify("--level", "data").code == 0
 
 
+@pytest.mark.by_turns
 def test_what_a_lost_page_does_not_list_is_restored_in_part(
     scene: Scene, nats_server: Callable[..., NatsServer]
 ) -> None:

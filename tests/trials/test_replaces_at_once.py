@@ -77,6 +77,7 @@ def test_a_stream_stays_if_its_copy_was_removed(
     assert names(server.url) == ["S"] and count(server.url, "S") == 3
 
 
+@pytest.mark.by_turns
 def test_a_clone_and_restores_at_once_lose_nothing(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     source, target = nats_server(NEWEST), nats_server(NEWEST)
     for name in NAMES:

@@ -71,6 +71,7 @@ def test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not(ve
         check_equal(server.url, tmp_path)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_bucket_restored_in_place_is_backed_up_as_it_is(version: str, tmp_path: Path) -> None:
     bucket = STREAM | {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
@@ -139,6 +140,7 @@ def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float
         check_equal(server.url, tmp_path)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "option",

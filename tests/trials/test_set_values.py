@@ -162,6 +162,7 @@ def create(url: str, text: str) -> bool:
         delete(url, *names(url))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
 def test_a_plan_refuses_what_the_server_does_not_accept(text: str, started: str, backed_up: Path, typed: Type) -> None:
     assert not create(started, text)
@@ -183,6 +184,7 @@ def test_a_first_seq_that_would_empty_the_stream_is_refused(
     assert (typed("restore", *line).code, names(started)) == (15, [])
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("text", ACCEPTED, ids=lambda text: text[:60])
 def test_a_plan_lets_through_what_the_server_accepts(text: str, started: str, backed_up: Path, typed: Type) -> None:
     assert create(started, text)

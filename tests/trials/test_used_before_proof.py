@@ -61,6 +61,7 @@ def restored(folder: Path, version: str, config: dict[str, Any], published: int,
     return done
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("version", [V1, NEWEST])
 @pytest.mark.parametrize(
     ("config", "limit"),
@@ -87,6 +88,7 @@ def test_a_stream_that_lost_messages_is_wrong_although_others_were_published(tmp
     assert "3 missing (1, 2, 3)" in failed["reason"] and "60 messages were published to it since" in failed["reason"]
 
 
+@pytest.mark.by_turns
 def test_where_no_proof_could_be_made_python_says_that_the_streams_are_restored(tmp_path: Path) -> None:
     with NatsServer(NEWEST) as server:
         for name in ("ONE", "TWO"):

@@ -152,6 +152,7 @@ JUDGED = tuple(kind for kind in ObjectKind if kind not in WITHOUT_CONTENT)
 
 @pytest.mark.slow
 # What messages are in is stored by a signed repository as by a plain one.
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("repository", "kind"),
     [(one, kind) for one in KINDS for kind in JUDGED if one != "signed" or kind not in CONTENT],
@@ -302,6 +303,7 @@ def test_a_manifest_of_another_kind_is_told(
     assert [one["key"] for one in done.document["repository"]] == [key]
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("kind", [*CONTENT, ObjectKind.STREAM_PAGE])

@@ -118,6 +118,7 @@ def test_json_gives_names_as_they_are(shop: Shop, typed: Callable[..., Typed]) -
     assert {stream["name"] for stream in document["streams"]} == {"ORDERS", EVIL, WIDE}
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.nats
 @pytest.mark.parametrize(

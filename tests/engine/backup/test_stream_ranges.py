@@ -126,6 +126,7 @@ def test_ranges_are_for_large_messages_or_many_cores() -> None:
 # --- on servers ---
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.usefixtures("small_ranges")
 def test_every_awkward_stream_is_what_a_whole_reading_is(
@@ -203,6 +204,7 @@ def test_what_happens_meanwhile_is_in_it(nats_server: Callable[..., NatsServer],
         assert how(result)[0] is ReadAs.MESSAGES and result.stream.warnings == ()
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("history", [1, 3])
@@ -220,6 +222,7 @@ def test_a_bucket_that_is_overwritten_meanwhile_is_one_that_there_was(
     assert stored == bucket.held(result.stream.state.last_seq)
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.usefixtures("small_ranges")
 def test_ranges_of_several_replicas_are_one_stream(nats_cluster: Callable[..., NatsCluster], tmp_path: Path) -> None:

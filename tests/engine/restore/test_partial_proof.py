@@ -243,6 +243,7 @@ def _restored(server: NatsServer, repo: Path, *options: str) -> JsonObject:
     return dict(stream)
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
 @pytest.mark.parametrize("options", [(), ("--subject", "a"), ("--until", "11000"), ("--map-subject", "b=>c")])

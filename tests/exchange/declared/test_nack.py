@@ -396,6 +396,7 @@ def test_what_is_broken_ends_in_a_sentence(at: int, length: int, text: str) -> N
             read(Path(folder)).streams()
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([*STREAM, *OTHER_STREAM]), st.sampled_from([*CONSUMER, *OTHER_CONSUMER]), ODD, ODD)

@@ -109,6 +109,7 @@ def _imports(
         yield damage, imported
 
 
+@pytest.mark.by_turns
 def test_an_undamaged_store_comes_back_as_it_was(made: MadeStore) -> None:
     before = fingerprint(made.directory)
     imported = import_folder(made.directory / "store", made.keys)
@@ -133,6 +134,7 @@ def test_an_undamaged_store_comes_back_as_it_was(made: MadeStore) -> None:
     assert len(worker.state.pending) == info["num_ack_pending"] > 0
 
 
+@pytest.mark.by_turns
 @at_ends
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_block_costs_no_more_than_its_damaged_records(made: MadeStore, copy: Path, name: str) -> None:
@@ -162,6 +164,7 @@ def _assert_only_touched(
     assert lost == touched & held_sequences, damage.name
 
 
+@pytest.mark.by_turns
 @at_ends
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_key_of_a_block_costs_that_block(made: MadeStore, copy: Path, name: str) -> None:
@@ -184,6 +187,7 @@ def _held_in(made: MadeStore, path: Path, number: int) -> set[int] | None:
     return None if records is None else held & {sequence for _, _, sequence in records}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, copy: Path, name: str) -> None:
     path = copy / name / "msgs" / "index.db"
@@ -193,6 +197,7 @@ def test_a_damaged_index_costs_no_message_and_brings_none_back(made: MadeStore, 
         assert any("msgs/index.db" in warning for warning in imported.stream(name).warnings), damage.name
 
 
+@pytest.mark.by_turns
 @at_ends
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum"])
 @pytest.mark.parametrize("name", STREAMS)
@@ -227,6 +232,7 @@ def test_a_damaged_key_of_a_stream_costs_its_configuration_and_index(made: MadeS
         assert "its configuration is lost; this one is from --stream-config" in stream.warnings
 
 
+@pytest.mark.by_turns
 @at_ends
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum", "meta.key", "o.dat"])
 def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, copy: Path, file: str) -> None:
@@ -251,6 +257,7 @@ def test_a_damaged_consumer_costs_no_message_and_no_other_one(made: MadeStore, c
             assert found["worker"].state == whole["worker"].state
 
 
+@pytest.mark.by_turns
 def test_several_damages_at_once_are_all_told(made: MadeStore, copy: Path) -> None:
     some = random.Random(11)
     for _ in range(12):

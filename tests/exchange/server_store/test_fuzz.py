@@ -72,6 +72,7 @@ def test_the_stores_are_whole(store: Path) -> None:
     assert len(list((store / "ORDERS" / "msgs").glob("*.blk"))) > 3
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @SLOW
 @given(st.data())
@@ -91,6 +92,7 @@ def test_any_byte_of_any_file(store: Path, data: st.DataObject) -> None:
     assert imported.partial or silent
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @SLOW
 @given(st.data())

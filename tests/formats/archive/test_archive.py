@@ -118,6 +118,7 @@ def test_a_stream_cut_short_anywhere_is_refused(name: str) -> None:
             decode(raw[:size])
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_an_archive_cut_short_anywhere_within_a_whole_s2_stream_is_refused(name: str) -> None:

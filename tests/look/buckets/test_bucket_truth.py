@@ -123,6 +123,7 @@ def _check(told: Told, at: Edge, values: dict[str, bytes | str | None], listed: 
             assert values[key] is None and key not in listed.unknown, about
 
 
+@pytest.mark.by_turns
 def test_what_one_backup_says_is_true(told: Told) -> None:
     said: Counter[str] = Counter()
     for bucket in told.buckets():
@@ -148,6 +149,7 @@ def test_what_one_backup_says_is_true(told: Told) -> None:
     assert said["known"] and said["unknown"], said
 
 
+@pytest.mark.by_turns
 def test_the_backups_around_a_moment_say_more_and_it_is_true(told: Told) -> None:
     said: Counter[str] = Counter()
     repository = Repository.open(LocalStore(told.repo))
@@ -184,6 +186,7 @@ def test_put_back_takes_what_is_listed_and_says_what_is_not_known(told: Told) ->
                         list(chosen)
 
 
+@pytest.mark.by_turns
 def test_commands_and_the_page_tell_the_same(told: Told) -> None:
     *_, bucket = told.buckets()
     backup = bucket.manifest.id

@@ -36,6 +36,7 @@ def _nobody() -> NoReturn:
     raise AssertionError("nothing has to be read")
 
 
+@pytest.mark.by_turns
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(histories(), min_size=2, max_size=5), st.integers(100, 1000), st.sampled_from([0, 3, 10_000]))
 def test_the_same_is_found_on_spark_as_here(

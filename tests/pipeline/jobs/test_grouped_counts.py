@@ -27,6 +27,7 @@ def _table(rows: list[tuple[bytes, int, int, int]]) -> pa.Table:
     return pa.table({name: pa.array(values[name], kind) for name, kind in types.items()})
 
 
+@pytest.mark.by_turns
 @given(tables=st.lists(_ROWS, max_size=30), limit_bytes=st.sampled_from([1, 200, 1 << 20]))
 def test_groups_are_those_of_a_dictionary(tables: list[Any], limit_bytes: int) -> None:
     truth: defaultdict[tuple[bytes, int], list[int]] = defaultdict(lambda: [0, 99])

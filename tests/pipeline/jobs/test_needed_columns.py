@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("sql", "needed"),
     [
@@ -75,6 +76,7 @@ QUERIES = (
 )
 
 
+@pytest.mark.by_turns
 def test_answers_are_those_of_sparks_own_reader(spark: SparkSession, tmp_path: Path) -> None:
     streams = {"A": some_messages(300, 100), "B": some_messages(100, 30, seed=2), "C": []}
     with segments_of(15_000):  # some

@@ -135,6 +135,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.s3
 @pytest.mark.parametrize("way", WAYS, ids=[way.repository for way in WAYS])
@@ -202,6 +203,7 @@ def _as_text(message: Message) -> Message:
     return message._replace(subject=message.subject if isinstance(message.subject, str) else message.subject.decode())
 
 
+@pytest.mark.by_turns
 def test_a_bucket_is_compacted(typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jsbackup.pipeline.tasks.packing._LEAST_BYTES", 1)
     gone = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
@@ -227,6 +229,7 @@ def _everything(kept: Kept) -> dict[str, int]:
     return {info.key: info.size for info in kept.place.store().list() if not info.key.startswith("locks/")}
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("newest", [0, 3])
 def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in(

@@ -48,6 +48,7 @@ def _check(kept: Kept, backup: str, name: str, messages: Sequence[Message]) -> S
     return stream
 
 
+@pytest.mark.by_turns
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(message_lists())
 def test_random_tables_come_back(

@@ -91,6 +91,7 @@ def _parsed(frame: DataFrame) -> Parsed:
     return [(row["payload"], row["_corrupt_record"]) for row in rows]
 
 
+@pytest.mark.by_turns
 @each
 def test_the_rows_are_what_was_encoded(
     spark: SparkSession, load: Callable[..., DataFrame], kept: Kept, given: dict[str, str], encoding: str
@@ -121,6 +122,7 @@ def test_a_file_is_read_when_the_frame_is_made(
     _fails(lambda: load(stream=encoding.upper(), **option), "cannot be read: no such file")
 
 
+@pytest.mark.by_turns
 def test_columns_filters_and_views(
     spark: SparkSession, load: Callable[..., DataFrame], kept: Kept, given: dict[str, str]
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_schema_of_the_user_has_the_types_of_the_file(load: Callable[..., Data
         _fails(lambda schema=schema: load(schema, stream="AVRO", avro=short).count(), sentence)  # type: ignore[misc]
 
 
+@pytest.mark.by_turns
 @each
 def test_a_streaming_query_has_them_too(
     spark: SparkSession, kept: Kept, given: dict[str, str], tmp_path: Path, encoding: str

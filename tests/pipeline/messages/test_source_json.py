@@ -44,6 +44,7 @@ def backup(kept: Kept) -> Iterator[jsbackup.Backup]:
     yield jsbackup.open(kept.place.location, **dict(kept.place.keys))[FIRST]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "schema",
     [
@@ -94,6 +95,7 @@ def test_columns_filters_and_views(spark: SparkSession, load: Callable[..., Data
     assert sorted(row.payload.total for row in some.collect())[:2] == [0.5, 1.5]
 
 
+@pytest.mark.by_turns
 def test_a_streaming_query_has_them_too(
     spark: SparkSession, backup: jsbackup.Backup, kept: Kept, tmp_path: Path
 ) -> None:

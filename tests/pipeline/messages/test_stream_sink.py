@@ -83,6 +83,7 @@ def as_stored(messages: Sequence[StoredMessage]) -> list[tuple[Any, Any, Any]]:
     return found
 
 
+@pytest.mark.by_turns
 def test_a_repository_is_followed_into_a_stream(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
     """In batches, and when there are new backups."""
     url = nats_server(NEWEST).url
@@ -102,6 +103,7 @@ def test_a_repository_is_followed_into_a_stream(spark: SparkSession, nats_server
     assert sorted(int(number) for _, number in ids) == list(range(6))
 
 
+@pytest.mark.by_turns
 def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
     url = nats_server(NEWEST).url
     make(url, "COPY", "orders.>")
@@ -280,6 +282,7 @@ class Copying:
         assert Counter(as_stored(found)) == Counter(as_read(self.messages))
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("first", "then"), [(4, 3), (1, 5)])
 def test_a_batch_that_is_cut_off_is_completed(
     spark: SparkSession, program: Program, nats_server: Server, tmp_path: Path, first: int, then: int
@@ -295,6 +298,7 @@ def test_a_batch_that_is_cut_off_is_completed(
     copying.has_all()
 
 
+@pytest.mark.by_turns
 def test_one_partition_is_in_order(program: Program, nats_server: Server, tmp_path: Path) -> None:
     """Also after it was cut off."""
     copying = Copying.of(some_messages(3000, 200), nats_server(NEWEST), tmp_path)
@@ -303,6 +307,7 @@ def test_one_partition_is_in_order(program: Program, nats_server: Server, tmp_pa
     assert as_stored(stored(copying.server.url, "COPY")) == as_read(copying.messages)
 
 
+@pytest.mark.by_turns
 def test_equal_rows_are_all_stored(program: Program, nats_server: Server, tmp_path: Path) -> None:
     """Without what tells them from each other in the backup."""
     beats = [Message(n, 10**18, "orders.beat", None, b"beat" * 50) for n in range(1, 2001)]
@@ -313,6 +318,7 @@ def test_equal_rows_are_all_stored(program: Program, nats_server: Server, tmp_pa
     copying.has_all()
 
 
+@pytest.mark.by_turns
 def test_other_rows_when_a_batch_is_run_again_are_noticed(
     program: Program, nats_server: Server, tmp_path: Path
 ) -> None:
@@ -328,6 +334,7 @@ def test_other_rows_when_a_batch_is_run_again_are_noticed(
     )
 
 
+@pytest.mark.by_turns
 def test_a_batch_that_has_no_rows_when_it_is_run_again_is_noticed(
     program: Program, nats_server: Server, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ class Killing:
         time.sleep(1.2)  # until the server has forgotten all ids
 
 
+@pytest.mark.by_turns
 def test_a_driver_that_is_killed_before_and_after_a_batch_is_committed(
     survivor: Program, nats_server: Server, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_driver_that_is_killed_before_and_after_a_batch_is_committed(
     assert found == rows_of(messages)
 
 
+@pytest.mark.by_turns
 def test_a_driver_that_is_killed_while_rows_are_sent(survivor: Program, nats_server: Server, tmp_path: Path) -> None:
     """Of many partitions; the survivor has others. `test_stream_sink.py` cuts one partition off, which is in order."""
     messages = numbered(2 * BATCH)
@@ -177,6 +179,7 @@ def test_a_driver_that_is_killed_while_rows_are_sent(survivor: Program, nats_ser
     assert Counter(found) == Counter(rows_of(messages)) and len(by_key(found)) == 11
 
 
+@pytest.mark.by_turns
 def test_a_driver_that_is_killed_while_the_end_of_a_batch_stores_copies(
     survivor: Program, nats_server: Server, tmp_path: Path
 ) -> None:

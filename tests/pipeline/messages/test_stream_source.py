@@ -220,6 +220,7 @@ class Query:
         return sorted((row.stream, row.sequence) for row in self._spark.read.parquet(table).collect())
 
 
+@pytest.mark.by_turns
 def test_a_query_goes_on_behind_its_checkpoint(spark: SparkSession, account: Account, tmp_path: Path) -> None:
     query = Query(spark, account, tmp_path)
     account.back_up(1, {"ORDERS": range(1, 41), "OTHER": range(1, 4)})
@@ -240,6 +241,7 @@ def test_a_query_goes_on_behind_its_checkpoint(spark: SparkSession, account: Acc
     assert query.run(failOnDataLoss="false") == sorted([*expected, *of("ORDERS", range(55, 71))])
 
 
+@pytest.mark.by_turns
 def test_a_query_that_cannot_be_says_why(spark: SparkSession, account: Account, tmp_path: Path) -> None:
     def start(path: str = str(account.folder), **options: str) -> None:
         frame = attach(spark).readStream.format("jsbackup").options(**options).load(path)

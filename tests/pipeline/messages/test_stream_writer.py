@@ -60,6 +60,7 @@ def publish(frame: DataFrame, url: str | None, stream: str | None = "COPY", **op
     writer.options(**{name: value for name, value in given.items() if value is not None}).save()
 
 
+@pytest.mark.by_turns
 def test_a_backup_is_written_to_another_stream(spark: SparkSession, nats_server: Server, tmp_path: Path) -> None:
     """As it was read, in the order of each subject, with what stays of its headers."""
     messages = [*some_messages(300, 50), Message(900, 1, "orders.3", BLOCK, b"\xff\x00")]

@@ -137,6 +137,7 @@ def request(url: str, subject: str, body: dict[str, Any]) -> None:
     asyncio.run(asking())
 
 
+@pytest.mark.by_turns
 def test_a_server_that_is_lost_and_comes_back(writer: Writer, nats_server: Server) -> None:
     server = nats_server(NEWEST)
     make(server.url, "ORDERS", "orders.*")
@@ -150,6 +151,7 @@ def test_a_server_that_is_lost_and_comes_back(writer: Writer, nats_server: Serve
     goes_on(writer, server.url, write)
 
 
+@pytest.mark.by_turns
 def test_a_connection_that_is_cut(writer: Writer, nats_server: Server) -> None:
     server = nats_server(NEWEST)
     make(server.url, "ORDERS", "orders.*")
@@ -165,7 +167,7 @@ def test_a_stream_that_is_deleted(writer: Writer, nats_server: Server) -> None:
     make(server.url, "ORDERS", "orders.*")
     with Proxy(server.port) as proxy:
         proxy.at(Direction.TO_SERVER, 400_000, lambda: request(server.url, "STREAM.DELETE.ORDERS", {}))
-        sentence = "no stream listens to orders.. any more|no stream ORDERS|was deleted"
+        sentence = "no stream listens to orders.. any more|no stream ORDERS|stream not found|was deleted"
         write = named(writer, writer.write(proxy.url), sentence)
     again = writer.write(server.url, resume=write)
     assert again is not None and "there is no stream ORDERS" in again
@@ -173,6 +175,7 @@ def test_a_stream_that_is_deleted(writer: Writer, nats_server: Server) -> None:
     goes_on(writer, server.url, write)
 
 
+@pytest.mark.by_turns
 def test_a_stream_that_is_full(writer: Writer, nats_server: Server) -> None:
     server = nats_server(NEWEST)
     config: dict[str, Any] = {"max_msgs": 2500, "discard": "new"}
@@ -183,6 +186,7 @@ def test_a_stream_that_is_full(writer: Writer, nats_server: Server) -> None:
     goes_on(writer, server.url, write)
 
 
+@pytest.mark.by_turns
 def test_a_bug_in_the_users_function(writer: Writer, nats_server: Server) -> None:
     """Its exception is the user's. The line on stderr names the write."""
     server = nats_server(NEWEST)
@@ -194,6 +198,7 @@ def test_a_bug_in_the_users_function(writer: Writer, nats_server: Server) -> Non
     goes_on(writer, server.url, write)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("limit", ["max_msg_size", "max_payload"])
 def test_a_row_that_is_too_large(writer: Writer, nats_server: Server, limit: str) -> None:
     """It is the eleventh of its partition."""

@@ -219,6 +219,7 @@ def same(value: Any, loaded: Any, kind: T.DataType) -> bool:
     return bool(value == loaded)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @given(st.lists(_payloads(), max_size=8))
 @example([b'{"total": 1180591620717411303425}'])

@@ -70,6 +70,7 @@ def _without_numbers(text: str) -> str:
     return re.sub(r"\d+", "N", text)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("sql", "given", "samples", "unseen", "doubts"), CASES)
 def test_both_engines_look_at_a_sample(
     kept: Kept,
@@ -107,6 +108,7 @@ def test_the_command_says_it(kept: Kept, typed: Type, tmp_path: Path, monkeypatc
         assert done.code != 0 or "payload_samples" not in check("query", done)
 
 
+@pytest.mark.by_turns
 def test_python_warns(kept: Kept, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backup = jsbackup.open(kept.place.location)[kept.manifest.id]
     fits = avro_file(tmp_path, record(("id", "long")))

@@ -81,6 +81,7 @@ def _shown(value: Any) -> str:
     return str(list(map(_shown, value))) if isinstance(value, list | tuple) else repr(value)
 
 
+@pytest.mark.by_turns
 def test_both_engines_give_what_was_encoded(kept: Kept, spark: SparkSession) -> None:
     sql = "SELECT payload, _corrupt_record FROM {} ORDER BY sequence"
     assert _same(kept, spark, sql.format("avro"), avro_of())[:4] == [
@@ -120,6 +121,7 @@ QUERIES: list[tuple[str, PayloadParser]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(("sql", "parser"), QUERIES)
 def test_duckdb_answers_as_spark_does(kept: Kept, spark: SparkSession, sql: str, parser: PayloadParser) -> None:
     assert _same(kept, spark, sql, parser)

@@ -91,6 +91,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.by_turns
 def test_duckdb_answers_as_spark_does(kept: Kept, spark: SparkSession) -> None:
     frames = open_backup(spark, kept.place, kept.manifest.id)
     for sql in BOTH:
@@ -99,6 +100,7 @@ def test_duckdb_answers_as_spark_does(kept: Kept, spark: SparkSession) -> None:
         assert [pair for pair in zip(mine, theirs, strict=True) if pair[0] != pair[1]] == [], sql
 
 
+@pytest.mark.by_turns
 def test_the_manifest_answers_as_duckdb_and_spark_do(kept: Kept, spark: SparkSession) -> None:
     frames = open_backup(spark, kept.place, kept.manifest.id)
     columns = "count(*), count( 1 ) n, COUNT(sequence), min(sequence) AS Least, max( sequence ), min(time), MAX(time),"
@@ -292,6 +294,7 @@ def test_a_segment_that_is_not_the_stored_one_gives_no_answer(tmp_path: Path) ->
 # --- the command ---
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_a_long_query_is_interrupted_at_once(small: Kept, number: signal.Signals, code: int) -> None:
@@ -324,6 +327,7 @@ def test_neither_spark_nor_java_is_needed(small: Kept) -> None:
     assert on_spark.returncode == 13 and "JAVA_HOME has none" in on_spark.stdout + on_spark.stderr
 
 
+@pytest.mark.by_turns
 def test_the_engine_is_chosen_and_said(
     small: Kept, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ BOTH = [
 ]  # fmt: skip
 
 
+@pytest.mark.by_turns
 def test_duckdb_answers_as_spark_does(kept: Kept, spark: SparkSession) -> None:
     frames = open_backup(spark, kept.place, kept.manifest.id)
     for sql, schema in BOTH:
@@ -124,6 +125,7 @@ def test_a_view_has_the_schema_that_the_python_face_infers(kept: Kept, spark: Sp
         assert answer.payloads[view] == as_ddl(kind)  # type: ignore[arg-type]
 
 
+@pytest.mark.by_turns
 def test_what_cannot_be_inferred_is_an_error_of_the_view(kept: Kept, spark: SparkSession) -> None:
     frames = open_backup(spark, kept.place, kept.manifest.id)
     chosen = ChosenBackup(kept.place, kept.manifest)

@@ -100,6 +100,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("sql", QUERIES)
 def test_rows_are_those_of_files(kept: Kept, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     by_files = _run(kept, sql)

@@ -232,6 +232,7 @@ def test_java_has_all_jars_but_those_of_machine_learning(
         archive = _find(java, jars, environ)
 
 
+@pytest.mark.by_turns
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(900)

@@ -141,6 +141,7 @@ def client(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         client.close()
 
 
+@pytest.mark.by_turns
 def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, client: Client, tmp_path: Path) -> None:
     there = ["--spark-remote", server.url, "--json"]
     kept = keep(tmp_path / "r", {"A": some_messages(300, 2000), "B": some_messages(40, 10, seed=2)})
@@ -162,6 +163,7 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, cli
     assert digests(again) == digests(alone)
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 def test_an_encrypted_repository_in_s3_is_read_there(
     server: ConnectServer, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +181,7 @@ def test_an_encrypted_repository_in_s3_is_read_there(
     assert not [secret for secret in secrets if secret in said]
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_streams_are_backed_up_and_restored_from_there(
     server: ConnectServer, client: Client, nats_server: Callable[..., NatsServer], tmp_path: Path

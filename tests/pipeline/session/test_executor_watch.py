@@ -67,6 +67,7 @@ def lost(cluster: Standalone) -> list[str]:
     ]
 
 
+@pytest.mark.by_turns
 def test_an_export_ends_without_a_table(cluster: Standalone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)
     kept = keep(tmp_path / "r", {"A": some_messages(300, 200_000)})
@@ -82,6 +83,7 @@ def test_an_export_ends_without_a_table(cluster: Standalone, tmp_path: Path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_a_backup_ends_without_one_and_another_worker_goes_on(
     cluster: Standalone, tmp_path: Path, nats_server: Callable[..., NatsServer]

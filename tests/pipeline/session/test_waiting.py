@@ -108,6 +108,7 @@ with session.open_session(session.SparkSettings("local[1]", {"spark.driver.memor
 """
 
 
+@pytest.mark.by_turns
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark-apart")
 @pytest.mark.timeout(300)

@@ -275,6 +275,7 @@ def test_tables_that_do_not_say_how_far_they_go_are_refused(tmp_path: Path, kind
     assert isinstance(error, UsageError) and "how far it goes: an older jsbackup" in error.message
 
 
+@pytest.mark.by_turns
 @both
 @pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.KILL_BEFORE, Fault.FAIL, Fault.LOSE_ANSWER])
 def test_stopped_at_every_operation(tmp_path: Path, kind: TableFormat, fault: Fault) -> None:
@@ -364,6 +365,7 @@ def test_of_two_at_once_one_is_refused(tmp_path: Path, kind: TableFormat) -> Non
     assert refused > 3 and finished > 3
 
 
+@pytest.mark.by_turns
 @both
 def test_killed_by_the_system_at_any_time(tmp_path: Path, kind: TableFormat) -> None:
     kept, _ = growing(tmp_path / "r", (40, 100), size=3000)
@@ -475,6 +477,7 @@ def test_spark_adds_the_same(spark: SparkSession, tmp_path: Path, kind: TableFor
     assert found[0] == found[1]
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 @both
 def test_in_s3(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TableFormat) -> None:

@@ -155,6 +155,7 @@ def test_a_table_has_what_was_encoded(
     assert set(_table(folder, kind).schema.names) >= {*COLUMNS, "payload", "_corrupt_record"}
 
 
+@pytest.mark.by_turns
 @each
 @both
 def test_spark_writes_and_reads_the_same_as_its_own_columns(

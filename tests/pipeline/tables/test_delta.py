@@ -111,6 +111,7 @@ def _long() -> list[Message]:
     return [m._replace(subject=f"z{'y' * 3000}" if n > 250 else m.subject) for n, m in enumerate(_plain())]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 @pytest.mark.parametrize("make", [_plain, _long], ids=["statistics", "none"])
 def test_every_reader_finds_all_rows(

@@ -138,6 +138,7 @@ def test_the_command_says_it(tmp_path: Path, kind: TableFormat) -> None:
     }
 
 
+@pytest.mark.by_turns
 @both
 @pytest.mark.parametrize(
     ("payloads", "option", "said"),
@@ -207,6 +208,7 @@ def test_streams_without_payloads_are_not_refused(tmp_path: Path, kind: TableFor
     assert all(row["payload"] is not None for row in _columns(tmp_path / "proto" / "DELETES", kind))
 
 
+@pytest.mark.by_turns
 @both
 def test_an_append_adds_no_payloads_of_another_schema(tmp_path: Path, kind: TableFormat) -> None:
     """A producer has changed its schema: the table stays as it is, each run says so, and the others are extended."""

@@ -147,6 +147,7 @@ def _damage_others(table: Path, by: PartitionBy, value: Any) -> int:
     return damaged
 
 
+@pytest.mark.by_turns
 @ways
 @pytest.mark.parametrize(("kind", "ask"), READERS, ids=lambda one: getattr(one, "__name__", str(one)))
 def test_every_reader_finds_all_rows_and_skips_other_partitions(
@@ -214,6 +215,7 @@ _TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=
 _SPELLED = st.one_of(_TEXT, st.sampled_from([*SUBJECTS, "1", "007", "1.5", "null", "NaN", "2026-11-26", ".", ".."]))
 
 
+@pytest.mark.by_turns
 @ways
 @kinds
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -247,6 +249,7 @@ def test_any_messages_come_back(
     assert found.select(plain.column_names).equals(plain.sort_by("sequence"))
 
 
+@pytest.mark.by_turns
 @kinds
 @ways
 def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat, by: PartitionBy) -> None:
@@ -279,6 +282,7 @@ def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat, by: Par
     assert refused.code == 2 and "has no partitions" in refused.err and "without --partition-by" in refused.err
 
 
+@pytest.mark.by_turns
 @kinds
 @ways
 @pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.FAIL])
@@ -309,6 +313,7 @@ def test_stopped_at_every_operation(tmp_path: Path, kind: TableFormat, by: Parti
     assert stops > 5
 
 
+@pytest.mark.by_turns
 @kinds
 def test_too_many_partitions_are_refused(tmp_path: Path, kind: TableFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one file, in several, and in what is added to a table; another stream is appended to all the same."""
@@ -359,6 +364,7 @@ def test_a_delta_table_that_others_maintain(tmp_path: Path, by: PartitionBy) -> 
         export(kept, done, place, TableFormat.DELTA, by=by, token="0000abce")
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     ("subject", "parquet", "delta"),
     [
@@ -459,6 +465,7 @@ def test_what_was_divided_is_imported(typed: Callable[..., Typed], tmp_path: Pat
     assert shown[0]["streams"][0]["digest"] == shown[1]["streams"][0]["digest"]
 
 
+@pytest.mark.by_turns
 @pytest.mark.s3
 @kinds
 def test_in_s3(s3_server: S3Server, tmp_path: Path, kind: TableFormat) -> None:

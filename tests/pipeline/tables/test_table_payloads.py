@@ -114,6 +114,7 @@ def test_a_table_has_what_json_loads_gives(tmp_path: Path, kind: TableFormat, by
         assert set(names) >= {*COLUMNS, "payload", "_corrupt_record"}
 
 
+@pytest.mark.by_turns
 @both
 def test_spark_writes_and_reads_the_same_as_its_own_columns(
     spark: SparkSession, tmp_path: Path, kind: TableFormat

@@ -148,6 +148,7 @@ def source() -> Iterator[NatsServer]:
         yield server
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
     spark: SparkSession, source: NatsServer, nats_server: Callable[..., NatsServer], tmp_path: Path, typed: Type
@@ -212,6 +213,7 @@ def test_small_streams_are_said_to_be_faster_without_spark(
         assert said not in in_shell(*line, *nobody, "--quiet").err
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 def test_a_huge_stream_is_read_in_ranges_by_executors(

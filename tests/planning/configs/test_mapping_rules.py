@@ -192,6 +192,7 @@ async def _refused(url: str) -> list[str]:
     return found
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_rules_are_those_of_servers(version: str) -> None:

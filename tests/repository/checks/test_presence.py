@@ -28,6 +28,7 @@ def _look(objects: Objects, manifest: Manifest, stored: int = 0) -> list[Problem
     return list(find_absent(objects, manifest, {stream.name: stored for stream in manifest.streams}))
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("paged", [False, True])
 def test_it_finds_what_verify_finds_at_level_manifest(paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,6 +455,7 @@ def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemorySt
             Repository.open(store, keys)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
     store = MemoryStore(lambda: now)

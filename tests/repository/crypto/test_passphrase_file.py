@@ -21,6 +21,7 @@ def armoured(data: bytes, width: int = 64, end: str = "\n") -> bytes:
     return (end.join([*lines, "-----END AGE ENCRYPTED FILE-----"]) + end).encode()
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_what_the_library_encrypts_is_opened() -> None:
     sealed = age.encrypt_with_passphrase(b"hello", "correct horse")

@@ -445,18 +445,21 @@ def outcomes(prepare: Callable[[MemoryStore], None], *runs: Run) -> set[tuple[ob
     return found
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_of_a_backup_and_a_prune_deletes_what_the_backup_names() -> None:
     found = outcomes(orphan, backing_up, pruning)
     assert found == {("committed", 0), ("committed", 1), ("committed", None), (None, 1), (None, None)}
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_of_a_restore_and_a_forget_with_prune_takes_anything_from_the_restore() -> None:
     found = outcomes(forgettable, restoring, forgetting)
     assert found >= {("restored", 1), ("restored", None), ("forgotten", 1)}
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
     expired = 0

@@ -449,6 +449,7 @@ def _marked(bench: Bench) -> None:
     bench.orphans |= {ref.key for ref in store_opaque(bench.store, "late", b"later").opaque}
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("prepare", [_nothing, _marked])
 @pytest.mark.parametrize("grace", [0, DAY])

@@ -194,6 +194,7 @@ def test_a_page_of_several_streams_that_decompresses_to_more_than_such_pages_hav
     assert held[0] < 8 << 20
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [1, 2])
 def test_pages_that_decompress_to_much_are_decompressed_a_few_at_a_time(

@@ -156,6 +156,7 @@ def test_a_search_reads_what_is_needed(text: str) -> None:
     assert sum(key.startswith(layout.STREAMS) for key in counting.read_bytes) == 1
 
 
+@pytest.mark.by_turns
 @settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_what_is_read_for_some_names_is_what_all_have(data: st.DataObject) -> None:

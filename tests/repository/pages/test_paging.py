@@ -59,6 +59,7 @@ def test_a_change_in_the_middle_gives_the_pages_of_the_changed_list(count: int, 
     assert after == arrange(expected, pages.read, pages.store)
 
 
+@pytest.mark.by_turns
 @given(st.integers(0, 400))
 def test_a_page_has_parts_of_the_level_below_within_the_limits(count: int) -> None:
     pages = MemoryPages()

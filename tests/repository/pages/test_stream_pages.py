@@ -118,6 +118,7 @@ def test_few_streams_and_those_of_an_import_are_in_the_manifest(scene: Scene) ->
     assert b'"format":1' in data
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "segments"), [(3, 60), (20, 15), (64, 2), (64, 64)])
 def test_what_a_backup_writes_does_not_grow_with_the_other_streams(scene: Scene, count: int, segments: int) -> None:
@@ -319,6 +320,7 @@ readings = st.none() | st.builds(
 times = st.integers(0, 59).map(lambda second: f"2026-11-21T01:45:{second:02}.5Z")
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
@@ -347,6 +349,7 @@ def test_every_capture_comes_back(captures: list[tuple[ArchiveFormat, Reading | 
         assert same if reads_messages else within
 
 
+@pytest.mark.by_turns
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_a_hostile_list_is_a_format_error(data: st.DataObject) -> None:
@@ -381,6 +384,7 @@ def test_a_hostile_list_is_a_format_error(data: st.DataObject) -> None:
     assert isinstance(raised.value, FormatError | IntegrityError)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_process_that_stores_for_days_stores_a_page_again_that_was_found_damaged(

@@ -280,6 +280,7 @@ def test_somebody_else_copies_the_same_at_the_same_time(source: Repository, targ
     assert objects(target.store) == objects(source.store)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER])

@@ -96,6 +96,7 @@ def histories(draw: st.DrawFn) -> list[list[Message]]:
     return states
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(0, 1 << 32), st.sampled_from([300, 2000, 100_000]))

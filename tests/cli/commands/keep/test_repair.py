@@ -39,6 +39,7 @@ def test_a_removed_manifest_is_named_as_lost(typed: Callable[..., Typed], tmp_pa
     assert (first.code, first.out) == (0, said)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "signed", "encrypted"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

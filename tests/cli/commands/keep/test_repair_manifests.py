@@ -106,6 +106,7 @@ def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path, places: P
     return Place(typed, tmp_path / "repo", tmp_path / "copy", keys)
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 @pytest.mark.parametrize("place", KINDS, indirect=True)
 @pytest.mark.parametrize("how", DAMAGES)

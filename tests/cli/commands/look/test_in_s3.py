@@ -70,6 +70,7 @@ def copied_changing(changing: Changing, s3_server: S3Server) -> Iterator[Copied]
     yield Copied(s3_server, "look-changing", changing.repo)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("line", _SHELF)
 def test_of_a_backup(shelf: Shelf, copied_shelf: Copied, line: str) -> None:
     typed = line.format(shelf.backup)
@@ -78,6 +79,7 @@ def test_of_a_backup(shelf: Shelf, copied_shelf: Copied, line: str) -> None:
     assert here.code in (0, 1) and (here.out or here.err)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("line", _CHANGING)
 def test_of_several_backups(changing: Changing, copied_changing: Copied, line: str) -> None:
     typed = line.format(*changing.moments, newest=changing.backups[-1], url=changing.url)

@@ -81,6 +81,7 @@ def test_where_all_is_well_every_line_is_ok_and_nothing_is_left(shop: Shop, type
 GRANTS = {one.grant: one for one in grants_for("$JS.API", Purpose.ALL, reads_by_message=True)}
 
 
+@pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("version", [VERSIONS[0], NEWEST])
 def test_each_permission_that_is_denied_is_named(version: str, typed: Type, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_readers_are_added_listed_and_removed(typed: Type, repo: Path, keys: Pat
     assert typed("key", "remove", "age1", "-r", repo, "--json").code == 2, "it is the last one"
 
 
+@pytest.mark.by_turns
 @pytest.mark.slow
 def test_a_passphrase_reads_and_is_never_printed(typed: Type, keys: Path) -> None:
     """From the beginning here. Three times it takes seconds of work, by intent."""
