@@ -102,8 +102,8 @@ def forget(
     A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one, and one
     that is known to be damaged, or lacks an object, takes no other's place. The newest complete backup, held ones, and
     those that cannot be read are always kept. With --profile, the policy applies to the backups of that profile; those
-    of other profiles stay, also if that profile has none yet. Objects that only removed backups need stay stored until
-    'jsbackup prune'.
+    of other profiles stay, also if that profile has none yet. Where no backup has a profile, it applies to all. Objects
+    that only removed backups need stay stored until 'jsbackup prune'.
     """
     from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
     from jsbackup.repository.keep.groups import Grouping
