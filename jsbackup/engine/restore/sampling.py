@@ -18,6 +18,7 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.masking import (
+    NO_MASK,
     SPARED,
     about_masks,
     about_nothing_kept,
@@ -300,7 +301,9 @@ def _part(action: Action, sample: _Sample) -> Iterator[Finding]:
             found.append((reason, "" if action.may_miss else _LATER))
         else:
             found.append((f"{mask} selects none of {looked_at}", ""))
-    if masked.unmasked and are_for(action.reshape.masks.masks, action.entry.config):
+    if masked.unmasked and not are_for(action.reshape.masks.masks, action.entry.config):
+        found.append((NO_MASK, ""))
+    elif masked.unmasked:
         found.append((f"{masked.unmasked:,} of {looked_at} stay unmasked: no mask selects their subjects", ""))
     for number, becomes in ((masked.dropped, "would be left out"), (masked.kept, "would be kept")):
         if number:

@@ -22,6 +22,7 @@ from jsbackup.transforms.rename import StreamKind, bucket_of
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = [
+    "NO_MASK",
     "SPARED",
     "about_masks",
     "about_nothing_kept",
@@ -34,6 +35,7 @@ __all__ = [
 
 _LOOK = "Check the path of the mask; --mask-may-miss allows masks that mask nothing."
 _SUBJECTS = "Check the subjects of the mask; --mask-may-miss allows masks that mask nothing."
+NO_MASK = "not masked: no mask applies to the subjects of the stream"
 SPARED = "values of counters, or descriptions of files"
 _ZERO = "Mask them with payload=zero, which keeps files readable, or leave the bucket out with --exclude."
 _MQTT = "Leave the stream out with --exclude, or choose subjects for the mask that are not those of MQTT."
@@ -59,7 +61,9 @@ def about_masks(
             yield Finding(stream, Rule.MASKED_NOTHING, f"{mask} masks nothing in the {_applies_to(seen)}")
         elif seen:
             yield Finding(stream, Rule.MASK_MISSED, f"--mask {mask} masks nothing in the {_applies_to(seen)}", _LOOK)
-    if count.unmasked and are_for(masks, config):
+    if count.unmasked and not are_for(masks, config):
+        yield Finding(stream, Rule.UNMASKED, NO_MASK)
+    elif count.unmasked:
         stay = f"{format_count(count.unmasked, 'message')} {'stays' if count.unmasked == 1 else 'stay'} unmasked"
         yield Finding(stream, Rule.UNMASKED, f"{stay}: no mask applies to their subjects")
     if count.spared:

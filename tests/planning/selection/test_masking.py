@@ -6,6 +6,7 @@ import pytest
 
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.masking import (
+    NO_MASK,
     about_masks,
     about_nothing_kept,
     about_unseen,
@@ -41,7 +42,8 @@ def test_a_mask_that_met_no_message_of_a_stream_says_nothing_there() -> None:
 def test_messages_that_masks_left_as_they_were_are_counted() -> None:
     assert rules(MaskCount(unmasked=4)) == [Rule.UNMASKED]
     other = {"name": "ORDERS", "subjects": ["other.>"]}
-    assert list(about_masks("ORDERS", other, [MAIL], MaskCount(unmasked=4), may_miss=False)) == []
+    (found,) = about_masks("ORDERS", other, [MAIL], MaskCount(unmasked=4), may_miss=False)
+    assert (found.rule, found.reason) == (Rule.UNMASKED, NO_MASK)
     assert rules(MaskCount(dropped=1)) == [Rule.UNMASKABLE]
     assert rules(MaskCount(kept=1, spared=2)) == [Rule.MASK_SPARED, Rule.UNMASKABLE]
 
