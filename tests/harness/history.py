@@ -16,7 +16,7 @@ from functools import cache
 from jsbackup.errors import StoreError
 from jsbackup.model import StreamState
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import compact_backup, count_after
+from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
 from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.progress import NullProgress
@@ -292,8 +292,8 @@ def compact(scene: Scene, store: Store) -> None:
         manifest, *others = [repository.manifest(backup) for backup in reversed(repository.backups())]
         if any("compacted" in one.extra for one in others):  # ids of a history are made up, and later than its times
             return
-        before, after = count_after(manifest.streams, repository.objects.segment_bytes)
-        if after < before:
+        gain = gain_of(manifest.streams, repository.objects.segment_bytes)
+        if gain.after < gain.before:
             compact_backup(JobRun(InProcess(), place, repository, lease, random=lambda count: b"\7" * count), manifest)
 
 

@@ -17,6 +17,7 @@ from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segment_size import SEGMENT_BYTES
 from tests.harness import backups
 from tests.harness.backups import CREATED, FIRST, store_opaque, store_stream
 from tests.harness.batches import Message
@@ -56,8 +57,9 @@ def keep(
     s3: S3Settings | None = None,
     location: str = "",
     opaque: bool = False,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> Kept:
-    """Make a repository in `folder`, or at `location` with its keys there."""
+    """Make a repository in `folder`, or at `location` with its keys there. `segment_bytes` is its size of segments."""
     folder.mkdir(exist_ok=True)
     keys: dict[str, object] = {}
     new_keys = None
@@ -69,7 +71,12 @@ def keep(
         keys["identity"] = folder / "identity"
     place = place_of(location or str(folder / "repo"), s3 or S3Settings(), keys)
     repository = Repository.create(
-        place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests", new_keys=new_keys
+        place.store(),
+        repository_id="00ff",
+        created=CREATED,
+        tool="jsbackup tests",
+        new_keys=new_keys,
+        segment_bytes=segment_bytes,
     )
     stored = [store_stream(repository.objects, name, messages) for name, messages in sorted(streams.items())]
     if opaque:

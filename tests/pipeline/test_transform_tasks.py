@@ -210,6 +210,12 @@ def test_tasks_give_what_plain_python_gives(
         assert made.segments == entry.segments and not (reshape and messages)
 
 
+def _merged(place: RepositoryRef, entry: StreamBackup, *, recompress: bool = False) -> tuple[SegmentRef, ...]:
+    """The segments of a stream after short ones were joined."""
+    found = merge_groups(Pickled(), place, [("S", entry.segments)], None, recompress=recompress)
+    return tuple(ref for _, _, stored in found for ref in stored.refs)
+
+
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 @given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]), st.booleans())
 def test_joined_segments_hold_the_same(
@@ -225,8 +231,7 @@ def test_joined_segments_hold_the_same(
     entry = _stored(place, messages, chance)
     with monkeypatch.context() as patch:
         patch.setattr(joining, "grouped", lambda refs, _: grouped(refs, size))
-        (joined,) = merge_groups(Pickled(), place, [entry.segments], None, recompress=recompress)
-    refs = joined.refs
+        refs = _merged(place, entry, recompress=recompress)
     alone = [group[0] for group in grouped(entry.segments, size) if len(group) == 1]
     assert all(ref in refs for ref in alone)  # they are compressed so already
     assert total_of(refs) == total_of(entry.segments)
@@ -239,8 +244,7 @@ def test_joined_segments_hold_the_same(
 def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: None, tmp_path: Path) -> None:
     place = _place(tmp_path / "repo", 4096)
     entry = _stored(place, some_messages(400, 30), random.Random(2))
-    (joined,) = merge_groups(Pickled(), place, [entry.segments], None)
-    refs = joined.refs
+    refs = _merged(place, entry)
     assert len(refs) < len(entry.segments) / 3
     assert all(2048 <= ref.bytes <= 4096 for ref in refs[:-1])
     reshape = Reshape(filters=Filters((">",)))
@@ -252,7 +256,7 @@ def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: N
 def test_only_short_neighbours_are_joined() -> None:
     ref = store_stream(Objects(MemoryStore()), "S", some_messages(3, 10)).segments[0]
     sizes = [10, 20, 60, 40, 40, 30, 99, 1, 200, 5]
-    groups = grouped([replace(ref, bytes=size) for size in sizes], 100)
+    groups = list(grouped([replace(ref, bytes=size) for size in sizes], 100))
     assert [[one.bytes for one in group] for group in groups] == [
         [10, 20], [60], [40, 40], [30], [99], [1], [200], [5],
     ]  # fmt: skip

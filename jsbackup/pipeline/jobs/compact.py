@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import compact_backup, count_after
+from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
 from jsbackup.pipeline.session.session import attach
@@ -34,8 +34,8 @@ def compact(
     repository.documents.ensure_writable()
     with held_lease(repository, "compact") as lease:
         manifest = find_readable(repository, backup)
-        before, after = count_after(manifest.streams, repository.objects.segment_bytes)
-        if after == before and not recompress:
+        gain = gain_of(manifest.streams, repository.objects.segment_bytes)
+        if gain.after == gain.before and not recompress:
             return None
         return compact_backup(
             JobRun(OnSpark(session), place, repository, lease, progress), manifest, recompress=recompress

@@ -19,56 +19,77 @@ Objects that only the old backup needs are deleted when that one is forgotten an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import islice
+from typing import TypeVar
 
 from jsbackup.errors import IntegrityError, ObjectExists
 from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.packing import pack, pack_tasks
+from jsbackup.pipeline.tasks.packing import OPENING_BYTES, pack_tasks
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.progress import Progress
+from jsbackup.pipeline.tasks.waves import as_one, waves
+from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.objects import Objects, all_damaged, sha256_of
+from jsbackup.repository.pages.page_store import ListWriter
+from jsbackup.repository.pages.segment_list import raw_bytes_of
+from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
 from jsbackup.repository.write.cutter import checked_batches
 from jsbackup.repository.write.locking import LOCKED
 from jsbackup.times import parse_time
 from jsbackup.tool import TOOL
 
-__all__ = ["Group", "compact_backup", "count_after", "grouped", "joined_bytes", "merge_groups"]
+__all__ = ["Gain", "Group", "compact_backup", "gain_of", "grouped", "list_writer", "merge_groups"]
+
+S = TypeVar("S")
 
 Group = tuple[SegmentRef, ...]
 """Segments that are to be joined, or one that stays."""
 
 
-def grouped(refs: Sequence[SegmentRef], segment_bytes: int) -> list[Group]:
+def grouped(refs: Iterable[SegmentRef], segment_bytes: int) -> Iterator[Group]:
     """Group the segments of a stream, in order; those worth joining are together."""
-    groups: list[Group] = []
-    for short, neighbours in groupby(refs, lambda ref: 2 * ref.bytes < segment_bytes):
-        run = tuple(neighbours)
-        pieces = (
-            pack([ref.bytes for ref in run], segment_bytes) if short else [slice(i, i + 1) for i in range(len(run))]
-        )
-        groups += [run[piece] for piece in pieces]
-    return groups
+    run: list[SegmentRef] = []
+    size = 0
+    for ref in refs:
+        short = 2 * ref.bytes < segment_bytes
+        if run and not (short and size + ref.bytes <= segment_bytes):
+            yield tuple(run)
+            run, size = [], 0
+        if short:
+            run.append(ref)
+            size += ref.bytes
+        else:
+            yield (ref,)
+    if run:
+        yield tuple(run)
 
 
-def count_after(streams: Sequence[StreamBackup], segment_bytes: int) -> tuple[int, int]:
-    """Return the number of segments of some streams, and the number after compaction to that size."""
-    before = sum(len(stream.segments) for stream in streams)
-    return before, sum(len(grouped(stream.segments, segment_bytes)) for stream in streams)
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The number of segments `before` a compaction and `after` it, and the raw bytes that are stored again for it."""
+
+    before: int
+    after: int
+    joined_bytes: int
 
 
-def joined_bytes(streams: Sequence[StreamBackup], segment_bytes: int) -> int:
-    """Return the raw bytes that a compaction reads and stores again."""
-    groups = (group for stream in streams for group in grouped(stream.segments, segment_bytes) if len(group) > 1)
-    return sum(ref.bytes for group in groups for ref in group)
+def gain_of(streams: Iterable[StreamBackup], segment_bytes: int) -> Gain:
+    """Return what a compaction to that size makes of some streams. Reads all pages of their lists."""
+    before = after = joined_bytes = 0
+    for stream in streams:
+        for group in grouped(stream.segments, segment_bytes):
+            before += len(group)
+            after += 1
+            joined_bytes += sum(ref.bytes for ref in group) if len(group) > 1 else 0
+    return Gain(before, after, joined_bytes)
 
 
 def _recompress_segment(objects: Objects, ref: SegmentRef) -> StoredSegments:
@@ -128,29 +149,40 @@ class _Join:
 def merge_groups(
     runner: TaskRunner,
     place: RepositoryRef,
-    streams: Sequence[Sequence[SegmentRef]],
+    streams: Iterable[tuple[S, Iterable[SegmentRef]]],
     progress: Progress | None,
     *,
     recompress: bool = False,
-) -> list[StoredSegments]:
-    """Join short adjacent segments, and `recompress` the others; return all segments of each stream. Raises
-    IntegrityError and StoreError.
+) -> Iterator[tuple[S, Group, StoredSegments]]:
+    """Join short adjacent segments of streams, and `recompress` the others; yield what becomes of each group, in order,
+    with what its stream is called here. Some thousands of segments are held. Raises IntegrityError and StoreError.
     """
     segment_bytes = opened(place).objects.segment_bytes
-    groups = [grouped(refs, segment_bytes) for refs in streams]
     least = 1 if recompress else 2
-    wanted = [group for stream in groups for group in stream if len(group) >= least]
-    sizes = [sum(ref.bytes for ref in group) for group in wanted]
-    pieces = pack_tasks(sizes, runner.cores)
-    tasks = [_Join(place, tuple(wanted[piece])) for piece in pieces]
+    groups = ((stream, group) for stream, refs in streams for group in grouped(refs, segment_bytes))
+    for wave in waves(groups, lambda one: len(one[1])):
+        wanted = [group for _, group in wave if len(group) >= least]
+        joined = iter(_joined(runner, place, wanted, progress))
+        for stream, group in wave:
+            yield stream, group, next(joined) if len(group) >= least else StoredSegments(group)
+
+
+def _joined(
+    runner: TaskRunner, place: RepositoryRef, groups: Sequence[Group], progress: Progress | None
+) -> list[StoredSegments]:
+    if not groups:
+        return []
+    sizes = [sum(ref.bytes for ref in group) for group in groups]
+    costs = [size + len(group) * OPENING_BYTES for size, group in zip(sizes, groups, strict=True)]
+    pieces = pack_tasks(costs, runner.cores)
+    tasks = [_Join(place, tuple(groups[piece])) for piece in pieces]
     weights = [sum(sizes[piece]) for piece in pieces]
-    joined = iter(
-        [one for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for one in part]
-    )
-    return [
-        StoredSegments.joined(next(joined) if len(group) >= least else StoredSegments(group) for group in stream)
-        for stream in groups
-    ]
+    return [one for part in runner.run("joining segments", tasks, weights=weights, progress=progress) for one in part]
+
+
+def list_writer(repository: Repository) -> ListWriter:
+    """Return what lists segments as the manifests of a repository do."""
+    return ListWriter(repository.pages if repository.descriptor.pages else None)
 
 
 def compact_backup(
@@ -164,11 +196,14 @@ def compact_backup(
         RepositoryLocked: the lease was lost; nothing is committed.
         KeyUnavailable, StoreError: something cannot be read or stored.
     """
-    streams = [stream for stream in manifest.streams if stream.name not in unread]
-    segments = [stream.segments for stream in streams]
-    found = merge_groups(run.runner, run.place, segments, run.progress, recompress=recompress)
-    merged = {stream.name: _checked(stream, one.refs) for stream, one in zip(streams, found, strict=True)}
-    if all(one.refs == tuple(refs) for one, refs in zip(found, segments, strict=True)):
+    streams = {stream.name: stream for stream in manifest.streams if stream.name not in unread}
+    compacted = {name: _Compacted(run.repository, stream) for name, stream in streams.items()}
+    segments = ((name, stream.segments) for name, stream in streams.items())
+    with as_one(run.progress, _bytes_to_read(run, streams.values(), recompress=recompress)) as progress:
+        for name, group, stored in merge_groups(run.runner, run.place, segments, progress, recompress=recompress):
+            compacted[name].add(group, stored)
+    merged = {name: one.finish() for name, one in compacted.items()}
+    if not any(one.differs for one in compacted.values()):
         return None
     run.lease.check()
     # A copy of that manifest, not one of a backup made now: its times are those of the old one.
@@ -176,7 +211,7 @@ def compact_backup(
         manifest,
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), run.random(3), manifest.id),
         tool=TOOL,
-        stored_bytes=sum(one.stored_bytes for one in found),
+        stored_bytes=sum(one.stored_bytes for one in compacted.values()),
         streams=tuple(merged.get(stream.name, stream) for stream in manifest.streams),
         # The new objects are not locked.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
@@ -185,7 +220,45 @@ def compact_backup(
     return made
 
 
-def _checked(stream: StreamBackup, refs: tuple[SegmentRef, ...]) -> StreamBackup:
-    if total_of(stream.segments) != total_of(refs):
-        raise IntegrityError(f"stream {stream.name} is not the same after joining")
-    return replace(stream, segments=refs)
+def _bytes_to_read(run: JobRun[TaskRunner], streams: Collection[StreamBackup], *, recompress: bool) -> int:
+    """Return the raw bytes that are read, for progress: 0 if nobody looks at that."""
+    if run.progress is None or isinstance(run.progress, NullProgress):
+        return 0
+    if recompress:
+        return sum(raw_bytes_of(stream.segments) for stream in streams)
+    return gain_of(streams, run.repository.objects.segment_bytes).joined_bytes
+
+
+class _Compacted:
+    """A stream whose new segments come. They are listed only from the first one on that differs from an old one: else
+    pages would be stored for a backup that is not made.
+    """
+
+    def __init__(self, repository: Repository, stream: StreamBackup) -> None:
+        self._repository = repository
+        self._stream = stream
+        self._same = 0  # how many come first that are the old ones
+        self._listed: ListWriter | None = None
+        self.stored_bytes = 0
+
+    @property
+    def differs(self) -> bool:
+        return self._listed is not None
+
+    def add(self, group: Group, stored: StoredSegments) -> None:
+        self.stored_bytes += stored.stored_bytes
+        if self._listed is None:
+            if stored.refs == group:
+                self._same += len(group)
+                return
+            self._listed = list_writer(self._repository)
+            self._listed.add(islice(self._stream.segments, self._same))
+        self._listed.add(stored.refs)
+
+    def finish(self) -> StreamBackup:
+        if self._listed is None:
+            return self._stream
+        refs = self._listed.finish()
+        if total_of(self._stream.segments) != total_of(refs):
+            raise IntegrityError(f"stream {self._stream.name} is not the same after joining")
+        return replace(self._stream, segments=refs)

@@ -8,22 +8,29 @@ Messages are changed by tasks (`reshape_task.py`), and a stream's state and cons
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import Group, grouped, merge_groups
+from jsbackup.pipeline.jobs.joining import Group, grouped, list_writer, merge_groups
 from jsbackup.pipeline.jobs.transform_plan import TransformPlan
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
 from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.pipeline.tasks.waves import as_one, waves
 from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
 from jsbackup.planning.transforming import PlannedStream, about_transformed, transformed_entry
-from jsbackup.repository.manifest import Captured, StreamBackup, total_of
+from jsbackup.progress import Progress
+from jsbackup.repository.manifest import Captured, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import raw_bytes_of
+from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
@@ -68,22 +75,30 @@ class _Making:
         runner, place, progress = self.run.runner, self.run.place, self.run.progress
         reading = [one for one in self.plan.streams if one.reads]
         reading = with_newest_of(runner, place, reading, progress)
-        consumers = {one.entry.name: self._watched(one) for one in reading}
-        runs = [run for one in reading for run in self._runs(one, consumers[one.entry.name])]
-        runs = numbered_runs(runner, place, self.mask_key, runs, progress=progress)
-        parts: dict[str, list[ReshapedRun]] = {one.entry.name: [] for one in reading}
-        obfuscation = self.plan.options.reshape.obfuscation
-        for run, part in zip(runs, self._store(runs), strict=True):
-            if obfuscation is not None:
-                obfuscation.names.learn(part.hashed)
-                part = replace(part, hashed=frozenset())
-            parts[run.stream].append(part)
-        stored = {name: ReshapedRun.joined(found) for name, found in parts.items()}
-        merged = merge_groups(runner, place, [one.stored.refs for one in stored.values()], progress)
-        stored = {name: one.merged_to(joined) for (name, one), joined in zip(stored.items(), merged, strict=True)}
-        return [
-            self._finished(one, stored.get(one.entry.name), consumers.get(one.entry.name)) for one in self.plan.streams
-        ]
+        storing = {one.entry.name: _Storing(self.run.repository, one, self._watched(one)) for one in reading}
+        by_stream = groupby(self._reshaped(storing), itemgetter(0))
+        streams = ((name, (ref for _, ref in found)) for name, found in by_stream)
+        for name, _, merged in merge_groups(runner, place, streams, progress):
+            storing[name].take_merged(merged)
+        return [self._finished(one, storing.get(one.entry.name)) for one in self.plan.streams]
+
+    def _reshaped(self, storing: Mapping[str, _Storing]) -> Iterator[tuple[str, SegmentRef]]:
+        """Store the changed messages of streams; yield the name of the stream and each segment, in order."""
+        runner, place, obfuscation = self.run.runner, self.run.place, self.plan.options.reshape.obfuscation
+        before: Counter[str] = Counter()
+        runs = (run for one in storing.values() for run in self._runs(one.planned, one.consumers))
+        with as_one(self.run.progress, sum(one.raw_bytes for one in storing.values())) as progress:
+            for wave in waves(runs, attrgetter("segments")):
+                numbered = numbered_runs(runner, place, self.mask_key, wave, before=before, progress=progress)
+                parts: dict[str, list[ReshapedRun]] = {}
+                for run, part in zip(numbered, self._store(numbered, progress), strict=True):
+                    if obfuscation is not None:
+                        obfuscation.names.learn(part.hashed)
+                        part = replace(part, hashed=frozenset())
+                    parts.setdefault(run.stream, []).append(part)
+                for name, found in parts.items():
+                    refs = storing[name].take(found)
+                    yield from ((name, ref) for ref in refs)
 
     def _watched(self, one: PlannedStream) -> WatchedConsumers:
         return WatchedConsumers(self.objects, one.entry if one.moves_consumers else replace(one.entry, consumers=()))
@@ -93,25 +108,27 @@ class _Making:
         reshape, to_know = one.reshaped.messages, sorted(consumers.to_know)
         to_rank = sorted(consumers.to_rank) if reshape.renumber else []
         groups = groups_of(one, self.objects.segment_bytes)
-        for number, group in enumerate(groups, start=1):
+        for group, following in pairwise(chain(groups, [None])):
+            assert group is not None, "only the last one is"
             first, last = group[0].first_seq, group[-1].last_seq
             # Ranks of sequences between two runs are those of the end of the first one.
-            before = groups[number][0].first_seq if number < len(groups) else 1 << 63
+            before = 1 << 63 if following is None else following[0].first_seq
             known = to_know[bisect_left(to_know, first) : bisect_right(to_know, last)]
             ranked = to_rank[bisect_left(to_rank, first) : bisect_left(to_rank, before)]
             run = SegmentRun.of(one.entry.name, group, reshape, folder=folder)
             yield replace(run, to_know=tuple(known), to_rank=tuple(ranked))
 
-    def _store(self, runs: Sequence[SegmentRun]) -> Iterator[ReshapedRun]:
+    def _store(self, runs: Sequence[SegmentRun], progress: Progress | None) -> Iterator[ReshapedRun]:
         tasks, weights = [], []
-        for part in pack_tasks([run.bytes for run in runs], self.run.runner.cores):
+        for part in pack_tasks([run.cost for run in runs], self.run.runner.cores):
             tasks.append(ReshapePieces(self.run.place, self.mask_key, tuple(runs[part])))
             weights.append(sum(run.bytes for run in runs[part]))
-        for results in self.run.runner.run("the transform", tasks, weights=weights, progress=self.run.progress):
+        for results in self.run.runner.run("the transform", tasks, weights=weights, progress=progress):
             yield from results
 
-    def _finished(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> Made:
-        kept = self._kept(one, stored, consumers)
+    def _finished(self, one: PlannedStream, stored: _Storing | None) -> Made:
+        run = None if stored is None else stored.run
+        kept = self._kept(one, run, None if stored is None else stored.consumers)
         found = list(about_transformed(one, kept, self.plan.options))
         notes = [finding.reason for finding in found if not finding.code]
         notes += [
@@ -119,18 +136,18 @@ class _Making:
             for before, after in zip(one.entry.consumers, kept.entry.consumers, strict=True)
             if after.reason != before.reason
         ]
-        segments = one.entry.segments if stored is None else stored.stored.refs
+        segments = one.entry.segments if stored is None else stored.listed.finish()
         made = transformed_entry(one, kept)
         made = replace(
             made,
             incarnation=one.incarnation,
             segments=segments,
             digest=made.digest if stored is None else total_of(segments).digest,
-            captured=_not_after(made.captured, one.reshaped.messages.cut, stored),
+            captured=_not_after(made.captured, one.reshaped.messages.cut, run),
         )
         made = self._with_pending(made, moved=one.incarnation != one.entry.incarnation)
-        added = StoredSegments() if stored is None else stored.stored
-        return Made(StoredStream(made, added.reused, added.stored_bytes), tuple(notes), kept)
+        reused, stored_bytes = (0, 0) if stored is None else (stored.reused, stored.stored_bytes)
+        return Made(StoredStream(made, reused, stored_bytes), tuple(notes), kept)
 
     def _kept(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> KeptStream:
         """Return what is kept of a stream, as a restore finds it (`planning/selection/count_subset.py`)."""
@@ -164,7 +181,41 @@ class _Making:
         return replace(entry, consumers=tuple(store_consumer(self.objects, folder, one) for one in whole))
 
 
-def groups_of(one: PlannedStream, segment_bytes: int) -> list[Group]:
+class _Storing:
+    """A `planned` stream that is being stored: `run` is the result of all its runs so far, without segments. These are
+    `listed` when short ones are joined.
+    """
+
+    def __init__(self, repository: Repository, planned: PlannedStream, consumers: WatchedConsumers) -> None:
+        self.planned = planned
+        self.consumers = consumers
+        self.run = ReshapedRun()
+        self.listed = list_writer(repository)
+        self.reused = 0
+        self.stored_bytes = 0
+
+    @property
+    def raw_bytes(self) -> int:
+        """The raw bytes that are read of it."""
+        return raw_bytes_of(segments_within(self.planned.entry, self.planned.reshaped.messages.cut))
+
+    def take(self, parts: Sequence[ReshapedRun]) -> tuple[SegmentRef, ...]:
+        """Add the results of the next runs, and return their segments."""
+        whole = ReshapedRun.joined([self.run, *parts])
+        self._count(whole.stored)
+        self.run = replace(whole, stored=StoredSegments())
+        return whole.stored.refs
+
+    def take_merged(self, merged: StoredSegments) -> None:
+        self._count(merged)
+        self.listed.add(merged.refs)
+
+    def _count(self, stored: StoredSegments) -> None:
+        self.reused += stored.reused
+        self.stored_bytes += stored.stored_bytes
+
+
+def groups_of(one: PlannedStream, segment_bytes: int) -> Iterator[Group]:
     """Return the segments that may be kept in part, those to be joined to segments of that size together."""
     return grouped(segments_within(one.entry, one.reshaped.messages.cut), segment_bytes)
 

@@ -12,6 +12,7 @@ through Spark to its own writers, and without Spark the same files.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -275,7 +276,7 @@ def _write(
     planned = [growth.new.planned for growth in found.values() if growth.new.planned is not None]
     changed = with_newest_of(runner, place, planned, progress)
     files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind, partitions)]
-    runs = numbered_runs(runner, place, key, [file.run for file in files], progress=progress)
+    runs = numbered_runs(runner, place, key, [file.run for file in files], before=Counter(), progress=progress)
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
     for piece in pack_tasks([file.raw_bytes for file in files], runner.cores):

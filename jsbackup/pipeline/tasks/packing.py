@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["pack", "pack_tasks", "task_bytes"]
+__all__ = ["OPENING_BYTES", "pack", "pack_tasks", "task_bytes"]
+
+OPENING_BYTES = 64 << 10
+"""To open, check and decode a segment takes as long as so many bytes of messages."""
 
 # Raw bytes for one task: its fixed cost on Spark is a hundredth of a second, and little is lost with it. Less if the
 # total is small, so that all cores are used, and none waits long for the last task of another.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Protocol, TypeVar
 
-from jsbackup.pipeline.tasks.packing import pack, task_bytes
+from jsbackup.pipeline.tasks.packing import OPENING_BYTES, pack, task_bytes
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
 from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
@@ -21,9 +21,6 @@ from jsbackup.repository.repository import Repository
 __all__ = ["PagedRun", "WantedParts", "packed_runs"]
 
 S = TypeVar("S")
-
-# To open, check and decode a segment takes as long as so many bytes of messages.
-_OPENING_BYTES = 64 << 10
 
 # Pages of segments that are read here because only a part of each is wanted. Filters on sequences leave two at most; on
 # times it may be all of them, where clocks differ.
@@ -68,7 +65,7 @@ class PagedRun:
     @classmethod
     def of(cls, part: Part) -> PagedRun:
         segments = part.segments if isinstance(part, PageRef) else 1
-        return cls(part, part.bytes + segments * _OPENING_BYTES)
+        return cls(part, part.bytes + segments * OPENING_BYTES)
 
     def segments(self, repository: Repository, wanted: WantedParts = _EVERYTHING) -> Iterator[SegmentRef]:
         """Yield those that are wanted. Raises as `PageStore.read`."""

@@ -60,9 +60,17 @@ def _newest(
 
 
 def numbered_runs(
-    runner: TaskRunner, place: RepositoryRef, key: MaskKey, runs: Sequence[SegmentRun], *, progress: Progress | None
+    runner: TaskRunner,
+    place: RepositoryRef,
+    key: MaskKey,
+    runs: Sequence[SegmentRun],
+    *,
+    before: Counter[str],
+    progress: Progress | None,
 ) -> list[SegmentRun]:
     """Return the runs, which are in order, with what comes before each in its stream, if messages get new sequences.
+
+    `before` has the messages of earlier runs by stream; those of these runs are added.
 
     Raises PlanRefused, IntegrityError, KeyUnavailable and StoreError.
     """
@@ -71,14 +79,13 @@ def numbered_runs(
     counted = [run.known_count for run in runs]
     unknown = [number for number, count in enumerate(counted) if count is None]
     tasks, weights = [], []
-    for piece in pack_tasks([runs[number].bytes for number in unknown], runner.cores):
+    for piece in pack_tasks([runs[number].cost for number in unknown], runner.cores):
         part = tuple(runs[number] for number in unknown[piece])
         tasks.append(CountPieces(place, key, part))
         weights.append(sum(run.bytes for run in part))
     results = runner.run("counting what is kept", tasks, weights=weights, progress=progress)
     for number, count in zip(unknown, (count for part in results for count in part), strict=True):
         counted[number] = count
-    before: Counter[str] = Counter()
     numbered = []
     for run, found in zip(runs, counted, strict=True):
         numbered.append(replace(run, numbered=before[run.stream]))

@@ -18,9 +18,10 @@ from functools import reduce
 from jsbackup.config import environment
 from jsbackup.config import mask_secret as _mask_secret
 from jsbackup.errors import UsageError
-from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.digest import MessageBatch, StreamDigest
 from jsbackup.pipeline.jobs.joining import Group
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.packing import OPENING_BYTES
 from jsbackup.planning.selection.subset import Counted
 from jsbackup.repository.manifest import total_of
 from jsbackup.repository.objects import Objects
@@ -28,6 +29,7 @@ from jsbackup.repository.read.columns import read_columns
 from jsbackup.repository.segment_size import fitting_bytes
 from jsbackup.repository.segments import SegmentReader, SegmentWriter, StoredSegments
 from jsbackup.transforms.consumer_state import surviving
+from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.renumber import following
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
@@ -106,6 +108,15 @@ class SegmentRun:
     def bytes(self) -> int:
         return sum(ref.bytes for group in self.groups for ref in group)
 
+    @property
+    def segments(self) -> int:
+        return sum(map(len, self.groups))
+
+    @property
+    def cost(self) -> int:
+        """What it takes to read it, in raw bytes."""
+        return self.bytes + self.segments * OPENING_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class ReshapedRun:
@@ -126,35 +137,26 @@ class ReshapedRun:
     @classmethod
     def joined(cls, parts: Sequence[ReshapedRun]) -> ReshapedRun:
         """Return the results of all parts together, whose messages are in order."""
-        whole = reduce(cls._followed_by, parts, cls())
-        return replace(whole, stored=StoredSegments.joined(part.stored for part in parts))
-
-    def _followed_by(self, later: ReshapedRun) -> ReshapedRun:
-        """Return both results together but for what is stored; the later one's messages come after these."""
-        one, other = self.counted, later.counted
-        before = one.kept.messages
-        return ReshapedRun(
-            StoredSegments(),
+        ranks: dict[int, int] = {}
+        before = 0
+        for part in parts:
+            ranks |= {sequence: before + rank for sequence, rank in part.ranks.items()}
+            before += part.counted.kept.messages
+        return cls(
+            StoredSegments.joined(part.stored for part in parts),
             Counted(
-                one.cut.followed_by(other.cut),
-                one.kept.followed_by(other.kept),
-                one.bytes + other.bytes,
-                one.digest + other.digest,
+                reduce(Extent.followed_by, (part.counted.cut for part in parts), Extent()),
+                reduce(Extent.followed_by, (part.counted.kept for part in parts), Extent()),
+                sum(part.counted.bytes for part in parts),
+                sum((part.counted.digest for part in parts), StreamDigest()),
             ),
-            self.masked.plus(later.masked),
-            self.found | later.found,
-            self.matched + later.matched,
-            self.markers + later.markers,
-            {**self.ranks, **{sequence: before + rank for sequence, rank in later.ranks.items()}},
-            self.hashed | later.hashed,
+            reduce(MaskCount.plus, (part.masked for part in parts), MaskCount()),
+            frozenset().union(*(part.found for part in parts)),
+            sum((part.matched for part in parts), Counter()),
+            sum(part.markers for part in parts),
+            ranks,
+            frozenset().union(*(part.hashed for part in parts)),
         )
-
-    def merged_to(self, joined: StoredSegments) -> ReshapedRun:
-        """Return the result after its segments were joined to these."""
-        both = StoredSegments(
-            joined.refs, self.stored.reused + joined.reused, self.stored.stored_bytes + joined.stored_bytes
-        )
-        return replace(self, stored=both)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from threading import Lock
 
@@ -14,11 +14,11 @@ from jsbackup.repository.documents import Documents
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.named_documents import NamedDocuments, fetch_page, stored_as
 from jsbackup.repository.pages.page_json import MAX_PAGE_BYTES, decode_page, encode_page, page_of
-from jsbackup.repository.pages.paging import arrange
+from jsbackup.repository.pages.paging import Arranging, arrange
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
 from jsbackup.repository.refs import PageRef, SegmentRef, folder_of
 
-__all__ = ["UNPAGED", "PageStore"]
+__all__ = ["UNPAGED", "ListWriter", "PageStore"]
 
 # Lists of at most this many segments are in the manifest: 35 KB.
 UNPAGED = 64
@@ -77,6 +77,10 @@ class PageStore:
         folder = next(iter(parts_of(segments))).key.rpartition("/")[0]
         return self.list_of(arrange(segments.parts, self.read, partial(self._put, folder)))
 
+    def arranging(self, folder: str) -> Arranging:
+        """Return what stores the pages of a list in this folder while its parts come. Raises as `store`."""
+        return Arranging(self.read, partial(self._put, folder))
+
     def _is_ours(self, segments: SegmentList) -> bool:
         return getattr(segments.read, "__self__", None) is self
 
@@ -125,3 +129,32 @@ class PageStore:
             self._kept[page] = parts
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
+
+
+class ListWriter:
+    """Makes the list that `PageStore.store` makes of segments that come one after the other, and stores its pages
+    meanwhile, so that they are never held. Without `pages`, all of them are.
+    """
+
+    def __init__(self, pages: PageStore | None) -> None:
+        self._pages = pages
+        self._few: list[SegmentRef] = []
+        self._arranging: Arranging | None = None
+
+    def add(self, segments: Iterable[SegmentRef]) -> None:
+        """Add the next segments, all in one folder. Raises as `PageStore.store`."""
+        for ref in segments:
+            if self._arranging is not None:
+                self._arranging.add(ref)
+                continue
+            self._few.append(ref)
+            if self._pages is not None and len(self._few) > UNPAGED:
+                self._arranging = self._pages.arranging(folder_of(ref))
+                few, self._few = self._few, []
+                self.add(few)
+
+    def finish(self) -> Sequence[SegmentRef]:
+        """Return the list of all of them."""
+        if self._pages is None or self._arranging is None:
+            return tuple(self._few)
+        return self._pages.list_of(self._arranging.parts)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from jsbackup.repository.pages.segment_list import Part
 from jsbackup.repository.refs import PageRef, SegmentRef
 
-__all__ = ["LEAST", "MOST", "arrange"]
+__all__ = ["LEAST", "MOST", "Arranging", "arrange"]
 
 LEAST = 8
 MOST = 128
@@ -31,13 +31,15 @@ def arrange(
     `store` makes the page of a level that lists some parts. Pages among `parts` were made by this rule: one that begins
     where a page would begin is taken as it is; any other is read, and its parts arranged.
     """
-    arranging = _Arranging(read, store)
+    arranging = Arranging(read, store)
     for part in parts:
         arranging.add(part)
     return arranging.parts
 
 
-class _Arranging:
+class Arranging:
+    """Does the same with parts that come one after the other. Holds those of no page yet."""
+
     def __init__(
         self, read: Callable[[PageRef], Sequence[Part]], store: Callable[[int, Sequence[Part]], PageRef]
     ) -> None:
@@ -47,9 +49,11 @@ class _Arranging:
 
     @property
     def parts(self) -> list[Part]:
+        """What a manifest lists."""
         return [part for level in reversed(self._open) for part in level]
 
     def add(self, part: Part) -> None:
+        """Add the next part. Raises what `read` and `store` raise."""
         level = part.level + 1 if isinstance(part, PageRef) else 0
         while len(self._open) <= level:
             self._open.append([])

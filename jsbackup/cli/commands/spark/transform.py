@@ -156,7 +156,7 @@ def compact(
     start_log(shared)
     check_spark_options(where)
     from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.joining import compact_backup, count_after, joined_bytes
+    from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.repository.checks.document_checks import tend_readers
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
@@ -174,12 +174,11 @@ def compact(
         broken = broken_lists(manifest.streams)
         refuse_broken(broken, of=len(manifest.streams))
         whole = [stream for stream in manifest.streams if stream.name not in broken]
-        segment_bytes = repository.objects.segment_bytes
-        before, after = count_after(whole, segment_bytes)
+        gain = gain_of(whole, repository.objects.segment_bytes)
         raw_bytes = sum(stream.captured.bytes for stream in whole)
-        choice = choose_spark(where, raw_bytes if recompress else joined_bytes(whole, segment_bytes))
+        choice = choose_spark(where, raw_bytes if recompress else gain.joined_bytes)
         made = None
-        if after < before or recompress:
+        if gain.after < gain.before or recompress:
             shared.output.note(choice.words)
             with job_runner(choice, where, place, repository) as runner:
                 run = JobRun(runner, place, repository, lease, progress)
@@ -291,8 +290,10 @@ def _tell_compacted(
 
 
 def _stored_bytes(manifest: Manifest, broken: BrokenLists) -> int:
-    """Return the bytes of all segments, as they are stored. Reads the pages that list them."""
-    return sum(ref.size for one in manifest.streams if one.name not in broken for ref in one.segments)
+    """Return the bytes of all segments, as they are stored."""
+    from jsbackup.repository.pages.segment_list import size_of
+
+    return sum(size_of(one.segments) for one in manifest.streams if one.name not in broken)
 
 
 def _tell_lost(output: Output, lost: Sequence[str]) -> None:
