@@ -17,12 +17,13 @@ from pyspark.sql import functions as F
 
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
 from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.pages.segment_list import raw_bytes_of
 from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.reshape import Reshape
@@ -35,18 +36,20 @@ _DDL = "stream int, subject binary, sequence bigint, gone boolean"
 
 @dataclass(frozen=True, slots=True)
 class _NewestOfSegments:
-    """A task; its rows are the newest messages of the subjects of each segment. `runs` are numbered by stream."""
+    """A task; its rows are the newest messages of the subjects of each segment. `runs` have the number and the name of
+    their stream.
+    """
 
     place: RepositoryRef
-    runs: tuple[tuple[int, str, tuple[SegmentRef, ...]], ...]
+    runs: tuple[tuple[tuple[int, str], PagedRun], ...]
     keeping: Reshape
     rule: NewestRule
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        objects = opened(self.place).objects
-        for number, stream, refs in self.runs:
-            for ref in refs:
-                found = newest_in_segment(objects, ref, stream, self.keeping, rule=self.rule)
+        repository = opened(self.place)
+        for (number, stream), run in self.runs:
+            for ref in run.segments(repository):
+                found = newest_in_segment(repository.objects, ref, stream, self.keeping, rule=self.rule)
                 for batch in found.combine_chunks().to_batches():
                     numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
                     yield pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=_ROWS)
@@ -67,18 +70,13 @@ def newest_sequences(
         IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
     """
     names = list(streams)
-    found = [(number, ref) for number, name in enumerate(names) for ref in streams[name]]
-    tasks = []
-    for piece in pack_tasks([ref.bytes for _, ref in found], OnSpark(session).cores):
-        runs: dict[int, list[SegmentRef]] = {}
-        for number, ref in found[piece]:
-            runs.setdefault(number, []).append(ref)
-        part = tuple((number, names[number], tuple(refs)) for number, refs in runs.items())
-        tasks.append(_NewestOfSegments(place, part, keeping, rule))
+    numbered = (((number, name), streams[name]) for number, name in enumerate(names))
+    parts = packed_runs(numbered, OnSpark(session).cores)
+    tasks = [_NewestOfSegments(place, part, keeping, rule) for part in parts]
     if not tasks:
         return {name: RisingSequences() for name in names}
     doing = "looking for the newest messages"
-    total_bytes = sum(ref.bytes for _, ref in found)
+    total_bytes = sum(map(raw_bytes_of, streams.values()))
     with watched(session, doing, total_bytes, progress), spark_errors(doing):
         rows = row_reader(session, _DDL, tasks).load()
         # Beyond segments the rule is in SQL: Arrow functions over groups need pandas, and all of a group in memory.
