@@ -14,6 +14,8 @@ With `recompress` the other segments are encoded again, with the compression of 
 from a repository with another one. The key of a segment says its messages, not its bytes, so what differs is stored
 beside it, under a replacement's key. An encrypted segment that another backup has recompressed, too, is stored again.
 
+Some thousands of segments are held; pages of the new lists are stored meanwhile.
+
 Objects that only the old backup needs are deleted when that one is forgotten and pruned, not here.
 """
 

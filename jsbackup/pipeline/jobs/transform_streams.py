@@ -3,13 +3,17 @@
 Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
 (`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects
 (`newest.py`), and for new sequences how many messages each run of segments keeps.
+
+Some thousands of segments are held: runs are planned in waves, and what a wave has made is joined and listed in pages
+before the next one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter, itemgetter
@@ -76,13 +80,13 @@ class _Making:
         reading = [one for one in self.plan.streams if one.reads]
         reading = with_newest_of(runner, place, reading, progress)
         storing = {one.entry.name: _Storing(self.run.repository, one, self._watched(one)) for one in reading}
-        by_stream = groupby(self._reshaped(storing), itemgetter(0))
-        streams = ((name, (ref for _, ref in found)) for name, found in by_stream)
-        for name, _, merged in merge_groups(runner, place, streams, progress):
-            storing[name].take_merged(merged)
+        with closing(self._reshaped(storing)) as reshaped:
+            streams = ((name, (ref for _, ref in found)) for name, found in groupby(reshaped, itemgetter(0)))
+            for name, _, merged in merge_groups(runner, place, streams, progress):
+                storing[name].take_merged(merged)
         return [self._finished(one, storing.get(one.entry.name)) for one in self.plan.streams]
 
-    def _reshaped(self, storing: Mapping[str, _Storing]) -> Iterator[tuple[str, SegmentRef]]:
+    def _reshaped(self, storing: Mapping[str, _Storing]) -> Generator[tuple[str, SegmentRef], None, None]:
         """Store the changed messages of streams; yield the name of the stream and each segment, in order."""
         runner, place, obfuscation = self.run.runner, self.run.place, self.plan.options.reshape.obfuscation
         before: Counter[str] = Counter()
