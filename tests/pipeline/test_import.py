@@ -183,6 +183,9 @@ def bad(tmp_path: Path) -> Path:
     (folder / "header").mkdir()
     headed = pa.Table.from_batches([batch_of(some)]).drop_columns(["headers"])
     pq.write_table(headed.append_column("Header", pa.array([b"x"] * headed.num_rows)), folder / "header" / "t.parquet")
+    (folder / "some").mkdir()
+    _parquet(folder / "some" / "b.parquet", some_messages(20, 10, first=100), header=b"x")
+    pq.write_table(pa.Table.from_batches([batch_of(some)]), folder / "some" / "a.parquet")
     (folder / "empty").mkdir()
     (folder / "mirror.json").write_text(json.dumps({"config": {"name": "OTHER"}}))
     (folder / "streams" / "A").mkdir(parents=True)
@@ -211,6 +214,7 @@ def bad(tmp_path: Path) -> Path:
         ("twice.jsonl --format jsonl --stream S", 14, "stream S: sequence 7 is there twice"),
         ("header.jsonl --format jsonl --stream S", 2, "it has no headers, but 'header'"),
         ("header --format parquet --stream S", 2, "the table of stream S has no headers, but 'Header'"),
+        ("some --format parquet --stream S", 2, "some/b.parquet has no headers, but 'header'"),
         ("nowhere --format parquet --stream S", 2, "there is no table"),
         ("empty --format parquet --stream S", 2, "there is no file in"),
         ("empty --format parquet", 2, "there is no table in"),

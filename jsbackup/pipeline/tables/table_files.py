@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
-from jsbackup.formats.json_lines import decode_line
+from jsbackup.formats.json_lines import decode_line, refuse_misspelt
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
 from jsbackup.pipeline.tables.parquet_rows import find_plain
@@ -106,6 +106,7 @@ def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     """Return the rows of all files. Spark takes the columns of one of them; those that only others have are added."""
     paths = [f"file:{file}" for file in table.files]
     frame = session.read.parquet(*paths)
+    _refuse_misspelt_in_some(table)
     schema, lacking = frame.schema, {"headers"} | ({"stream"} if table.alone else set())
     lacking -= {name.lower() for name in frame.columns}
     for file in table.files if lacking else ():
@@ -116,6 +117,18 @@ def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     if schema == frame.schema:
         return frame
     return session.read.schema(schema).parquet(*paths)
+
+
+def _refuse_misspelt_in_some(table: Table) -> None:
+    """Raise UsageError if files have headers, and another one has a column of a misspelt name in their place.
+
+    Where none has them, the columns of the whole table show it.
+    """
+    names = [_names_in(file) for file in table.files]
+    lacking = ["headers" not in map(str.lower, of_file) for of_file in names]
+    for file, of_file, lacks in zip(table.files, names, lacking, strict=True):
+        if lacks and not all(lacking):
+            refuse_misspelt(printable_name(file), of_file)
 
 
 def _names_in(file: str) -> list[str]:
