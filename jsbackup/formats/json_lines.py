@@ -150,6 +150,7 @@ def _headers(found: JsonObject) -> bytes | None:
     headers = found.get("headers")
     if not headers:
         return _base64(found, "headers")
+    _refuse_both(found, "headers")
     if not isinstance(headers, dict) or not all(
         isinstance(values, list) and values and all(isinstance(value, str) for value in values)
         for values in headers.values()
@@ -167,7 +168,14 @@ def _bytes(found: JsonObject, name: str) -> bytes | None:
         return _base64(found, name)
     if not isinstance(value, str):
         raise UsageError(f"{name} is not text")
+    _refuse_both(found, name)
     return value.encode()
+
+
+def _refuse_both(found: JsonObject, name: str) -> None:
+    """Raise UsageError if a line has a value twice: it cannot be known which of them was meant."""
+    if found.get(f"{name}_base64") is not None:
+        raise UsageError(f"it has both {name} and {name}_base64")
 
 
 def _base64(found: JsonObject, name: str) -> bytes | None:
