@@ -73,7 +73,8 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
     default="selection",
     show_default=True,
     help="Apply the policy separately to the backups of each cluster, account and selection of streams; of "
-    "each cluster and account; or to all together. A backup with streams that no other has stays.",
+    "each cluster and account; or to all together. The newest backup of a selection stays until a newer one is kept "
+    "that was to have its streams.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
 @click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
@@ -101,9 +102,10 @@ def forget(
 
     A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one, and one
     that is known to be damaged, or lacks an object, takes no other's place. The newest complete backup, held ones, and
-    those that cannot be read are always kept. With --profile, the policy applies to the backups of that profile; those
-    of other profiles stay, also if that profile has none yet. Where no backup has a profile, it applies to all. Objects
-    that only removed backups need stay stored until 'jsbackup prune'.
+    those that cannot be read are always kept. With --profile, the policy applies to the backups of that profile, and to
+    those of its cluster and account that were made without a profile; those of other profiles stay, also if that
+    profile has none yet. Where no backup has a profile, it applies to all. Objects that only removed backups need stay
+    stored until 'jsbackup prune'.
     """
     from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
     from jsbackup.repository.keep.groups import Grouping
