@@ -186,6 +186,8 @@ def bad(tmp_path: Path) -> Path:
     (folder / "some").mkdir()
     _parquet(folder / "some" / "b.parquet", some_messages(20, 10, first=100), header=b"x")
     pq.write_table(pa.Table.from_batches([batch_of(some)]), folder / "some" / "a.parquet")
+    _parquet(folder / "lake" / "A" / "t.parquet", some)
+    (folder / "lake" / "A" / "_delta_log").mkdir()
     (folder / "empty").mkdir()
     (folder / "mirror.json").write_text(json.dumps({"config": {"name": "OTHER"}}))
     (folder / "streams" / "A").mkdir(parents=True)
@@ -215,6 +217,8 @@ def bad(tmp_path: Path) -> Path:
         ("header.jsonl --format jsonl --stream S", 2, "it has no headers, but 'header'"),
         ("header --format parquet --stream S", 2, "the table of stream S has no headers, but 'Header'"),
         ("some --format parquet --stream S", 2, "some/b.parquet has no headers, but 'header'"),
+        ("lake --format parquet", 2, "lake/A is a Delta table"),
+        ("lake --format parquet --stream S", 2, "lake/A is a Delta table"),
         ("nowhere --format parquet --stream S", 2, "there is no table"),
         ("empty --format parquet --stream S", 2, "there is no file in"),
         ("empty --format parquet", 2, "there is no table in"),

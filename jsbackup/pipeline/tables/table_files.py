@@ -170,11 +170,6 @@ def _check_single(frame: DataFrame, stream: str) -> None:
 
 
 def _table(stream: str, path: Path, *, alone: bool) -> Table:
-    if (path / "_delta_log").exists():
-        raise UsageError(
-            f"{printable_name(str(path))} is a Delta table, of which files may be obsolete",
-            hint="Write it out as plain Parquet first.",
-        )
     try:
         sizes = {str(file): file.stat().st_size for file in _files(path)}
     except OSError as error:
@@ -185,10 +180,11 @@ def _table(stream: str, path: Path, *, alone: bool) -> Table:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the files below, without links to folders, which may lead back up."""
+    """Yield the files below, without links to folders, which may lead back up. Raises UsageError for a Delta table."""
     if path.is_file():
         yield path
     elif path.is_dir():
+        _refuse_delta(path)
         for entry in _entries(path):
             if entry.name.startswith("_"):
                 _refuse_rows(entry)
@@ -206,6 +202,15 @@ def _entries(folder: Path) -> list[Path]:
         return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise _unreadable(folder, error) from error
+
+
+def _refuse_delta(folder: Path) -> None:
+    """Refuse a table of which only its log says which files count."""
+    if (folder / "_delta_log").exists():
+        raise UsageError(
+            f"{printable_name(str(folder))} is a Delta table, of which files may be obsolete",
+            hint="Write it out as plain Parquet first.",
+        )
 
 
 def _refuse_rows(entry: Path) -> None:
