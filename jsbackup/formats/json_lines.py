@@ -123,7 +123,7 @@ def refuse_misspelt(what: str, names: Iterable[str]) -> None:
 def is_misspelt(name: str) -> bool:
     """Return whether headers may be meant by this name of a member or column, which is another one."""
     small = name.lower().removesuffix("_base64")
-    return name not in _OF_HEADERS and (small == _HEADERS or small in _MISSPELT)
+    return name not in _OF_HEADERS and ("header" in small or "hdr" in small or small in _MISSPELT)
 
 
 def parse_headers(block: bytes) -> dict[str, list[str]] | None:

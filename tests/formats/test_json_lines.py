@@ -46,6 +46,20 @@ def test_headers_that_would_come_back_otherwise_are_kept_as_they_are() -> None:
 GOOD: dict[str, Any] = {"sequence": 7, "time": "2026-11-21T07:41:00.5Z", "subject": "a", "data": "x"}
 
 
+@pytest.mark.parametrize("name", ["header", "Headers", "haeders", "eaders", "hdrs", "message_headers", "HEADER_base64"])
+def test_what_may_be_meant_as_headers_is_not_left_out(name: str) -> None:
+    line = {key: value for key, value in GOOD.items() if key != "headers"} | {name: {"A": ["1"]}}
+    with pytest.raises(UsageError, match=f"it has no headers, but '{name}'"):
+        decode_line(json.dumps(line).encode())
+    assert decode_line(json.dumps(line | {"headers": {"A": ["2"]}}).encode()).headers == b"NATS/1.0\r\nA: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize("name", ["head", "ahead", "head_count", "heads", "reads"])
+def test_other_members_are(name: str) -> None:
+    line = {key: value for key, value in GOOD.items() if key != "headers"} | {name: 5}
+    assert decode_line(json.dumps(line).encode()).headers is None
+
+
 def test_headers_and_stream_may_be_missing_and_more_may_be_there() -> None:
     found = decode_line(json.dumps({**GOOD, "headers": {}, "more": [1, {"a": None}]}).encode())
     assert found == JsonLine(None, 7, 1795246860500000000, b"a", None, b"x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -88,3 +88,14 @@ def message_lists(draw: st.DrawFn, *, binary: bool = False, max_size: int = 40) 
             message = message._replace(subject=draw(_ODD_SUBJECTS))
         result.append(message)
     return result
+
+
+def sendable(messages: Sequence[Message]) -> list[Message]:
+    """The messages, each with a subject that a server could have."""
+    return [one._replace(subject=_sendable(one.subject)) for one in messages]
+
+
+def _sendable(subject: str | bytes) -> str | bytes:
+    if isinstance(subject, bytes):
+        return subject.translate(None, b" \t\r\n") or b"s"
+    return subject.translate(dict.fromkeys(map(ord, " \t\r\n"))) or "s"

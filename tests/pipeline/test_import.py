@@ -27,7 +27,7 @@ from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.formats.test_json_lines import GOOD
 from tests.harness.api import call, connected, history_of
-from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.harness.batches import Message, batch_of, message_lists, sendable, some_messages
 from tests.harness.oracle import compare, observe
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.places import Kept, keep
@@ -58,7 +58,7 @@ def _round_trip(typed: Type, folder: Path, streams: dict[str, list[Message]], ki
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_what_is_exported_comes_back(spark: SparkSession, typed: Type, tmp_path: Path, kind: str) -> None:
-    streams = {"ODD": ODD, WIDE: some_messages(30, 20), LONG: some_messages(5, 9), "_x": HEADED, "EMPTY": []}
+    streams = {"ODD": sendable(ODD), WIDE: some_messages(30, 20), LONG: some_messages(5, 9), "_x": HEADED, "EMPTY": []}
     kept, document = _round_trip(typed, tmp_path, streams, kind)
     before = {stream.name: stream for stream in kept.manifest.streams}
     assert {one["name"] for one in document["streams"]} == streams.keys() - {"EMPTY"}
@@ -85,7 +85,7 @@ def test_random_streams_come_back(
     streams: list[list[Message]],
     kind: str,
 ) -> None:
-    named = {f"S{number}": messages for number, messages in enumerate(streams)}
+    named = {f"S{number}": sendable(messages) for number, messages in enumerate(streams)}
     kept, document = _round_trip(typed, tmp_path_factory.mktemp("random"), named, kind)
     digests = {stream.name: stream.digest.hex for stream in kept.manifest.streams if stream.captured.messages}
     assert {one["name"]: one["digest"] for one in document["streams"]} == digests
@@ -157,6 +157,10 @@ def bad(tmp_path: Path) -> Path:
         "twice": pa.Table.from_pylist([*rows, *rows]),
         "zero": pa.Table.from_pylist([rows[0] | {"sequence": 0}]),
         "mixed": pa.Table.from_pylist([rows[0] | {"stream": "A"}, rows[0] | {"sequence": 2, "stream": "B"}]),
+        "space": pa.Table.from_pylist([*rows, rows[0] | {"sequence": 2, "subject": "a b"}]),
+        "line": pa.Table.from_pylist([rows[0] | {"subject": "a\r\nb"}]),
+        "none": pa.Table.from_pylist([rows[0] | {"subject": ""}]),
+        "rows/X": pa.Table.from_pylist([rows[0] | {"stream": "X"}, rows[0] | {"sequence": 2, "stream": "Z"}]),
     }.items():
         (folder / name).mkdir(parents=True)
         pq.write_table(table, folder / name / "t.parquet")
@@ -190,6 +194,8 @@ def bad(tmp_path: Path) -> Path:
     (folder / "lake" / "A" / "_delta_log").mkdir()
     (folder / "empty").mkdir()
     (folder / "mirror.json").write_text(json.dumps({"config": {"name": "OTHER"}}))
+    (folder / "lines" / "X").mkdir(parents=True)
+    (folder / "lines" / "X" / "t.jsonl").write_text(_line(stream="X") + _line(stream="Z", sequence=8))
     (folder / "streams" / "A").mkdir(parents=True)
     (folder / "streams" / "A" / "t.jsonl").write_text(_line())
     (folder / "streams" / "B").mkdir()
@@ -209,6 +215,11 @@ def bad(tmp_path: Path) -> Path:
         ("huge --format parquet --stream S", 14, "stream S: 9223372036854775808 is not a sequence"),
         ("late --format parquet --stream S", 14, "stream S: 18446744073709551615 is not a time in nanoseconds"),
         ("mixed --format parquet --stream S", 2, "messages of several streams, such as A and B"),
+        ("rows --format parquet", 2, "messages of several streams, such as X and Z"),
+        ("lines --format jsonl", 2, "messages of several streams, such as X and Z"),
+        ("space --format parquet --stream S", 2, "stream S: message 2 has the subject 'a b', which no server takes"),
+        ("line --format parquet --stream S", 2, r"stream S: message 1 has the subject 'a\r\nb', which no server takes"),
+        ("none --format parquet --stream S", 2, "stream S: message 1 has the subject '', which no server takes"),
         ("cut --format parquet --stream S", 14, "cut/t.parquet"),
         ("page --format parquet --stream S", 14, "page/t.parquet"),
         ("notjson.jsonl --format jsonl --stream S", 14, "notjson.jsonl, line at byte"),

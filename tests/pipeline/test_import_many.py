@@ -21,7 +21,7 @@ from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.read.archiving import read_stream
 from tests.cli.typed import Typed
-from tests.harness.batches import Message, batch_of, messages_of, some_messages
+from tests.harness.batches import Message, batch_of, messages_of, sendable, some_messages
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.test_reading import ODD
 
@@ -38,7 +38,7 @@ def _streams() -> dict[str, list[Message]]:
     streams = {f"S{number}": some_messages(5 + number, 3 * number) for number in range(36)}
     many = [Message(n + 1, n, "a" if n != 11_000 else b"\xff", None, b"%d" % n) for n in range(12_000)]
     bucket = [Message(n + 1, n, f"$KV.B.{n % 3}", None, b"x") for n in range(10)]
-    return streams | {"ODD": ODD, "MANY": many, "KV_B": bucket, "OBJ_O": some_messages(9, 9)}
+    return streams | {"ODD": sendable(ODD), "MANY": many, "KV_B": bucket, "OBJ_O": some_messages(9, 9)}
 
 
 def _jobs(spark: SparkSession) -> int:

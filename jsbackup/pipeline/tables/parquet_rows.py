@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.formats.json_lines import is_misspelt
+from jsbackup.pipeline.tables.one_stream import OneStream
 
 __all__ = ["ReadParquet", "find_plain"]
 
@@ -60,11 +61,13 @@ class ReadParquet:
     files: tuple[str, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
+        streams = OneStream()
         for path in self.files:
             _check_sums(Path(path))
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                names = [name for name in BATCH_SCHEMA.names if name in file.schema_arrow.names]
+                names = [name for name in (*BATCH_SCHEMA.names, "stream") if name in file.schema_arrow.names]
                 for batch in file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False):
+                    streams.check(batch)
                     yield _messages(batch)
 
 

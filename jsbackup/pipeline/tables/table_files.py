@@ -27,6 +27,7 @@ from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line, refuse_misspelt
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
+from jsbackup.pipeline.tables.one_stream import OneStream
 from jsbackup.pipeline.tables.parquet_rows import find_plain
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.store_tables import ReadRows
@@ -46,7 +47,7 @@ _OF_MACOS = "._"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The files of one stream. `alone`: it is the only one, so only the rows show whether they are of one stream."""
+    """The files of one stream. `alone`: it is the only one, and was named by an option."""
 
     stream: str
     files: tuple[str, ...]
@@ -93,7 +94,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
             frame = _read_parquet(session, table)
-    if table.alone and dict(frame.dtypes).get("stream") == "string":
+    if dict(frame.dtypes).get("stream") == "string":
         try:
             _check_single(frame, table.stream)
         except BaseException:
@@ -107,8 +108,7 @@ def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     paths = [f"file:{file}" for file in table.files]
     frame = session.read.parquet(*paths)
     _refuse_misspelt_in_some(table)
-    schema, lacking = frame.schema, {"headers"} | ({"stream"} if table.alone else set())
-    lacking -= {name.lower() for name in frame.columns}
+    schema, lacking = frame.schema, {"headers", "stream"} - {name.lower() for name in frame.columns}
     for file in table.files if lacking else ():
         if found := lacking & {name.lower() for name in _names_in(file)}:
             fields = session.read.parquet(f"file:{file}").schema.fields
@@ -150,13 +150,16 @@ def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadLineFiles:
-    """A task: yields the messages of files of JSON lines."""
+    """A task: yields the messages of files of JSON lines. Raises ValueError if they are of several streams."""
 
     parts: tuple[ReadLines, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
+        streams = OneStream()
         for part in self.parts:
-            yield from part()
+            for batch in part():
+                streams.check(batch)
+                yield batch
 
 
 def _check_single(frame: DataFrame, stream: str) -> None:

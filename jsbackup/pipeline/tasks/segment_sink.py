@@ -30,6 +30,9 @@ from jsbackup.repository.segments import SegmentWriter, StoredSegments
 
 __all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_messages", "store_rows"]
 
+# What ends a subject on the wire (nats-server `server/parser.go`).
+_SEPARATORS = r"[ \t\r\n]"
+
 
 @dataclass
 class _Result(WriterCommitMessage):
@@ -116,13 +119,17 @@ def _rising(sequences: pa.Array, last: int) -> int:
 
 
 def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert a batch of a DataFrame to messages. Raises `UsageError` if a row lacks a required value."""
+    """Convert a batch of a DataFrame to messages.
+
+    Raises `UsageError` if a row lacks a required value, or has a subject that no server could have.
+    """
     arrays = []
     for field in BATCH_SCHEMA:
         array = batch.column(batch.schema.get_field_index(field.name))
         if array.null_count and not field.nullable:
             raise UsageError(f"a message without {field.name} cannot be stored")
         arrays.append(array)
+    _refuse_unsendable(arrays[0], arrays[2])
     schema = BATCH_SCHEMA
     try:
         arrays[2].validate(full=True)
@@ -130,3 +137,15 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = BINARY_SUBJECT_SCHEMA
         arrays[2] = arrays[2].view(pa.binary())
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _refuse_unsendable(sequences: pa.Array, subjects: pa.Array) -> None:
+    """Refuse subjects that break the protocol between servers and clients: whoever gets such a message is cut off."""
+    raw = subjects.view(pa.binary())
+    found = sequences.filter(pc.or_(pc.equal(pc.binary_length(raw), 0), pc.match_substring_regex(raw, _SEPARATORS)))
+    if len(found):
+        subject = raw[pc.index(sequences, found[0]).as_py()].as_py().decode(errors="replace")
+        raise UsageError(
+            f"message {found[0].as_py()} has the subject {subject[:80]!r}, which no server takes: it must not be "
+            "empty, or have spaces, tabs or line breaks"
+        )
