@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from tests.cli.test_json import CLOSED
-from tests.harness.api import connected
+from tests.harness.api import connected, publish_stored
 from tests.harness.awkward import fill
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
@@ -694,7 +694,7 @@ def test_a_cluster_is_asked_as_a_whole_and_a_server_that_is_gone_is_missed(tmp_p
                 async with connected(_as(first, user)) as nc:
                     js = nc.jetstream(timeout=30)
                     info = await js.add_stream(name="S", subjects=["s.>"], num_replicas=replicas)
-                    await js.publish("s.x", b"hello")
+                    await publish_stored(nc, "s.x", b"hello")
                     assert info.cluster is not None
                     leaders.append(str(info.cluster.leader))
             return leaders[0]
