@@ -235,6 +235,7 @@ def test_several_waves_make_the_same_backup_as_one(
         assert len(found[1][3].jobs) > 4 * len(found[0][3].jobs), name
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize(
     "work",
     [

@@ -14,6 +14,13 @@ from tests.cli.typed import Typed
 
 Type = Callable[..., Typed]
 
+NACK = """
+apiVersion: jetstream.nats.io/v1beta2
+kind: Stream
+metadata: {name: a}
+spec: {name: A, subjects: [a], storage: file}
+"""
+
 
 @pytest.mark.parametrize(("written", "size"), [("4KiB", 4096), ("8192", 8192), ("1.5M", 3 << 19), ("256MiB", 1 << 28)])
 def test_a_size_is_recorded_and_said(written: str, size: int, typed: Type, tmp_path: Path) -> None:
@@ -86,8 +93,9 @@ def test_inside_of_a_repository_there_is_no_other_one(below: str, typed: Type, t
 
 def test_a_backup_makes_none_inside_of_another_one(typed: Type, tmp_path: Path) -> None:
     assert typed("init", "-r", tmp_path / "repo").code == 0
-    table = tmp_path / "table.jsonl"
-    table.write_text('{"sequence": 1, "time": "2026-11-21T01:45:00Z", "subject": "a", "data": "eA=="}\n')
-    done = typed("import", table, "--format", "jsonl", "--stream", "A", "-r", tmp_path / "repo" / "backups")
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / "a.yaml").write_text(NACK)
+    done = typed("import", configs, "-r", tmp_path / "repo" / "backups")
     assert done.code == 2 and "is inside of the repository" in done.err
-    assert typed("import", table, "--format", "jsonl", "--stream", "A", "-r", tmp_path / "repo").code == 0
+    assert typed("import", configs, "-r", tmp_path / "repo").code == 0
