@@ -1,8 +1,9 @@
 """Tests that take long run by turns: at each commit a fifth of them, beside all others.
 
 They are marked `by_turns`: what takes more than two seconds of a processor, with all its variants. Each variant has its
-turn. The commit decides which turn it is, so that a run can be repeated (`scripts/test` asks git). Over the commits all
-of them run, and `./scripts/test thorough` runs all at once. A run that names its tests leaves nothing out either.
+turn. The hash of the commit decides which turn it is, so that a run can be repeated (`scripts/test` asks git): a test
+may miss several commits in a row. `./scripts/test thorough` runs all at once. A run that names its tests leaves nothing
+out either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Do long work in waves: some thousands of segments at a time, so that memory does not grow with their number."""
+"""Do long work in waves: some thousands of segments at a time, so that memory does not grow with their number.
+
+`transform` reshapes segments so (`jobs/transform_streams.py`), and whatever joins short ones joins them
+(`jobs/joining.py`).
+"""
 
 from __future__ import annotations
 

@@ -99,9 +99,14 @@ def parse_stream_folder(folder: str) -> StreamFolder:
     return StreamFolder(decode_name(match[1]), match[2])
 
 
-def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, suffix: str = "") -> str:
-    """Build a segment's key. `name` is the digest, or its HMAC. Raises `FormatError` for invalid parts."""
-    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}.parquet{suffix}"
+def segment_key(
+    folder: str, first_seq: int, last_seq: int, name: str, *, replacement: str = "", suffix: str = ""
+) -> str:
+    """Build a segment's key. `name` is the digest, or its HMAC; `replacement` the 8 digits of one (`replacement_keys`).
+    Raises `FormatError` for invalid parts.
+    """
+    dotted = f".{replacement}" if replacement else ""
+    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
     parse_segment_key(key)
     return key
 

@@ -146,9 +146,7 @@ def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
     digest = row.text(8, HEX256)
     name = row.text(11, HEX256) if row.values[11] != "" else digest
     replacement = row.text(12, REPLACEMENT)
-    dotted = f".{replacement}" if replacement else ""
-    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
-    layout.parse_segment_key(key)
+    key = layout.segment_key(folder, first_seq, last_seq, name, replacement=replacement, suffix=suffix)
     messages = row.number(2, 1)
     if messages > last_seq - first_seq + 1:
         row.wrong("has more messages than sequences")
