@@ -118,7 +118,8 @@ def _python_for(root: Path) -> str:
         for kernel in (ROOT / PACKAGE).rglob("*.so"):
             shutil.copy(kernel, root / kernel.relative_to(ROOT))
         return sys.executable
-    done = subprocess.run([root / "scripts" / "venv"], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    # With an extra: older trees' script cannot do without any since pip 26.3.
+    done = subprocess.run([root / "scripts" / "venv", "drill"], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.strip()
 
 
