@@ -18,12 +18,11 @@ from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.masking import (
-    NO_MASK,
     SPARED,
     about_masks,
     about_nothing_kept,
     about_unseen,
-    are_for,
+    of_unmasked,
     unseen,
     what,
 )
@@ -301,10 +300,9 @@ def _part(action: Action, sample: _Sample) -> Iterator[Finding]:
             found.append((reason, "" if action.may_miss else _LATER))
         else:
             found.append((f"{mask} selects none of {looked_at}", ""))
-    if masked.unmasked and not are_for(action.reshape.masks.masks, action.entry.config):
-        found.append((NO_MASK, ""))
-    elif masked.unmasked:
-        found.append((f"{masked.unmasked:,} of {looked_at} stay unmasked: no mask selects their subjects", ""))
+    if masked.unmasked:
+        part = f"{masked.unmasked:,} of {looked_at} stay unmasked: no mask selects their subjects"
+        found.append((of_unmasked(action.reshape.masks.masks, action.entry.config, part), ""))
     for number, becomes in ((masked.dropped, "would be left out"), (masked.kept, "would be kept")):
         if number:
             found.append((f"{number:,} of {looked_at} {becomes}: a mask cannot read them", ""))

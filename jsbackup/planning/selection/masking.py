@@ -29,6 +29,7 @@ __all__ = [
     "about_unseen",
     "against_payload_masks",
     "are_for",
+    "of_unmasked",
     "unseen",
     "what",
 ]
@@ -61,11 +62,9 @@ def about_masks(
             yield Finding(stream, Rule.MASKED_NOTHING, f"{mask} masks nothing in the {_applies_to(seen)}")
         elif seen:
             yield Finding(stream, Rule.MASK_MISSED, f"--mask {mask} masks nothing in the {_applies_to(seen)}", _LOOK)
-    if count.unmasked and not are_for(masks, config):
-        yield Finding(stream, Rule.UNMASKED, NO_MASK)
-    elif count.unmasked:
+    if count.unmasked:
         stay = f"{format_count(count.unmasked, 'message')} {'stays' if count.unmasked == 1 else 'stay'} unmasked"
-        yield Finding(stream, Rule.UNMASKED, f"{stay}: no mask applies to their subjects")
+        yield Finding(stream, Rule.UNMASKED, of_unmasked(masks, config, f"{stay}: no mask applies to their subjects"))
     if count.spared:
         reason = f"not masked although a mask applies: {format_count(count.spared, 'message')} ({SPARED})"
         yield Finding(stream, Rule.MASK_SPARED, reason)
@@ -102,6 +101,11 @@ def against_payload_masks(stream: str, config: JsonObject, masks: Sequence[Mask]
 def are_for(masks: Sequence[Mask], config: JsonObject) -> bool:
     """Return whether one of the masks may apply to messages of a stream with this config."""
     return any(overlaps(mask.subjects, pattern) for mask in masks for pattern in subjects_of(config))
+
+
+def of_unmasked(masks: Sequence[Mask], config: JsonObject, part: str) -> str:
+    """Return what to say of messages that no mask applies to: `part`, or that no mask is for their stream at all."""
+    return part if are_for(masks, config) else NO_MASK
 
 
 def unseen(masks: Sequence[Mask], counts: Iterable[MaskCount]) -> list[Mask]:
