@@ -17,9 +17,7 @@ class OneStream:
     def check(self, batch: pa.RecordBatch) -> None:
         """Raise ValueError if rows so far name several streams; those that name none count for any."""
         at = batch.schema.get_field_index("stream")
-        if at < 0 or not (
-            pa.types.is_string(batch.schema.types[at]) or pa.types.is_large_string(batch.schema.types[at])
-        ):
+        if at < 0 or batch.schema.types[at] not in (pa.string(), pa.large_string()):
             return
         self._found.update(name for name in pc.unique(batch.column(at)).to_pylist() if name is not None)
         if len(self._found) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +107,11 @@ def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     """Return the rows of all files. Spark takes the columns of one of them; those that only others have are added."""
     paths = [f"file:{file}" for file in table.files]
     frame = session.read.parquet(*paths)
-    _refuse_misspelt_in_some(table)
+    names = {file: _names_in(file) for file in table.files}
+    _refuse_misspelt_in_some(names)
     schema, lacking = frame.schema, {"headers", "stream"} - {name.lower() for name in frame.columns}
     for file in table.files if lacking else ():
-        if found := lacking & {name.lower() for name in _names_in(file)}:
+        if found := lacking & {name.lower() for name in names[file]}:
             fields = session.read.parquet(f"file:{file}").schema.fields
             schema = StructType([*schema.fields, *(one for one in fields if one.name.lower() in found)])
             lacking -= found
@@ -119,16 +120,15 @@ def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
     return session.read.schema(schema).parquet(*paths)
 
 
-def _refuse_misspelt_in_some(table: Table) -> None:
-    """Raise UsageError if files have headers, and another one has a column of a misspelt name in their place.
+def _refuse_misspelt_in_some(names: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError if files have headers, and another one has a column of a misspelt name in their place. `names`
+    are those of the columns of each.
 
     Where none has them, the columns of the whole table show it.
     """
-    names = [_names_in(file) for file in table.files]
-    lacking = ["headers" not in map(str.lower, of_file) for of_file in names]
-    for file, of_file, lacks in zip(table.files, names, lacking, strict=True):
-        if lacks and not all(lacking):
-            refuse_misspelt(printable_name(file), of_file)
+    lacking = [file for file, columns in names.items() if "headers" not in map(str.lower, columns)]
+    for file in lacking if len(lacking) < len(names) else ():
+        refuse_misspelt(printable_name(file), names[file])
 
 
 def _names_in(file: str) -> list[str]:

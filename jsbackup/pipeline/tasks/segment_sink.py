@@ -142,10 +142,11 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _refuse_unsendable(sequences: pa.Array, subjects: pa.Array) -> None:
     """Refuse subjects that break the protocol between servers and clients: whoever gets such a message is cut off."""
     raw = subjects.view(pa.binary())
-    found = sequences.filter(pc.or_(pc.equal(pc.binary_length(raw), 0), pc.match_substring_regex(raw, _SEPARATORS)))
-    if len(found):
-        subject = raw[pc.index(sequences, found[0]).as_py()].as_py().decode(errors="replace")
+    refused = pc.or_(pc.equal(pc.binary_length(raw), 0), pc.match_substring_regex(raw, _SEPARATORS))
+    if pc.any(refused).as_py():
+        sequence, subject = (array.filter(refused)[0].as_py() for array in (sequences, raw))
+        shown = subject.decode(errors="replace")[:80]
         raise UsageError(
-            f"message {found[0].as_py()} has the subject {subject[:80]!r}, which no server takes: it must not be "
-            "empty, or have spaces, tabs or line breaks"
+            f"message {sequence} has the subject {shown!r}, which no server takes: it must not be empty, or have "
+            "spaces, tabs or line breaks"
         )
