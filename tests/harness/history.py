@@ -294,7 +294,8 @@ def compact(scene: Scene, store: Store) -> None:
             return
         gain = gain_of(manifest.streams, repository.objects.segment_bytes)
         if gain.after < gain.before:
-            compact_backup(JobRun(InProcess(), place, repository, lease, random=lambda count: b"\7" * count), manifest)
+            run = JobRun(InProcess(), place, repository, lease, random=lambda count: b"\7" * count)
+            compact_backup(run, manifest, gain)
 
 
 def copy(source: Scene, of: Store, target: Scene, to: Store, *, count: int = 100) -> CopyReport:

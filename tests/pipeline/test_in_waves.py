@@ -15,7 +15,7 @@ import pytest
 from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import compact_backup
+from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
 from jsbackup.pipeline.jobs.transform import transform_backup
 from jsbackup.pipeline.jobs.transform_plan import plan_transform
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent, place_of
@@ -159,7 +159,8 @@ class Compacting:
         manifest = repository.manifest(repository.backups()[-1])
         with _lease(repository.store) as lease, lent(place, repository):
             run = JobRun(runner, place, repository, lease, progress, random=lambda count: b"\7" * count)
-            return compact_backup(run, manifest, recompress=self.recompress)
+            gain = gain_of(manifest.streams, repository.objects.segment_bytes)
+            return compact_backup(run, manifest, gain, recompress=self.recompress)
 
 
 def _made(kept: Kept, to: Path, work: Any, runner: Counting) -> tuple[Manifest, dict[str, bytes]]:

@@ -38,5 +38,5 @@ def compact(
         if gain.after == gain.before and not recompress:
             return None
         return compact_backup(
-            JobRun(OnSpark(session), place, repository, lease, progress), manifest, recompress=recompress
+            JobRun(OnSpark(session), place, repository, lease, progress), manifest, gain, recompress=recompress
         )

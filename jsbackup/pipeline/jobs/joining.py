@@ -34,7 +34,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import OPENING_BYTES, pack_tasks
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.pipeline.tasks.waves import as_one, waves
-from jsbackup.progress import NullProgress, Progress
+from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
@@ -183,15 +183,15 @@ def _joined(
 
 
 def list_writer(repository: Repository) -> ListWriter:
-    """Return what lists segments as the manifests of a repository do."""
+    """Return what makes the list of `Repository.listed` of segments that come one after the other."""
     return ListWriter(repository.pages if repository.descriptor.pages else None)
 
 
 def compact_backup(
-    run: JobRun[TaskRunner], manifest: Manifest, *, unread: Collection[str] = (), recompress: bool = False
+    run: JobRun[TaskRunner], manifest: Manifest, gain: Gain, *, unread: Collection[str] = (), recompress: bool = False
 ) -> Manifest | None:
-    """Write the backup `manifest` in fewer segments, and commit it. Streams in `unread` stay as they are. Return None
-    if all segments do.
+    """Write the backup `manifest` in fewer segments, and commit it. Streams in `unread` stay as they are, and `gain` is
+    that of the others. Return None if all segments stay.
 
     Raises:
         IntegrityError: a segment is missing or damaged; nothing is committed.
@@ -201,7 +201,8 @@ def compact_backup(
     streams = {stream.name: stream for stream in manifest.streams if stream.name not in unread}
     compacted = {name: _Compacted(run.repository, stream) for name, stream in streams.items()}
     segments = ((name, stream.segments) for name, stream in streams.items())
-    with as_one(run.progress, _bytes_to_read(run, streams.values(), recompress=recompress)) as progress:
+    raw_bytes = sum(raw_bytes_of(stream.segments) for stream in streams.values()) if recompress else gain.joined_bytes
+    with as_one(run.progress, raw_bytes) as progress:
         for name, group, stored in merge_groups(run.runner, run.place, segments, progress, recompress=recompress):
             compacted[name].add(group, stored)
     merged = {name: one.finish() for name, one in compacted.items()}
@@ -220,15 +221,6 @@ def compact_backup(
     )
     leases.commit(run.repository, made, run.lease)
     return made
-
-
-def _bytes_to_read(run: JobRun[TaskRunner], streams: Collection[StreamBackup], *, recompress: bool) -> int:
-    """Return the raw bytes that are read, for progress: 0 if nobody looks at that."""
-    if run.progress is None or isinstance(run.progress, NullProgress):
-        return 0
-    if recompress:
-        return sum(raw_bytes_of(stream.segments) for stream in streams)
-    return gain_of(streams, run.repository.objects.segment_bytes).joined_bytes
 
 
 class _Compacted:

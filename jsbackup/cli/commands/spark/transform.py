@@ -182,7 +182,7 @@ def compact(
             shared.output.note(choice.words)
             with job_runner(choice, where, place, repository) as runner:
                 run = JobRun(runner, place, repository, lease, progress)
-                made = compact_backup(run, manifest, unread=broken.keys(), recompress=recompress)
+                made = compact_backup(run, manifest, gain, unread=broken.keys(), recompress=recompress)
     lost = tend_readers(repository)
     _tell_compacted(shared, manifest, made, broken=broken, choice=choice, lost=lost)
     return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
