@@ -209,7 +209,7 @@ def test_streams_are_spread_over_two_workers_and_outlive_one(
     source, target = (nats_server(NEWEST, config=account(PASSWORD, denied="S100")) for _ in range(2))
     urls = [server.url.replace("://", f"://all:{PASSWORD}@") for server in (source, target)]
     asyncio.run(make_streams(urls[0], 200, messages=6, size_bytes=2000))
-    spread = ["--spark-master", cluster.url, "--user", "some", "--json"]
+    spread = ["--spark-master", cluster.url, "--spark", "always", "--user", "some", "--json"]
 
     line = ["-r", str(tmp_path / "repo"), *spread]
     killed: list[int] = []

@@ -52,12 +52,13 @@ def test_commands_run_in_containers(yarn: Yarn, nats_server: Callable[..., NatsS
     asyncio.run(make_streams(source.url, 40, messages=50, size_bytes=20_000))
     alone = jsbackup("backup", "-s", source.url, "-r", tmp_path / "alone").document
     spread = ["-r", str(tmp_path / "repo"), "--spark-master", "yarn", "--json"]
+    always = ["--spark", "always"]
     sql = "SELECT count(*), count(DISTINCT subject), count(DISTINCT data) > 1900 FROM messages"
     commands = [
-        ["backup", "-s", source.url, *spread],
+        ["backup", "-s", source.url, *spread, *always],
         ["verify", "--level", "data", *spread],
         ["query", "latest", sql, *spread],
-        ["restore", "latest", "-s", target.url, *spread],
+        ["restore", "latest", "-s", target.url, *spread, *always],
     ]
     conf = {
         # Nothing but the session's own settings, and small containers: two of them, on two nodes.

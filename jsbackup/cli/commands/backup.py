@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
+from jsbackup.cli.options.jobs import check_spark_options
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.spark import Where, spread_by_spark
@@ -111,7 +112,7 @@ def backup(
     without credentials is named, and the exit code is 3. Named streams need not be in every account.
 
     With --spark-master, executors of Spark read and store the streams, as many at a time as Spark can, or as --jobs
-    says.
+    says. Below 2 GiB it is done without, which is faster then; --spark always spreads them, too.
     """
     from jsbackup.engine.backup.backup import run_backup
     from jsbackup.engine.backup.options import BackupOptions
@@ -137,10 +138,11 @@ def backup(
         from jsbackup.cli.accounts.backup import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
-        spark = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
+        spark = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")
         refuse_given(click.get_current_context(), "--all-accounts", *spark)
         return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
-    if where.given:
+    check_spark_options(where)
+    if where.spreads:
         from jsbackup.cli.commands.spark.fan_out import spread_backup
 
         return spread_backup(shared, options, where, lock_timeout, may_make=not no_init)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
+from jsbackup.cli.options.jobs import check_spark_options
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_SPARK = ("spark_master", "spark_remote", "spark_conf", "spark_wait")
+_SPARK = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")
 
 
 @click.command(cls=Command, needs_server=True)
@@ -113,7 +114,7 @@ def restore(
     changes nothing before you agree. Then it prints the command line that does the same.
 
     With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
-    says.
+    says. Below 2 GiB it is done without, which is faster then; --spark always spreads them, too.
     """
     start_log(shared)
     refuse_mapped(mapped, accounts)
@@ -163,11 +164,17 @@ def restore(
         saved = read_plan(plan_file)
     options = asked.options() if saved is None else saved.options
     options.reshape.masks.check_secret(mask_secret)
-    if where.given:
+    check_spark_options(where)
+    if where.spreads:
         refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
-        return spread_restore(shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout)
+        try:
+            return spread_restore(
+                shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout
+            )
+        except Interrupted as error:
+            raise error.with_hint(_how_to_go_on(options, saved)) from None
     from jsbackup.planning.typed_options import keeping_obfuscated
 
     connection = connection_of(shared)

@@ -66,6 +66,11 @@ class Where:
         return self.master is not None or self.remote is not None or bool(self.conf)
 
     @property
+    def spreads(self) -> bool:
+        """Whether a command that only uses Spark on demand may use it."""
+        return self.given or self.use is SparkUse.ALWAYS
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether other machines may do the work."""
         return self.remote is not None or (self.master is not None and not self.master.startswith("local"))
@@ -113,23 +118,34 @@ _MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
 on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
 """Add `--spark-master`, `--spark-conf` and others, passed as `where`."""
 
-_USE = click.option(
-    "--spark",
-    type=click.Choice([use.value for use in SparkUse if use is not SparkUse.REQUIRED]),
-    default=SparkUse.AUTO.value,
-    show_default=True,
-    help="Whether to use Spark; auto: if another option of Spark is given, or for 16 GiB of messages and more (2 GiB "
-    "for JSON lines).",
+
+def _use_option(auto: str) -> Callable[[F], F]:
+    return click.option(
+        "--spark",
+        type=click.Choice([use.value for use in SparkUse if use is not SparkUse.REQUIRED]),
+        default=SparkUse.AUTO.value,
+        show_default=True,
+        help=f"Whether to use Spark; auto: {auto}.",
+    )
+
+
+_USE_IF_LARGE = _use_option(
+    "if another option of Spark is given, or for 16 GiB of messages and more (2 GiB for JSON lines)"
+)
+_USE_IF_GIVEN = _use_option(
+    "if another option of Spark is given, and for 2 GiB of messages and more, as less is faster without; with "
+    "--spark-remote, for any"
 )
 
 
 def on_spark_if_large(command: F) -> F:
     """Add the options of `on_spark`, and `--spark`, which decides."""
-    return _USE(on_spark(command))
+    return _USE_IF_LARGE(on_spark(command))
 
 
-spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")
-"""Add the same options to a command that only uses Spark if they are given."""
+def spread_by_spark(command: F) -> F:
+    """Add the same options to a command that only uses Spark if they are given."""
+    return _USE_IF_GIVEN(_spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")(command))
 
 
 def settings_of(where: Where) -> SparkSettings:

@@ -53,6 +53,7 @@ __all__ = [
     "back_up_streams",
     "begin_backup",
     "choose_streams",
+    "continue_backup",
     "finish_backup",
     "run_backup",
 ]
@@ -127,6 +128,14 @@ async def begin_backup(run: BackupRun, lease: leases.Lease) -> BegunBackup:
     """Begin a backup whose streams will be read elsewhere. Raises as `run_backup`."""
     async with _begun(run, lease) as begun:
         return begun
+
+
+@with_own_threads
+async def continue_backup(run: BackupRun, begun: BegunBackup, lease: leases.Lease) -> BackupReport:
+    """Read the streams of a backup that was begun, and finish it. Raises as `run_backup`."""
+    async with connect_jetstream(run.connection) as js, advisories(js.link):
+        results, failed = await back_up_streams(run, begun.chosen, begun.receipts)
+    return await in_thread(finish_backup, run, begun, results, failed, lease=lease)
 
 
 @asynccontextmanager

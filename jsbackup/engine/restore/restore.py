@@ -57,6 +57,7 @@ __all__ = [
     "RestoredConsumer",
     "begin_restore",
     "carry_out_restore",
+    "continue_restore",
     "make_sure",
     "prepare_restore",
     "refuse_if_stale",
@@ -135,6 +136,16 @@ async def begin_restore(
     """Prepare a restore that will be executed elsewhere. Raises as `run_restore`; nothing is changed."""
     async with connect_jetstream(run.connection) as js:
         return await _look_and_plan(run, repository, js, manifest, saved=saved)
+
+
+@with_own_threads
+async def continue_restore(
+    run: RestoreRun, repository: Repository, manifest: Manifest, prospect: Prospect
+) -> RestoreReport:
+    """Check and execute a restore that was begun a moment ago. Raises as `run_restore`."""
+    async with connect_jetstream(run.connection) as js, advisories(js.link):
+        prepared = await in_thread(make_sure, manifest, prospect, run.settings)
+        return await carry_out_restore(run, repository, js, prepared)
 
 
 async def _look_and_plan(

@@ -91,7 +91,7 @@ def test_a_backup_ends_without_one_and_another_worker_goes_on(
     server = nats_server(NEWEST)
     asyncio.run(make_streams(server.url, 20, messages=6, size_bytes=2000))
     repo = tmp_path / "repo"
-    line = ["backup", "-r", repo, "--spark-master", cluster.url, *SMALL]
+    line = ["backup", "-r", repo, "--spark-master", cluster.url, "--spark", "always", *SMALL]
     with Proxy(server.port) as proxy, begun(*line, "--spark-wait", f"{WAIT_SECONDS}s", "-s", proxy.url) as process:
         wait_for(process, lambda: proxy.connections > 1, "a connection of a task")
         proxy.hold()
