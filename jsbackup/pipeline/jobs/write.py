@@ -67,7 +67,8 @@ class TableStream:
 
     Sequences start at 1 or later and are unique, in any order. `config` is the stream's configuration as a server has
     it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
-    bucket or an object store what clients need of one. `bytes` is the size of the table, for progress.
+    bucket or an object store what clients need of one. `bytes` is the size of the table, for progress. Headers have to
+    begin and end as clients write them, unless `any_headers` is true: servers store any bytes as headers.
 
     The frame may be computed two or three times, to find its ranges of sequences, and to store them. One that takes
     long is better persisted; `release` unpersists it when it is stored, or cannot be.
@@ -77,19 +78,22 @@ class TableStream:
     config: JsonObject = field(default_factory=dict)
     bytes: int = 0
     release: bool = False
+    any_headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SmallStream:
     """A stream to be made from a small table that a task can read without Spark: many of them are stored in one job.
 
-    `bytes` and `config` are as in `TableStream`. What `read` cannot read is made from `table`, by a job of its own.
+    `bytes`, `config` and `any_headers` are as in `TableStream`. What `read` cannot read is made from `table`, by a job
+    of its own.
     """
 
     read: ReadRows
     bytes: int
     config: JsonObject
     table: Callable[[], TableStream]
+    any_headers: bool = False
 
 
 def write_backup(
@@ -105,7 +109,8 @@ def write_backup(
     `origin` says where the messages come from, for `show`.
 
     Raises:
-        UsageError: a column is missing or has another type, or a row lacks a value.
+        UsageError: a column is missing or has another type, or a row lacks a value, or has one that clients could not
+            read after a restore.
         FormatError: a sequence is repeated, less than 1, or more than 2^63 - 1.
         KeyUnavailable: the repository needs a writer key, and none was given.
         RepositoryLocked, StoreError: nothing can be stored now.
@@ -224,7 +229,9 @@ class _Sink:
             return {}
         begun_ns = time.time_ns()
         tables = {
-            name: SmallTable(one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name))
+            name: SmallTable(
+                one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name), one.any_headers
+            )
             for name, one in streams.items()
         }
         stored = store_tables(OnSpark(self.session), self.place, tables, self.progress)
@@ -243,7 +250,7 @@ class _Sink:
         """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
         with watched(self.session, name, table.bytes, self.progress):
-            parts = self._run(name, frame, self._folder(name), is_small=0 < table.bytes < SMALL_BYTES)
+            parts = self._run(name, frame, table)
         segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
@@ -266,11 +273,13 @@ class _Sink:
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
         return _bucket_config(name, most[0] if most else 0)
 
-    def _run(self, name: str, frame: DataFrame, folder: str, *, is_small: bool) -> list[StoredSegments]:
+    def _run(self, name: str, frame: DataFrame, table: TableStream) -> list[StoredSegments]:
+        folder, is_small = self._folder(name), 0 < table.bytes < SMALL_BYTES
         ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
         ordered = ranges.sortWithinPartitions("sequence")
         with spark_errors(f"storing stream {name}"):
-            found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
+            store = store_rows if is_remote(self.session) else store_by_writer
+            found = store(self.place, folder, ordered, any_headers=table.any_headers)
         parts = []
         for one in found:
             if isinstance(one, JsBackupError):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from jsbackup.repository.names import encode_name
 from jsbackup.stores.base import Store, is_key
 from jsbackup.strict_json import read_object, write_json
 
-__all__ = ["ParquetLog"]
+__all__ = ["ParquetLog", "was_exported"]
 
 _FOLDER = "_jsbackup"
 _RECORD = re.compile(r"(\d{20})\.json")
@@ -39,6 +40,11 @@ _ENDING, _STAGED_ENDING = ".parquet", ".part"
 _JOINT, _STAGED_JOINT = "/", "="  # no folders of partitions below `_jsbackup`, where they would stay behind
 _NO_TOKEN = "00000000"  # of a new target, whose files are not moved: equal exports have equal records
 _MAX_BYTES = 256 << 20
+
+
+def was_exported(path: Path) -> bool:
+    """Return whether a table in local files, a partition or a file of one was written by an export."""
+    return any((folder / _FOLDER).is_dir() for folder in (path, *path.parents[:2]))
 
 
 class ParquetLog:

@@ -28,6 +28,7 @@ from jsbackup.formats.json_lines import decode_line, refuse_misspelt
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
 from jsbackup.pipeline.tables.one_stream import OneStream
+from jsbackup.pipeline.tables.parquet_log import was_exported
 from jsbackup.pipeline.tables.parquet_rows import find_plain
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.store_tables import ReadRows
@@ -47,12 +48,15 @@ _OF_MACOS = "._"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The files of one stream. `alone`: it is the only one, and was named by an option."""
+    """The files of one stream. `alone`: it is the only one, and was named by an option. `any_headers`: its headers are
+    those of a server, whatever they are, and not made by somebody.
+    """
 
     stream: str
     files: tuple[str, ...]
     bytes: int
     alone: bool
+    any_headers: bool = False
 
 
 def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table]:
@@ -72,11 +76,11 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
     if stream is not None:
         if not asset_name_is_sound(stream):
             raise UsageError(f"not a stream's name: {stream[:80]!r}")
-        return [_table(stream, path, alone=True)]
+        return [_table(stream, path, kind, alone=True)]
     entries = [path] if not path.is_dir() else [e for e in _entries(path) if e.is_dir() or not e.name.startswith("_")]
     if not all(entry.is_dir() for entry in entries):
         raise UsageError(f"{shown} does not say of which stream it is", hint="Name it with --stream.")
-    tables = [_table(_stream_of(folder, kind), folder, alone=False) for folder in entries]
+    tables = [_table(_stream_of(folder, kind), folder, kind, alone=False) for folder in entries]
     if not tables:
         raise UsageError(f"there is no table in {shown}")
     return sorted(tables, key=lambda table: table.stream)
@@ -172,14 +176,16 @@ def _check_single(frame: DataFrame, stream: str) -> None:
         raise UsageError(f"the table has messages of several streams, such as {shown}")
 
 
-def _table(stream: str, path: Path, *, alone: bool) -> Table:
+def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     try:
         sizes = {str(file): file.stat().st_size for file in _files(path)}
     except OSError as error:
         raise _unreadable(path, error) from error
     if not sizes:
         raise UsageError(f"there is no file in {printable_name(str(path))}")
-    return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone)
+    # JSON lines say it themselves: what is no block of headers is in `headers_base64`.
+    any_headers = kind is TableFormat.JSONL or was_exported(path)
+    return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone, any_headers)
 
 
 def _files(path: Path) -> Iterator[Path]:

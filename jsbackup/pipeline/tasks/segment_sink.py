@@ -32,6 +32,9 @@ __all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_messages", "s
 
 # What ends a subject on the wire (nats-server `server/parser.go`).
 _SEPARATORS = r"[ \t\r\n]"
+# What all clients write around headers. A server stores any bytes as headers, but clients that read others stop
+# reading (nats-py, measured), or drop the headers (nats.go).
+_HEADERS_BEGIN, _HEADERS_STATUS, _HEADERS_END = b"NATS/1.0\r\n", b"NATS/1.0 ", b"\r\n\r\n"
 
 
 @dataclass
@@ -40,7 +43,9 @@ class _Result(WriterCommitMessage):
 
 
 class SegmentSink(DataSource):
-    """`frame.write.format("jsbackup_segments")`; options `place` (pickled, in hex), `folder`, `result`."""
+    """`frame.write.format("jsbackup_segments")`; options `place` (pickled, in hex), `folder`, `result`, and
+    `any_headers`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -48,46 +53,53 @@ class SegmentSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         place: RepositoryRef = pickle.loads(bytes.fromhex(self.options["place"]))
-        return _SegmentWriter(place, self.options["folder"], self.options["result"])
+        any_headers = self.options["any_headers"] == str(True)
+        return _SegmentWriter(place, self.options["folder"], self.options["result"], any_headers=any_headers)
 
 
 class _SegmentWriter(DataSourceArrowWriter):
-    def __init__(self, place: RepositoryRef, folder: str, result: str) -> None:
+    def __init__(self, place: RepositoryRef, folder: str, result: str, *, any_headers: bool) -> None:
         self._place = place
         self._folder = folder
         self._result = result
+        self._any_headers = any_headers
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Result(store_messages(self._place, self._folder, iterator))
+        return _Result(store_messages(self._place, self._folder, iterator, any_headers=self._any_headers))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         results = [message.result for message in messages if isinstance(message, _Result)]
         Path(self._result).write_bytes(pickle.dumps(results))
 
 
-def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredSegments | JsBackupError]:
-    """Store the partitions of a frame; return the result of each."""
+def store_by_writer(
+    place: RepositoryRef, folder: str, frame: DataFrame, *, any_headers: bool
+) -> list[StoredSegments | JsBackupError]:
+    """Store the partitions of a frame; return the result of each. For `any_headers` see `as_messages`."""
     with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
         result = Path(temporary) / "segments"
         options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
+        options["any_headers"] = str(any_headers)
         register(frame.sparkSession, SegmentSink)
         frame.write.format(SegmentSink.name()).options(**options).mode("append").save()
         found: list[StoredSegments | JsBackupError] = pickle.loads(result.read_bytes())
     return found
 
 
-def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredSegments | JsBackupError]:
-    """Store the partitions of a frame on Spark Connect; return the result of each."""
+def store_rows(
+    place: RepositoryRef, folder: str, frame: DataFrame, *, any_headers: bool
+) -> list[StoredSegments | JsBackupError]:
+    """As `store_by_writer`, on Spark Connect."""
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = pickle.dumps(store_messages(place, folder, batches))
+        result = pickle.dumps(store_messages(place, folder, batches, any_headers=any_headers))
         yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
     return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
 
 
 def store_messages(
-    place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]
+    place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch], *, any_headers: bool = False
 ) -> StoredSegments | JsBackupError:
     """Store rows in order of their sequences, in a task. Return our error, if there is one, as Spark retries others."""
     freeze_worker()
@@ -97,7 +109,7 @@ def store_messages(
         try:
             for batch in batches:
                 if batch.num_rows:
-                    messages = as_messages(batch)
+                    messages = as_messages(batch, any_headers=any_headers)
                     last = _rising(messages.column("sequence"), last)
                     writer.add(messages)
             return writer.finish_all()
@@ -118,10 +130,11 @@ def _rising(sequences: pa.Array, last: int) -> int:
     return int(sequences[-1].as_py())
 
 
-def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert a batch of a DataFrame to messages.
+def as_messages(batch: pa.RecordBatch, *, any_headers: bool = False) -> pa.RecordBatch:
+    """Convert a batch of a DataFrame to messages. With `any_headers`, a server may have stored any block of headers.
 
-    Raises `UsageError` if a row lacks a required value, or has a subject that no server could have.
+    Raises `UsageError` if a row lacks a required value, has a subject that no server could have, or headers that no
+    client writes.
     """
     arrays = []
     for field in BATCH_SCHEMA:
@@ -130,6 +143,8 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
             raise UsageError(f"a message without {field.name} cannot be stored")
         arrays.append(array)
     _refuse_unsendable(arrays[0], arrays[2])
+    if not any_headers:
+        _refuse_unreadable(arrays[0], arrays[3])
     schema = BATCH_SCHEMA
     try:
         arrays[2].validate(full=True)
@@ -149,4 +164,25 @@ def _refuse_unsendable(sequences: pa.Array, subjects: pa.Array) -> None:
         raise UsageError(
             f"message {sequence} has the subject {shown!r}, which no server takes: it must not be empty, or have "
             "spaces, tabs or line breaks"
+        )
+
+
+def _refuse_unreadable(sequences: pa.Array, headers: pa.Array) -> None:
+    """Refuse header blocks that do not begin or end as those of all clients. No bytes are no headers, as for servers.
+
+    What is between is not looked at: old and careless clients have sent lines without a colon, and others read on.
+    """
+    if headers.null_count == len(headers):
+        return
+    begins = pc.or_(pc.starts_with(headers, _HEADERS_BEGIN), pc.starts_with(headers, _HEADERS_STATUS))
+    sound = pc.or_(pc.and_(begins, pc.ends_with(headers, _HEADERS_END)), pc.equal(pc.binary_length(headers), 0))
+    refused = pc.fill_null(pc.invert(sound), False)
+    if pc.any(refused).as_py():
+        sequence, block = (array.filter(refused)[0].as_py() for array in (sequences, headers))
+        lacks = "end with '\\r\\n\\r\\n'"
+        if not block.startswith((_HEADERS_BEGIN, _HEADERS_STATUS)):
+            lacks = "begin with 'NATS/1.0\\r\\n'"
+        raise UsageError(
+            f"message {sequence} has headers that do not {lacks}: {block[:60]!r}",
+            hint="Clients cannot read such headers. If a server had them so, import JSON lines with headers_base64.",
         )

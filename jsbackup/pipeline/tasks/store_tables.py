@@ -42,13 +42,14 @@ _TABLE_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class SmallTable:
     """A table of so many bytes, to be stored below `folder`. `counts_subjects`: the result says how many messages a
-    subject has.
+    subject has. For `any_headers` see `as_messages`.
     """
 
     read: ReadRows
     bytes: int
     folder: str
     counts_subjects: bool = False
+    any_headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class StoreTables:
         rows = _sorted_rows(table.read)
         if rows is None:
             return None
-        found = store_messages(self.place, table.folder, iter(rows.to_batches(_BATCH_ROWS)))
+        batches = iter(rows.to_batches(_BATCH_ROWS))
+        found = store_messages(self.place, table.folder, batches, any_headers=table.any_headers)
         if isinstance(found, JsBackupError):
             raise found
         most = pc.max(pc.value_counts(rows["subject"]).field("counts")).as_py() if table.counts_subjects else 0

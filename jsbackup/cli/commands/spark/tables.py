@@ -265,12 +265,15 @@ def read_tables(
 
         def stream_of(one: Table) -> TableStream:
             frame = read_table(session, one, TableFormat(kind))
-            return TableStream(frame, configured.get(one.stream, {}), one.bytes, release=True)
+            config = configured.get(one.stream, {})
+            return TableStream(frame, config, one.bytes, release=True, any_headers=one.any_headers)
 
         def small_of(one: Table) -> SmallStream | None:
             read = read_small(one, TableFormat(kind)) if is_many and one.bytes < SMALL_BYTES else None
             config = configured.get(one.stream, {})
-            return None if read is None else SmallStream(read, one.bytes, config, partial(stream_of, one))
+            if read is None:
+                return None
+            return SmallStream(read, one.bytes, config, partial(stream_of, one), one.any_headers)
 
         is_many = len(found) > 1  # one alone has a job in any case
         streams = {one.stream: small_of(one) or stream_of(one) for one in found}
