@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.digest import MessageBatch
@@ -84,9 +84,9 @@ def decode_line(line: bytes) -> JsonLine:
 
     Raises:
         FormatError: it is not JSON, or something in it cannot be written as JSON again.
-        UsageError: something is missing or not valid.
+        UsageError: something is missing or not valid, or a name is there twice.
     """
-    found = read_json(line, "it", max_bytes=len(line))
+    found = _read(line)
     if not isinstance(found, dict):
         raise UsageError("not a JSON object")
     stream, sequence = found.get("stream"), found.get("sequence")
@@ -108,6 +108,15 @@ def decode_line(line: bytes) -> JsonLine:
     if subject is None or data is None:
         raise UsageError(f"there is no {'subject' if subject is None else 'data'}")
     return JsonLine(stream, sequence, timestamp_ns, subject, _headers(found), data)
+
+
+def _read(line: bytes) -> Any:
+    """Return the value in a line. Raises as `decode_line`."""
+    try:
+        return read_json(line, "it", max_bytes=len(line), unique_names=True)
+    except FormatError as error:
+        read_json(line, "it", max_bytes=len(line))
+        raise UsageError(error.message) from error  # all else is sound
 
 
 def refuse_misspelt(what: str, names: Iterable[str]) -> None:

@@ -104,3 +104,21 @@ def test_what_is_no_json_is_said(line: bytes) -> None:
         decode_line(line)
     with pytest.raises(UsageError, match="not a JSON object"):
         decode_line(b"[]")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ('{"data": "a", "data": "b"}', "data"),
+        ('{"data": "a", "d\\u0061ta": "a"}', "data"),
+        ('{"headers": {"A": ["1"], "A": ["2"]}}', "A"),
+        ('{"stream": null, "stream": "S"}', "stream"),
+    ],
+)
+def test_a_name_that_is_there_twice_is_said(line: str, name: str) -> None:
+    """As with one value in two members: it cannot be known which was meant."""
+    text = json.dumps({key: value for key, value in GOOD.items() if f'"{key}"' not in line})
+    with pytest.raises(UsageError, match=f'^it has the name "{name}" twice in one object$'):
+        decode_line((text[:-1] + ", " + line[1:]).encode())
+    with pytest.raises(FormatError, match="not JSON"):  # which counts more
+        decode_line((text[:-1] + ", " + line[1:-1]).encode())

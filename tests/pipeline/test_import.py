@@ -166,7 +166,8 @@ def bad(tmp_path: Path) -> Path:
         pq.write_table(table, folder / name / "t.parquet")
     unsigned = pa.schema([("sequence", pa.uint64()), ("timestamp_ns", pa.uint64())])
     unsigned = pa.unify_schemas([unsigned, pa.schema([("subject", pa.string()), ("data", pa.binary())])])
-    for name, change in {"huge": {"sequence": 1 << 63}, "late": {"timestamp_ns": (1 << 64) - 1}}.items():
+    large = {"huge": {"sequence": 1 << 63}, "large": {"sequence": 1 << 62}}
+    for name, change in {**large, "late": {"timestamp_ns": (1 << 64) - 1}}.items():
         (folder / name).mkdir()
         later = rows[0] | {"sequence": 2} | change
         pq.write_table(pa.Table.from_pylist([*rows, later], schema=unsigned), folder / name / "t.parquet")
@@ -182,6 +183,7 @@ def bad(tmp_path: Path) -> Path:
     (folder / "notjson.jsonl").write_text(_line() + "{")
     (folder / "nodata.jsonl").write_text(_line() + _line(sequence=8, data=None))
     (folder / "twice.jsonl").write_text(_line() + _line())
+    (folder / "member.jsonl").write_text(_line() + _line(sequence=8).replace("}\n", ', "data": "b"}\n'))
     bare = {name: value for name, value in GOOD.items() if name != "headers"}
     (folder / "header.jsonl").write_text(_line() + json.dumps(bare | {"sequence": 8, "header": {"A": ["1"]}}))
     (folder / "header").mkdir()
@@ -213,6 +215,7 @@ def bad(tmp_path: Path) -> Path:
         ("twice --format parquet --stream S", 14, "stream S: sequence 1 is there twice"),
         ("zero --format parquet --stream S", 14, "stream S: 0 is not a sequence"),
         ("huge --format parquet --stream S", 14, "stream S: 9223372036854775808 is not a sequence"),
+        ("large --format parquet --stream S", 14, "stream S: no server can have the sequence 4611686018427387904"),
         ("late --format parquet --stream S", 14, "stream S: 18446744073709551615 is not a time in nanoseconds"),
         ("mixed --format parquet --stream S", 2, "messages of several streams, such as A and B"),
         ("rows --format parquet", 2, "messages of several streams, such as X and Z"),
@@ -225,6 +228,7 @@ def bad(tmp_path: Path) -> Path:
         ("notjson.jsonl --format jsonl --stream S", 14, "notjson.jsonl, line at byte"),
         ("nodata.jsonl --format jsonl --stream S", 2, "there is no data"),
         ("twice.jsonl --format jsonl --stream S", 14, "stream S: sequence 7 is there twice"),
+        ("member.jsonl --format jsonl --stream S", 2, 'it has the name "data" twice in one object'),
         ("header.jsonl --format jsonl --stream S", 2, "it has no headers, but 'header'"),
         ("header --format parquet --stream S", 2, "the table of stream S has no headers, but 'Header'"),
         ("some --format parquet --stream S", 2, "some/b.parquet has no headers, but 'header'"),

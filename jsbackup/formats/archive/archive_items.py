@@ -37,6 +37,7 @@ __all__ = [
     "asset_name_is_sound",
     "integer",
     "late_deletions",
+    "refuse_too_large",
     "state_from_json",
     "state_to_json",
 ]
@@ -49,6 +50,15 @@ ITEM_BYTES = 1 << 20
 MAX_U64 = (1 << 64) - 1
 # The server's own limit for sequences: the two high bits are flags in its records.
 MAX_SEQUENCE = (1 << 62) - 1
+
+
+def refuse_too_large(last_seq: int, what: str = "") -> None:
+    """Raise FormatError if a server could not have this sequence in its files; `what` begins its message."""
+    if last_seq > MAX_SEQUENCE:
+        raise FormatError(
+            f"{what}no server can have the sequence {last_seq} in its files: they end at {MAX_SEQUENCE}",
+            hint="The messages need other sequences: a restore or export with --renumber gives them new ones.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive import sources_db
-from jsbackup.formats.archive.archive_items import MAX_SEQUENCE, asset_name_is_sound
+from jsbackup.formats.archive.archive_items import asset_name_is_sound, refuse_too_large
 from jsbackup.formats.archive.consumer_state import encode_state
 from jsbackup.formats.archive.index_db_writer import IndexWriter
 from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
@@ -70,8 +70,9 @@ class ArchiveV1Writer:
         name = config.get("name")
         if not isinstance(name, str) or not asset_name_is_sound(name):
             raise FormatError("archive v1: bad stream name")
-        if not 0 <= state.last_seq <= MAX_SEQUENCE:
+        if state.last_seq < 0:
             raise FormatError(f"archive v1: last sequence {state.last_seq} out of range")
+        refuse_too_large(state.last_seq, "archive v1: ")
         self._stream = name
         self._config = config
         self._created = created
@@ -103,8 +104,7 @@ class ArchiveV1Writer:
 
     def extend(self, last_seq: int) -> None:
         """Move the end of the stream to `last_seq`, unless it is later."""
-        if last_seq > MAX_SEQUENCE:
-            raise FormatError(f"archive v1: last sequence {last_seq} out of range")
+        refuse_too_large(last_seq, "archive v1: ")
         self._end_seq = max(self._end_seq, last_seq)
 
     def begin(self) -> list[bytes]:

@@ -31,6 +31,7 @@ from jsbackup.formats.archive.archive_items import (
     ArchiveItem,
     StreamMeta,
     asset_name_is_sound,
+    refuse_too_large,
     state_from_json,
     state_to_json,
 )
@@ -208,7 +209,8 @@ class ArchiveV2Writer:
         self._consumers = tuple(consumers)
         self._last_seq = 0
         self._end_seq = state.last_seq
-        if not 0 <= state.first_seq <= state.last_seq + 1 or not 0 <= state.last_seq <= MAX_SEQUENCE:
+        refuse_too_large(state.last_seq, "archive v2: ")
+        if not 0 <= state.first_seq <= state.last_seq + 1 or state.last_seq < 0:
             raise FormatError(f"archive v2: bad sequences {state.first_seq} to {state.last_seq}")
         for consumer in self._consumers:
             if not asset_name_is_sound(consumer.name):
@@ -230,8 +232,7 @@ class ArchiveV2Writer:
 
     def extend(self, last_seq: int) -> None:
         """Allow messages up to this sequence. Servers accept them although they exceed the state in `begin` (2.15)."""
-        if last_seq > MAX_SEQUENCE:
-            raise FormatError(f"archive v2: last sequence {last_seq} out of range")
+        refuse_too_large(last_seq, "archive v2: ")
         self._end_seq = max(self._end_seq, last_seq)
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:

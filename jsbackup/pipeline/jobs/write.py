@@ -111,7 +111,7 @@ def write_backup(
     Raises:
         UsageError: a column is missing or has another type, or a row lacks a value, or has one that clients could not
             read after a restore.
-        FormatError: a sequence is repeated, less than 1, or more than 2^63 - 1.
+        FormatError: a sequence is repeated, less than 1, or more than 2^62 - 1.
         KeyUnavailable: the repository needs a writer key, and none was given.
         RepositoryLocked, StoreError: nothing can be stored now.
     """

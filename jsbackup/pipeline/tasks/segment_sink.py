@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.formats.archive.archive_items import refuse_too_large
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
@@ -121,13 +122,17 @@ def store_messages(
 
 def _rising(sequences: pa.Array, last: int) -> int:
     """Return the last of sequences in order after `last`. Raises FormatError for a repeated or an invalid one."""
-    first = sequences[0].as_py()
+    first, end = sequences[0].as_py(), sequences[-1].as_py()
     if first < 1:
         raise FormatError(f"{first} is not a sequence: sequences start at 1")
+    try:
+        refuse_too_large(end)
+    except FormatError as error:
+        raise error.with_hint("The messages need other sequences: a backup of these could not be restored.") from None
     again = sequences[1:].filter(pc.equal(sequences[1:], sequences[:-1]))
     if first == last or len(again):
         raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")
-    return int(sequences[-1].as_py())
+    return int(end)
 
 
 def as_messages(batch: pa.RecordBatch, *, any_headers: bool = False) -> pa.RecordBatch:
