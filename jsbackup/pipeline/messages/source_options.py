@@ -2,9 +2,9 @@
 
     path                  where the repository is, as `load` has it: a folder, `s3://bucket/prefix`; also `repo`
     backup                an id, the start of one, or `latest` (the default)
-    at                    in place of `backup`: what `latest` was at this time, that is among the backups that began at
-                          it or before. In RFC 3339, or a duration before now such as `24h`; a date or a time without a
-                          zone is in UTC, wherever Spark runs
+    at                    in place of `backup`, not beside it: what `latest` was at this time, that is among the backups
+                          that began at it or before. In RFC 3339, or a duration before now such as `24h`; a date or a
+                          time without a zone is in UTC, wherever Spark runs
     origin                of which cluster or account, where the repository has backups of several
     stream                a name or a pattern such as `KV_*`; without it all streams
     streams               several: separated by commas, or as a JSON list
@@ -131,12 +131,12 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
             raise UsageError("the data source jsbackup reads one repository", hint="Give load() one path.")
         found[option_of(given, _NAMES)] = value
     keys = {name: found[option] for name in _KEYS if (option := name.replace("_", "-")) in found}
-    backup, at = found.get("backup", layout.LATEST), found.get("at")
-    if at is not None and backup != layout.LATEST:
+    at = found.get("at")
+    if at is not None and "backup" in found:
         raise UsageError("the options 'backup' and 'at' exclude each other", hint="'at' chooses a backup by its time.")
     return SourceOptions(
         place=place_of(location := _location(found), _s3(location, found), keys),
-        backup=backup,
+        backup=found.get("backup", layout.LATEST),
         at_ns=None if at is None else _moment(at),
         origin=found.get("origin", ""),
         patterns=_patterns(found),

@@ -160,6 +160,14 @@ def test_what_is_wrong_is_said_in_a_sentence(
         (lambda: load(None), "takes the path of a repository"),
         (lambda: load("hdfs://x/y"), "no store for locations that start with hdfs"),
         (lambda: load(at="noon"), "'at' is not a time: 'noon'. Give a time"),
+        (lambda: load(at="0s", backup="latest"), "'backup' and 'at' exclude each other. 'at' chooses"),
+        (
+            lambda: attach(spark).sql(
+                f"CREATE TEMPORARY VIEW both USING jsbackup OPTIONS (path '{kept.place.location}', at '0s', "
+                "backup 'latest')"
+            ),
+            "'backup' and 'at' exclude each other",
+        ),
         (lambda: load().write.format("jsbackup").mode("append").save("/x"), "Call jsbackup.*write_backup"),
     ):
         _fails(doing, sentence)
@@ -181,6 +189,7 @@ def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
     assert read_options(here) == SourceOptions(place=found.place.__class__(str(tmp_path)))
     for wrong, sentence in (
         ({"backup": FIRST, "at": "1h"}, "exclude each other"),
+        ({"Backup": "latest", "AT": "1h"}, "exclude each other"),
         ({"stream": "A", "streams": "B"}, "exclude each other"),
         ({"streams": "[1]"}, "neither names"),
         ({"cores": "many"}, "'cores' is not a number"),
