@@ -45,6 +45,10 @@ _FIRST_LINE_BYTES = 64 << 20
 _OF_ROWS = (".parquet", ".parq", ".pq", ".jsonl", ".ndjson", ".json")
 _OF_MACOS = "._"
 
+# A version of a table of Iceberg, by any writer.
+_ICEBERG = re.compile(r"\.metadata\.json(?:\.gz)?$")
+_PLAIN = "Write its rows out as plain Parquet, and give the folder of that."
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -73,6 +77,7 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
         raise UsageError(f"Spark takes {shown} for a pattern", hint="Give it a name without any of *?{}[]\\.")
     if not path.exists():
         raise UsageError(f"there is no table {shown}")
+    _refuse_lake(path)
     if stream is not None:
         if not asset_name_is_sound(stream):
             raise UsageError(f"not a stream's name: {stream[:80]!r}")
@@ -189,11 +194,13 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the files below, without links to folders, which may lead back up. Raises UsageError for a Delta table."""
+    """Yield the files below, without links to folders, which may lead back up. Raises UsageError for a table of Delta
+    or Iceberg.
+    """
     if path.is_file():
         yield path
     elif path.is_dir():
-        _refuse_delta(path)
+        _refuse_lake(path)
         for entry in _entries(path):
             if entry.name.startswith("_"):
                 _refuse_rows(entry)
@@ -213,13 +220,28 @@ def _entries(folder: Path) -> list[Path]:
         raise _unreadable(folder, error) from error
 
 
-def _refuse_delta(folder: Path) -> None:
-    """Refuse a table of which only its log says which files count."""
-    if (folder / "_delta_log").exists():
-        raise UsageError(
-            f"{printable_name(str(folder))} is a Delta table, of which files may be obsolete",
-            hint="Write it out as plain Parquet first.",
-        )
+def _refuse_lake(path: Path) -> None:
+    """Refuse a table of which only its log or metadata says which files count, and these themselves."""
+    log, metadata = path / "_delta_log", path / "metadata"
+    if log.exists() or _is_metadata(metadata):
+        kind = "a Delta" if log.exists() else "an Iceberg"
+        raise UsageError(f"{printable_name(str(path))} is {kind} table, of which files may be obsolete", hint=_PLAIN)
+    for folder in (path, path.parent):
+        if folder.name == log.name or (folder.name == metadata.name and _is_metadata(folder)):
+            what = "log of a Delta" if folder.name == log.name else "metadata of an Iceberg"
+            raise UsageError(
+                f"{printable_name(str(path))} is of the {what} table, {printable_name(str(folder.parent))}, "
+                "and has no messages",
+                hint=_PLAIN,
+            )
+
+
+def _is_metadata(folder: Path) -> bool:
+    """Return whether these are the metadata of a table of Iceberg."""
+    try:
+        return any(_ICEBERG.search(entry.name) for entry in folder.iterdir()) if folder.is_dir() else False
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
 def _refuse_rows(entry: Path) -> None:
