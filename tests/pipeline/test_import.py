@@ -121,7 +121,9 @@ def test_a_table_of_others_becomes_the_stream_that_is_named(typed: Type, tmp_pat
     assert stream["digest"] == expected.manifest.streams[0].digest.hex
     # The same once more costs nothing, and without a configuration it is said.
     again = typed(*line, "--stream", "NEW", "--json")
-    assert again.document["streams"][0]["segments_reused"] == 1 and "has no configuration" in again.err
+    assert again.document["streams"][0]["segments_reused"] == 1
+    assert "stream NEW has no configuration, so a default one is used, for NEW alone, and 60 of its" in again.err
+    assert "60 of its 60 messages have other subjects; see --stream-config" in again.err
 
 
 @pytest.mark.parametrize("kind", ["uint64", "uint32", "uint16", "uint8", "int16"])
@@ -452,3 +454,37 @@ def test_a_bucket_that_comes_back_from_a_table_is_one(spark: SparkSession, typed
         )
         assert typed("restore", "latest", "-s", target.url, "-r", other).code == 0
         asyncio.run(use(target.url))
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("many", [False, True])
+def test_messages_that_a_default_configuration_does_not_take_are_noted(typed: Type, tmp_path: Path, many: bool) -> None:
+    """They are restored, as real streams have such too: of other keys in a mirror, with transformed subjects."""
+    subjects = {
+        "KV_b": ["$KV.b.x", "$KV.b.y", "$KV.other.x"],
+        "OBJ_b": ["$O.b.C.n", "$O.b.M.eA==", "$O.b..n", "$KV.b.x"],
+        "S": ["S", "S"],
+        "T": ["T", "t..z", ">", "*"],
+    }
+    for name, of in subjects.items() if many else [("KV_b", subjects["KV_b"])]:
+        (tmp_path / "table" / name).mkdir(parents=True)
+        lines = [_line(sequence=number, subject=subject) for number, subject in enumerate(of, 1)]
+        (tmp_path / "table" / name / "t.jsonl").write_text("".join(lines))
+    line = ("import", tmp_path / "table", "--format", "jsonl", "-r", tmp_path / "repo")
+    done = typed(*line)
+    default = "has no configuration, so a default one is used"
+    notes = [one.split("stream ", 1)[1] for one in done.err.splitlines() if "configuration" in one]
+    assert (done.code, notes[0]) == (
+        0,
+        f"KV_b {default}, for $KV.b.> alone, and 1 of its 3 messages has another subject; see --stream-config",
+    )
+    assert notes[1:] == many * [
+        f"OBJ_b {default}, for $O.b.C.> and $O.b.M.> alone, and 2 of its 4 messages have other subjects; "
+        "see --stream-config",
+        f"S {default}; see --stream-config",
+        f"T {default}, for T alone, and 3 of its 4 messages have other subjects; see --stream-config",
+    ]
+    if many:
+        with NatsServer(NEWEST) as target:
+            done = typed("restore", "latest", "-s", target.url, "-r", tmp_path / "repo")
+            assert done.code == 0 and done.out.count("verified") == 4, done

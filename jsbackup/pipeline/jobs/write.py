@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,7 +29,7 @@ from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
-from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
+from jsbackup.pipeline.tasks.segment_sink import SinkRules, StoredPartition, store_by_writer, store_rows
 from jsbackup.pipeline.tasks.store_tables import ReadRows, SmallTable, StoredTable, store_tables
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
@@ -49,7 +49,7 @@ from jsbackup.repository.write.late_repository import make_now
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.times import ZERO_TIME, format_time
 
-__all__ = ["SMALL_BYTES", "SmallStream", "TableStream", "write_backup", "write_streams"]
+__all__ = ["SMALL_BYTES", "SmallStream", "TableStream", "default_subjects", "write_backup", "write_streams"]
 
 # As which Spark reads unsigned integers of 64 bits.
 _UNSIGNED = "decimal(20,0)"
@@ -230,7 +230,7 @@ class _Sink:
         begun_ns = time.time_ns()
         tables = {
             name: SmallTable(
-                one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name), one.any_headers
+                one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name), _rules(name, one)
             )
             for name, one in streams.items()
         }
@@ -251,16 +251,19 @@ class _Sink:
         begun_ns = time.time_ns()
         with watched(self.session, name, table.bytes, self.progress):
             parts = self._run(name, frame, table)
-        segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
+        segments = sorted((ref for part in parts for ref in part.segments.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
                 raise FormatError(f"stream {name}: sequence {after.first_seq} is there twice")
         found = StoredSegments(
-            tuple(segments), sum(part.reused for part in parts), sum(part.stored_bytes for part in parts)
+            tuple(segments),
+            sum(part.segments.reused for part in parts),
+            sum(part.segments.stored_bytes for part in parts),
         )
         config = table.config or self._bucket_config(name, frame)
         ended_ns = time.time_ns()
-        return _stored(name, config, found, times=(begun_ns, ended_ns), seconds=(ended_ns - begun_ns) / 1e9)
+        stored = _stored(name, config, found, times=(begun_ns, ended_ns), seconds=(ended_ns - begun_ns) / 1e9)
+        return replace(stored, others=sum(part.others for part in parts))
 
     def _folder(self, name: str) -> str:
         return self.repository.objects.sealing.folder(name, _incarnation(name))
@@ -273,19 +276,28 @@ class _Sink:
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
         return _bucket_config(name, most[0] if most else 0)
 
-    def _run(self, name: str, frame: DataFrame, table: TableStream) -> list[StoredSegments]:
+    def _run(self, name: str, frame: DataFrame, table: TableStream) -> list[StoredPartition]:
         folder, is_small = self._folder(name), 0 < table.bytes < SMALL_BYTES
         ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
         ordered = ranges.sortWithinPartitions("sequence")
         with spark_errors(f"storing stream {name}"):
             store = store_rows if is_remote(self.session) else store_by_writer
-            found = store(self.place, folder, ordered, any_headers=table.any_headers)
+            found = store(self.place, folder, ordered, _rules(name, table))
         parts = []
         for one in found:
             if isinstance(one, JsBackupError):
                 raise one.with_message(f"stream {name}: {one.message}")
             parts.append(one)
         return parts
+
+
+def _rules(name: str, stream: TableStream | SmallStream) -> SinkRules:
+    return SinkRules(stream.any_headers, () if stream.config else default_subjects(name))
+
+
+def default_subjects(name: str) -> tuple[str, ...]:
+    """Return the subjects of a stream without a configuration."""
+    return tuple(_bucket_config(name, 1)["subjects"]) if _is_bucket(name) else (name,)
 
 
 def _is_bucket(name: str) -> bool:
@@ -303,7 +315,7 @@ def _incarnation(name: str) -> str:
 def _stream_of_small(name: str, config: JsonObject, table: StoredTable, times: tuple[int, int]) -> StoredStream:
     if not config and _is_bucket(name):
         config = _bucket_config(name, table.most)
-    return _stored(name, config, table.segments, times=times, seconds=table.seconds)
+    return replace(_stored(name, config, table.segments, times=times, seconds=table.seconds), others=table.others)
 
 
 def _stored(

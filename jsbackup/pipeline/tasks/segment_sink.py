@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,44 +29,71 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.segments import SegmentWriter, StoredSegments
 
-__all__ = ["SegmentSink", "as_messages", "store_by_writer", "store_messages", "store_rows"]
+__all__ = [
+    "SegmentSink",
+    "SinkRules",
+    "StoredPartition",
+    "as_messages",
+    "store_by_writer",
+    "store_messages",
+    "store_rows",
+]
 
 # What ends a subject on the wire (nats-server `server/parser.go`).
 _SEPARATORS = r"[ \t\r\n]"
+# Which servers match with nothing.
+_EMPTY_TOKEN = r"(^|\.)(\.|$)"
 # What all clients write around headers. A server stores any bytes as headers, but clients that read others stop
 # reading (nats-py, measured), or drop the headers (nats.go).
 _HEADERS_BEGIN, _HEADERS_STATUS, _HEADERS_END = b"NATS/1.0\r\n", b"NATS/1.0 ", b"\r\n\r\n"
 
 
+@dataclass(frozen=True, slots=True)
+class SinkRules:
+    """What is asked of rows: for `any_headers` see `as_messages`. Messages whose subjects are not among `subjects` are
+    counted; these are literal, or end with `>`.
+    """
+
+    any_headers: bool = False
+    subjects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """What was stored of a partition. `others` counts its messages of other subjects than those of the rules, 0 without
+    any.
+    """
+
+    segments: StoredSegments
+    others: int = 0
+
+
 @dataclass
 class _Result(WriterCommitMessage):
-    result: StoredSegments | JsBackupError
+    result: StoredPartition | JsBackupError
 
 
 class SegmentSink(DataSource):
-    """`frame.write.format("jsbackup_segments")`; options `place` (pickled, in hex), `folder`, `result`, and
-    `any_headers`.
-    """
+    """`frame.write.format("jsbackup_segments")`; options `place` with rules (pickled, in hex), `folder`, `result`."""
 
     @classmethod
     def name(cls) -> str:
         return "jsbackup_segments"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        place: RepositoryRef = pickle.loads(bytes.fromhex(self.options["place"]))
-        any_headers = self.options["any_headers"] == str(True)
-        return _SegmentWriter(place, self.options["folder"], self.options["result"], any_headers=any_headers)
+        place, rules = pickle.loads(bytes.fromhex(self.options["place"]))
+        return _SegmentWriter(place, self.options["folder"], self.options["result"], rules)
 
 
 class _SegmentWriter(DataSourceArrowWriter):
-    def __init__(self, place: RepositoryRef, folder: str, result: str, *, any_headers: bool) -> None:
+    def __init__(self, place: RepositoryRef, folder: str, result: str, rules: SinkRules) -> None:
         self._place = place
         self._folder = folder
         self._result = result
-        self._any_headers = any_headers
+        self._rules = rules
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Result(store_messages(self._place, self._folder, iterator, any_headers=self._any_headers))
+        return _Result(store_messages(self._place, self._folder, iterator, self._rules))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         results = [message.result for message in messages if isinstance(message, _Result)]
@@ -74,46 +101,46 @@ class _SegmentWriter(DataSourceArrowWriter):
 
 
 def store_by_writer(
-    place: RepositoryRef, folder: str, frame: DataFrame, *, any_headers: bool
-) -> list[StoredSegments | JsBackupError]:
-    """Store the partitions of a frame; return the result of each. For `any_headers` see `as_messages`."""
+    place: RepositoryRef, folder: str, frame: DataFrame, rules: SinkRules
+) -> list[StoredPartition | JsBackupError]:
+    """Store the partitions of a frame; return the result of each."""
     with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
         result = Path(temporary) / "segments"
-        options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
-        options["any_headers"] = str(any_headers)
+        options = {"place": pickle.dumps((place, rules)).hex(), "folder": folder, "result": str(result)}
         register(frame.sparkSession, SegmentSink)
         frame.write.format(SegmentSink.name()).options(**options).mode("append").save()
-        found: list[StoredSegments | JsBackupError] = pickle.loads(result.read_bytes())
+        found: list[StoredPartition | JsBackupError] = pickle.loads(result.read_bytes())
     return found
 
 
 def store_rows(
-    place: RepositoryRef, folder: str, frame: DataFrame, *, any_headers: bool
-) -> list[StoredSegments | JsBackupError]:
+    place: RepositoryRef, folder: str, frame: DataFrame, rules: SinkRules
+) -> list[StoredPartition | JsBackupError]:
     """As `store_by_writer`, on Spark Connect."""
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = pickle.dumps(store_messages(place, folder, batches, any_headers=any_headers))
+        result = pickle.dumps(store_messages(place, folder, batches, rules))
         yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
     return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
 
 
 def store_messages(
-    place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch], *, any_headers: bool = False
-) -> StoredSegments | JsBackupError:
+    place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch], rules: SinkRules
+) -> StoredPartition | JsBackupError:
     """Store rows in order of their sequences, in a task. Return our error, if there is one, as Spark retries others."""
     freeze_worker()
     try:
         writer = SegmentWriter(opened(place).objects, folder)
-        last = 0
+        last = others = 0
         try:
             for batch in batches:
                 if batch.num_rows:
-                    messages = as_messages(batch, any_headers=any_headers)
+                    messages = as_messages(batch, any_headers=rules.any_headers)
                     last = _rising(messages.column("sequence"), last)
+                    others += _others(messages.column("subject"), rules.subjects)
                     writer.add(messages)
-            return writer.finish_all()
+            return StoredPartition(writer.finish_all(), others)
         finally:
             writer.close()
     except JsBackupError as error:
@@ -133,6 +160,18 @@ def _rising(sequences: pa.Array, last: int) -> int:
     if first == last or len(again):
         raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")
     return int(end)
+
+
+def _others(subjects: pa.Array, among: Sequence[str]) -> int:
+    """Return how many subjects match none of these as a server matches them, 0 if there are none to match."""
+    if not among:
+        return 0
+    raw = subjects.view(pa.binary())
+    found = pa.repeat(False, len(raw))
+    for one in among:
+        text = one.removesuffix(">").encode()
+        found = pc.or_(found, pc.starts_with(raw, text) if one.endswith(".>") else pc.equal(raw, text))
+    return int(pc.sum(pc.invert(pc.and_not(found, pc.match_substring_regex(raw, _EMPTY_TOKEN)))).as_py())
 
 
 def as_messages(batch: pa.RecordBatch, *, any_headers: bool = False) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.pipeline.tasks.segment_sink import store_messages
+from jsbackup.pipeline.tasks.segment_sink import SinkRules, store_messages
 from jsbackup.progress import Progress
 from jsbackup.repository.segments import StoredSegments
 
@@ -37,28 +37,32 @@ _BATCH_ROWS = 10_000
 # What a table weighs beside its bytes: it takes some milliseconds, however small it is (measured: 5), and all cores
 # should have some.
 _TABLE_BYTES = 1 << 20
+_NONE = SinkRules()
 
 
 @dataclass(frozen=True, slots=True)
 class SmallTable:
     """A table of so many bytes, to be stored below `folder`. `counts_subjects`: the result says how many messages a
-    subject has. For `any_headers` see `as_messages`.
+    subject has.
     """
 
     read: ReadRows
     bytes: int
     folder: str
     counts_subjects: bool = False
-    any_headers: bool = False
+    rules: SinkRules = _NONE
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """What was stored, in so many seconds. `most` messages have the same subject, if that was asked."""
+    """What was stored, in so many seconds. `most` messages have the same subject, if that was asked; `others` have
+    other subjects than those of the rules.
+    """
 
     segments: StoredSegments
     seconds: float
     most: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,11 @@ class StoreTables:
         if rows is None:
             return None
         batches = iter(rows.to_batches(_BATCH_ROWS))
-        found = store_messages(self.place, table.folder, batches, any_headers=table.any_headers)
+        found = store_messages(self.place, table.folder, batches, table.rules)
         if isinstance(found, JsBackupError):
             raise found
         most = pc.max(pc.value_counts(rows["subject"]).field("counts")).as_py() if table.counts_subjects else 0
-        return StoredTable(found, time.monotonic() - begun, most or 0)
+        return StoredTable(found.segments, time.monotonic() - begun, most or 0, found.others)
 
 
 def store_tables(

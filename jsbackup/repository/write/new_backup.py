@@ -25,13 +25,16 @@ __all__ = ["NewBackup", "StoredStream", "with_streams"]
 
 @dataclass(frozen=True, slots=True)
 class StoredStream:
-    """A stored stream, for the manifest, with statistics."""
+    """A stored stream, for the manifest, with statistics. `others` counts messages that its configuration does not take
+    any more, where that is a default one.
+    """
 
     stream: StreamBackup
     segments_reused: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
     incomplete: bool = False  # something is missing or unproved; the warnings say what
+    others: int = 0
 
     def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StoredStream:
         """Return the result with how far the stream had copied from its sources."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.tasks.segment_sink import as_messages
+from jsbackup.pipeline.tasks.segment_sink import SinkRules, StoredPartition, as_messages, store_messages
+from jsbackup.repository import layout
+from jsbackup.repository.crypto.sealing import PlainSealing
+from jsbackup.times import ZERO_TIME
 from tests.harness.batches import Message, batch_of, messages_of
+from tests.pipeline.places import keep
 
 GOOD = [
     b"",  # as none
@@ -33,6 +40,7 @@ NO_BEGINNING = [
     b"\xff",
 ]
 NO_END = [b"NATS/1.0\r\n", b"NATS/1.0\r\nA: b", b"NATS/1.0\r\nA: b\r\n", b"NATS/1.0\r\nA: b\r\n\r\nmore"]
+_FOLDER = PlainSealing().folder("S", layout.incarnation("", "", "S", ZERO_TIME))
 
 
 def _messages(block: bytes) -> list[Message]:
@@ -62,3 +70,26 @@ def test_a_long_block_is_shortened() -> None:
     with pytest.raises(UsageError) as caught:
         as_messages(batch_of(_messages(b"x" * 5000)))
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("subjects", "others"),
+    [
+        ((), 0),
+        (("S",), 9),
+        (("$KV.b.>",), 7),
+        (("$O.b.C.>", "$O.b.M.>"), 10),
+        (("$KV.b.>", "$KV.other.>"), 6),
+    ],
+)
+def test_messages_that_a_made_up_configuration_does_not_take_are_counted(
+    tmp_path: Path, subjects: tuple[str, ...], others: int
+) -> None:
+    """Of `S` and the keys of a bucket; servers match no empty tokens, and take wildcards as they are."""
+    kept = keep(tmp_path, {})
+    named = ["S", "$KV.b.x", "$KV.b.x.y", "$KV.b.*", "$KV.b", "$KV.b.", "$KV.b..x", "$KV.other.x", "$O.b.M", b"$KV\xff"]
+    rows = batch_of([Message(number, 0, subject, None, b"") for number, subject in enumerate(named, 1)])
+    rows = rows.set_column(2, "subject", rows["subject"].view(pa.string()))  # as Spark has them
+    found = store_messages(kept.place, _FOLDER, iter([rows[:4], rows[4:]]), SinkRules(subjects=subjects))
+    assert isinstance(found, StoredPartition), found
+    assert (found.others, sum(ref.messages for ref in found.segments.refs)) == (others, len(named))

@@ -34,6 +34,7 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import UsageError
+from jsbackup.readable import format_count
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
@@ -226,6 +227,19 @@ def write_tables(
         return exported, job.choice
 
 
+def _default_config(stored: StoredStream) -> str:
+    """Say of a stream without a configuration what a restored one would not store again."""
+    from jsbackup.pipeline.jobs.write import default_subjects
+
+    name, messages = stored.stream.name, stored.stream.captured.messages
+    said = f"stream {name} has no configuration, so a default one is used"
+    if stored.others:
+        other = "has another subject" if stored.others == 1 else "have other subjects"
+        said += f", for {' and '.join(default_subjects(name))} alone, and {stored.others:,} of its "
+        said += f"{format_count(messages, 'message')} {other}"
+    return f"{said}; see --stream-config"
+
+
 def read_tables(
     shared: Shared,
     table: str,
@@ -280,6 +294,7 @@ def read_tables(
         origin = f"table ({kind})"
         run = JobRun(OnSpark(session), place, repository, lease, progress)
         manifest, stored = write_streams(run, streams, tags=tags, origin=origin)
-    for name in sorted(streams.keys() - configured.keys()):
-        shared.output.note(f"stream {name} has no configuration, so a default one is used; see --stream-config")
+    for one in stored:
+        if one.stream.name not in configured:
+            shared.output.note(_default_config(one))
     return manifest, stored, tend_readers(repository)
