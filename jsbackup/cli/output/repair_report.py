@@ -113,7 +113,11 @@ def _print_nothing(output: Output, report: RepairReport) -> None:
     output.line(f"{found}; objects were not read: --check reads them all")
     if failed and last is not None:
         problems = format_count(last.problems, "problem")
-        output.line(f"the last recorded verify, of {last.ended}, found {problems}; 'jsbackup verify' checks again")
+        # What an earlier repair has done about it is not recorded as such.
+        output.line(
+            f"the last recorded verify, of {last.ended}, found {problems}, which may have been repaired since; "
+            "'jsbackup verify' checks again"
+        )
 
 
 def _said(outcome: RepairOutcome, report: RepairReport) -> str:
