@@ -126,9 +126,9 @@ def import_(
 
     With --format, import a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
     makes them, says which streams there are; else give --stream. Columns: sequence, timestamp_ns (in JSON lines: time),
-    subject, data, and headers if there are any; others are left out, and a misspelt `headers` is refused. A stream
-    without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME get what clients
-    need of a bucket or an object store.
+    subject, data, and headers if there are any; others are left out. A misspelt `headers` is refused, and so are
+    headers that no client writes, but for those that `export` wrote. A stream without a configuration is stored in
+    files, with its own name as its subject; KV_NAME and OBJ_NAME get what clients need of a bucket or an object store.
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
