@@ -146,7 +146,7 @@ def test_a_bad_line_among_good_tables_is_named(typed: Type, tmp_path: Path) -> N
         (tmp_path / "t" / f"S{number}" / "t.jsonl").write_text(line + "{" * (number == 3))
     done = typed("import", tmp_path / "t", "--format", "jsonl", "-r", tmp_path / "repo")
     assert (done.code, done.out) == (14, "")
-    assert f"t.jsonl, line at byte {len(line)}" in done.err and "S0" not in done.err
+    assert f"t.jsonl, line 2 at byte {len(line)}" in done.err and "S0" not in done.err
 
 
 def test_a_table_that_only_spark_reads_comes_with_the_others(spark: SparkSession, typed: Type, tmp_path: Path) -> None:

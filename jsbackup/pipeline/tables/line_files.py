@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +124,13 @@ def _decoded(piece: FilePiece, at: int, text: bytes) -> JsonLine:
 
 
 def _place(piece: FilePiece, at: int) -> str:
-    return f"{Path(piece.path).name}, line at byte {at}"
+    """Say which line of the file begins at the byte `at`. Lines are counted only now that something is wrong."""
+    number, rest = 1, at
+    with suppress(OSError), Path(piece.path).open("rb") as file:
+        while rest and (data := file.read(min(rest, _BATCH_BYTES))):
+            number += data.count(b"\n")
+            rest -= len(data)
+    return f"{Path(piece.path).name}, line {number:,} at byte {at}"
 
 
 def _batch(lines: Sequence[JsonLine]) -> pa.RecordBatch:

@@ -41,13 +41,18 @@ def test_the_place_of_what_is_wrong_is_told(tmp_path: Path, monkeypatch: pytest.
     first = json.dumps(GOOD).encode() + b"\n"
     path.write_bytes(first + b'{"sequence": 8}\n')
     piece = FilePiece(str(path), 0, 1000)
-    with pytest.raises(UsageError, match=f"^some.jsonl, line at byte {len(first)}: there is no time$"):
+    with pytest.raises(UsageError, match=f"^some.jsonl, line 2 at byte {len(first)}: there is no time$"):
         list(ReadLines((piece,))())
     path.write_bytes(first + first[:-9])
-    with pytest.raises(FormatError, match=f"^some.jsonl, line at byte {len(first)}: it is not JSON: unterm"):
+    with pytest.raises(FormatError, match=f"^some.jsonl, line 2 at byte {len(first)}: it is not JSON: unterm"):
         list(ReadLines((piece,))())
+    path.write_bytes(3 * b"\n" + 2 * first + b"{}")
+    late = 3 + 2 * len(first)
+    with monkeypatch.context() as patch, pytest.raises(UsageError, match=f"^some.jsonl, line 6 at byte {late}: there"):
+        patch.setattr(line_files, "_BATCH_BYTES", 7)
+        list(ReadLines((FilePiece(str(path), 4 + len(first), 1000),))())
     monkeypatch.setattr(line_files, "_MAX_LINE_BYTES", 20)
-    with pytest.raises(FormatError, match="line at byte 0: longer than any message is"):
+    with pytest.raises(FormatError, match="line 4 at byte 3: longer than any message is"):
         list(ReadLines((piece,))())
     path.unlink()
     with pytest.raises(UsageError, match="there is no file"):
