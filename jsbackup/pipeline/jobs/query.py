@@ -28,7 +28,7 @@ from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder, s
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
 from jsbackup.pipeline.messages.columns import COLUMNS, ddl
-from jsbackup.pipeline.messages.headers import header_map
+from jsbackup.pipeline.messages.headers import HEADER_MAP
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.payloads.payload_frames import with_payloads
 from jsbackup.pipeline.queries.payload_views import view_payloads
@@ -135,20 +135,19 @@ def _quoted(name: str) -> str:
 
 
 def _view(frame: DataFrame, parser: PayloadParser | None) -> DataFrame:
-    for part in ddl([name for name in COLUMNS if name not in frame.columns]).split(", "):
-        name, _, kind = part.partition(" ")
-        if name:
-            frame = frame.withColumn(name, F.lit(None).cast(kind))
-    frame = frame.select(
+    kinds = {name: ddl([name]).partition(" ")[2] for name in COLUMNS if name not in frame.columns}
+    if kinds:
+        frame = frame.selectExpr("*", *(f"cast(NULL AS {kind}) AS {name}" for name, kind in kinds.items()))
+    frame = frame.selectExpr(
         "stream",
         "sequence",
         "time",
         "subject",
-        header_map(frame["headers"]).alias("headers"),
+        f"{HEADER_MAP} AS headers",
         "data",
-        F.col("data").cast("string").alias("text"),
+        "cast(data AS string) AS text",
         "timestamp_ns",
-        F.col("headers").alias("header_block"),
+        "headers AS header_block",
         "backup",
     )
     return frame if parser is None else with_payloads(frame, parser, frame.columns)

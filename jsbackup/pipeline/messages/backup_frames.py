@@ -44,6 +44,9 @@ _STORED = ("sequence", "timestamp_ns", "subject", "headers", "data")
 # decoded from the path of each row.
 _MOST_APART = 16
 
+# `div` rounds towards zero, but times before 1970 must be rounded down like all others.
+_TIME = "timestamp_micros(timestamp_ns div 1000 - if(timestamp_ns % 1000 < 0, 1L, 0L))"
+
 # Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
 
@@ -109,10 +112,8 @@ class BackupFrames(ChosenBackup):
         frame = self._stored(streams, named="stream" in names)
         if frame is None:
             return self._nothing(names)
-        # `div` rounds towards zero, but times before 1970 must be rounded down like all others.
-        down = F.expr("if(timestamp_ns % 1000 < 0, 1L, 0L)")
-        frame = frame.withColumn("time", F.timestamp_micros(F.expr("timestamp_ns div 1000") - down))
-        return frame.withColumn("backup", F.lit(self.manifest.id)).select(*names)
+        made = {"time": F.expr(_TIME), "backup": F.lit(self.manifest.id)}
+        return frame.select(*(made[name].alias(name) if name in made else name for name in names))
 
     def _stored(self, streams: Sequence[StreamBackup], *, named: bool) -> DataFrame | None:
         """Return the stored columns of all segments, and `stream` if it is `named`; None without segments."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
@@ -49,6 +48,8 @@ class ViewPayloads:
 
     def about(self, answer: Answer) -> Answer:
         """Return an answer with what is to be said about payloads."""
+        from jsbackup.exchange.exporting import PayloadCounts
+
         samples = {
             name: PayloadCounts(one.payloads, one.misfits, self.parsers[name].unseen(one))
             for name, one in self.samples.items()

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jsbackup.config import nearest
 from jsbackup.errors import UsageError
-from jsbackup.exchange.exporting import PayloadCounts
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+
+if TYPE_CHECKING:
+    from jsbackup.exchange.exporting import PayloadCounts
 
 __all__ = ["ALL_STREAMS", "QUERY_HINT", "Answer", "check_beginning", "no_view", "note_of_hidden", "view_names"]
 

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["ClassArchive", "find_class_archive"]
+__all__ = ["ClassArchive", "find_class_archive", "released_version"]
 
 _LEFT_OUT = "spark-mllib_"
 
@@ -145,11 +145,19 @@ def _is_whole(archive: ClassArchive) -> bool:
 def _is_aot(java: Path) -> bool | None:
     """Return which kind of archive a Java makes; None for neither."""
     home = java.resolve().parent.parent
-    found = _RELEASE.search((home / "release").read_text())
-    version = int(found[1]) if found else 0
+    version = released_version(java)
     if version >= _OLDEST_AOT:
         return True
     return False if version >= _OLDEST_DYNAMIC and (home / "lib/server/classes.jsa").is_file() else None
+
+
+def released_version(java: Path) -> int:
+    """Return the major version that the file `release` beside a Java says, 1 for `1.8`; 0 if there is no such file."""
+    try:
+        found = _RELEASE.search((java.resolve().parent.parent / "release").read_text(errors="replace"))
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
 
 
 def _key(java: Path, jars: Path) -> str:

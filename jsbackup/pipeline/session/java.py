@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from jsbackup.errors import JsBackupError, UnsupportedError
-from jsbackup.pipeline.session.class_archive import ClassArchive
+from jsbackup.pipeline.session.class_archive import ClassArchive, released_version
 
 __all__ = ["LEAST_JAVA", "find_java", "java_version", "wrap_java"]
 
@@ -59,7 +59,12 @@ def find_java(environ: Mapping[str, str]) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Return the major version, 8 for `1.8`. Raises `UnsupportedError` if it cannot be determined."""
+    """Return the major version, 8 for `1.8`. Raises `UnsupportedError` if it cannot be determined.
+
+    Only a Java without the usual file `release`, or an old one, is asked itself: that takes a twentieth of a second.
+    """
+    if (released := released_version(java)) >= LEAST_JAVA:
+        return released
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

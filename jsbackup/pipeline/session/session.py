@@ -16,6 +16,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ DEFAULT_MASTER = "local[*]"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d{0,3})(?:, ?\d+)?\])?")
 _CLUSTER = re.compile(r"(spark|k8s)://.+|yarn")
 _CONNECT_SECONDS = 10
+_WARM_UP_SECONDS = 10
 # What Java itself takes to start on a busy machine, beside what is waited for.
 _JAVA_SECONDS = 45
 _LOG_TAIL_BYTES = 4000
@@ -95,7 +97,8 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         session, archive = _start(master, settings, java, folder)
         try:
             if master.startswith("local"):
-                yield attach(session)
+                with _warmed_up(session) if settings.is_short else nullcontext():
+                    yield attach(session)
             else:
                 wait_for_executor(session, master, settings.wait_seconds)
                 with ended_without_executors(session, master, settings.wait_seconds):
@@ -182,6 +185,24 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
         if archive.remove_if_refused(log):
             _log.info("Java does without its archive of classes, which does not fit, and is made again")
     return session, archive
+
+
+@contextmanager
+def _warmed_up(session: SparkSession) -> Iterator[None]:
+    """Let Java run a first, small job while the real one is planned, which takes one core: the classes and the code
+    that running a job needs are there then. That spares a short job some tenths of a second.
+    """
+
+    def run() -> None:
+        with suppress(*SPARK_FAILURES):
+            session._jsparkSession.range(0, 1, 1, 1).count()  # Java's: nothing is imported in two threads at once
+
+    thread = threading.Thread(target=run, name="jsbackup-warm-up", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(_WARM_UP_SECONDS)
 
 
 def load_classes(session: SparkSession, folder: Path) -> None:

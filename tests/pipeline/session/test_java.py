@@ -40,6 +40,15 @@ def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, vers
     assert java_version(_java(tmp_path, says)) == version
 
 
+@pytest.mark.parametrize(
+    ("release", "version"), [('JAVA_VERSION="25.0.2"', 25), ('JAVA_VERSION="1.8.0_401"', 17), ("", 17)]
+)
+def test_a_java_that_says_its_version_in_a_file_is_not_started(tmp_path: Path, release: str, version: int) -> None:
+    java_there = _java(tmp_path / "java", 'version "17.0.1"')
+    (tmp_path / "java" / "release").write_text(f'IMPLEMENTOR="N"\n{release}\n')
+    assert java_version(java_there) == version
+
+
 def test_java_home_comes_first_then_the_path_then_the_package(tmp_path: Path) -> None:
     home = _java(tmp_path / "home", 'version "21.0.1"')
     path = _java(tmp_path / "path", 'version "17.0.1"')
