@@ -133,8 +133,8 @@ _USE_IF_LARGE = _use_option(
     "if another option of Spark is given, or for 16 GiB of messages and more (2 GiB for JSON lines)"
 )
 _USE_IF_GIVEN = _use_option(
-    "if another option of Spark is given, and for 2 GiB of messages and more, as less is faster without; with "
-    "--spark-remote, for any"
+    "if another option of Spark is given and there are 2 GiB of messages or more, as less is faster without; with "
+    "--spark-remote, whatever the size"
 )
 
 
