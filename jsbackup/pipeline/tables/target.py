@@ -23,7 +23,16 @@ from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 
-__all__ = ["SUCCESS", "TableTarget", "ignores_case", "new_target", "open_target", "put_again", "refuse_place"]
+__all__ = [
+    "SUCCESS",
+    "TableTarget",
+    "ignores_case",
+    "location_of",
+    "new_target",
+    "open_target",
+    "put_again",
+    "refuse_place",
+]
 
 SUCCESS = "_SUCCESS"
 
@@ -35,6 +44,10 @@ class TableTarget(Protocol):
 
     @property
     def place(self) -> RepositoryRef: ...
+
+    @property
+    def location(self) -> str:
+        """Where readers find it once it is visible: a URL."""
 
     @property
     def token(self) -> str:
@@ -58,7 +71,8 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
     """
     if place.folder is not None:
         with NewFolder(Path(place.folder), token, _PRIVATE) as new:
-            yield _FolderTarget(replace(place, location=str(new.staging)), new, token)
+            staged = replace(place, location=str(new.staging))
+            yield _FolderTarget(staged, new, token, location_of(place))
         return
     target = _PrefixTarget(place, token)
     if next(iter(place.store().list()), None) is not None:
@@ -88,6 +102,13 @@ def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
             return
     # Also where nothing is in S3: what an interrupted first export leaves there is then no obstacle.
     yield _GrowingTarget(place, token)
+
+
+def location_of(place: RepositoryRef) -> str:
+    """Return a place as readers of tables know it: a URL."""
+    if place.folder is not None:
+        return f"file://{Path(place.folder).resolve()}"
+    return place.location.rstrip("/")
 
 
 def put_again(store: Store, key: str, data: Data) -> None:
@@ -144,8 +165,8 @@ def ignores_case(target: TableTarget) -> bool:
 class _FolderTarget:
     has_tables = False
 
-    def __init__(self, place: RepositoryRef, new: NewFolder, token: str) -> None:
-        self.place, self.token = place, token
+    def __init__(self, place: RepositoryRef, new: NewFolder, token: str, location: str) -> None:
+        self.place, self.token, self.location = place, token, location
         self._new = new
 
     def commit(self) -> None:
@@ -162,7 +183,7 @@ class _PrefixTarget:
     has_tables = False
 
     def __init__(self, place: RepositoryRef, token: str) -> None:
-        self.place, self.token = place, token
+        self.place, self.token, self.location = place, token, location_of(place)
         self._committed = False
 
     def commit(self) -> None:
@@ -180,7 +201,7 @@ class _GrowingTarget:
     has_tables = True
 
     def __init__(self, place: RepositoryRef, token: str) -> None:
-        self.place, self.token = place, token
+        self.place, self.token, self.location = place, token, location_of(place)
 
     def commit(self) -> None:
         if self.place.folder is None:

@@ -13,8 +13,8 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.refs import SnapshotRefType
 
 from jsbackup.errors import StoreError, TargetConflict
-from jsbackup.pipeline.tables import iceberg
-from jsbackup.pipeline.tables.iceberg import BackedUp, write_iceberg
+from jsbackup.pipeline.tables.iceberg import backups
+from jsbackup.pipeline.tables.iceberg.backups import BackedUp, write_iceberg
 from jsbackup.repository.manifest import Manifest
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
@@ -102,8 +102,8 @@ def test_readers_skip_files(tmp_path: Path) -> None:
 def test_a_rerun_adds_what_is_new_and_forgets_what_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "_LONGEST_LIST", 2)
-    monkeypatch.setattr(iceberg, "_END_OF_LIST", "0")
+    monkeypatch.setattr(backups, "_LONGEST_LIST", 2)
+    monkeypatch.setattr(backups, "_END_OF_LIST", "0")
     kept, manifests = growing(tmp_path / "r")
     data, where = f"file://{kept.place.location}", f"file://{tmp_path / 'out'}"
     store = LocalStore(tmp_path / "out")

@@ -26,8 +26,7 @@ from jsbackup.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jsbackup.pipeline.session.repository_ref import RepositoryRef
-    from jsbackup.pipeline.tables.iceberg import BackedUp, IcebergTable
+    from jsbackup.pipeline.tables.iceberg.backups import BackedUp, IcebergTable
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
 
@@ -61,8 +60,9 @@ def iceberg(
     from jsbackup.config import is_chosen
     from jsbackup.exchange.new_folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.iceberg import described_streams, require_pyiceberg, write_iceberg
-    from jsbackup.pipeline.tables.target import refuse_place
+    from jsbackup.pipeline.tables.iceberg.backups import described_streams, write_iceberg
+    from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
+    from jsbackup.pipeline.tables.target import location_of, refuse_place
 
     start_log(shared)
     require_pyiceberg()
@@ -76,13 +76,13 @@ def iceberg(
     if repository.objects.sealing.suffix:
         raise UnsupportedError(
             "the repository is encrypted, and readers of Iceberg cannot read it",
-            hint="Make tables with `jsbackup export --format delta`, or parquet; they are not encrypted.",
+            hint="Make tables with `jsbackup export --format iceberg`, or delta; they are not encrypted.",
         )
     wanted = WantedBackup(LATEST, parse_choosing(LATEST, origins, ()), patterns, all_needed=False)
     with reading(shared, repository, "iceberg", lock_timeout):
         newest = find_backup(shared, repository, wanted)
         found, left_out, others = _backed_up(repository, newest, streams)
-        store, data, repository_id = place.store(), _location(source), repository.descriptor.id
+        store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
         described = described_streams(store)
         _refuse_unknown(patterns, [*found, *left_out, *others], described if found else ())
         for name in left_out:
@@ -96,7 +96,7 @@ def iceberg(
                     "that prune deletes"
                 )
         tables = [
-            write_iceberg(store, _location(place), name, backups, data=data, repository=repository_id)
+            write_iceberg(store, location_of(place), name, backups, data=data, repository=repository_id)
             for name, backups in sorted(found.items())
         ]
     return _tell(shared, tables)
@@ -109,7 +109,7 @@ def _backed_up(
     of others that were not asked for or have no messages.
     """
     from jsbackup.config import is_chosen
-    from jsbackup.pipeline.tables.iceberg import BackedUp
+    from jsbackup.pipeline.tables.iceberg.backups import BackedUp
     from jsbackup.repository.origin import origin_of
     from jsbackup.repository.summary import summary_of
     from jsbackup.times import parse_time
@@ -143,13 +143,6 @@ def _refuse_unknown(patterns: Sequence[Glob], names: Sequence[str], described: S
                 f"no backup has a stream {pattern.pattern}",
                 hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
             )
-
-
-def _location(place: RepositoryRef) -> str:
-    """Return a place as readers of Iceberg know it."""
-    if place.folder is not None:
-        return f"file://{Path(place.folder).resolve()}"
-    return place.location.rstrip("/")
 
 
 def _tell(shared: Shared, tables: Sequence[IcebergTable]) -> int:

@@ -16,36 +16,38 @@ snapshot has added a file, so it is shared by backups from the first that has it
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from jsbackup.errors import FormatError, ObjectExists, TargetConflict, UnsupportedError
+from jsbackup.errors import FormatError, ObjectExists, TargetConflict
 from jsbackup.model import JsonObject
+from jsbackup.pipeline.tables.iceberg.metadata_files import (
+    CODEC,
+    HINT,
+    MAX_BYTES,
+    VERSION,
+    bound,
+    file_in_memory,
+    point_to,
+    version_key,
+)
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.stores.base import Store
 from jsbackup.strict_json import read_object, write_json
 
 if TYPE_CHECKING:
-    from pyiceberg.io import InputFile, OutputFile
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.schema import Schema
 
-__all__ = ["BackedUp", "IcebergTable", "described_streams", "require_pyiceberg", "write_iceberg"]
+__all__ = ["BackedUp", "IcebergTable", "described_streams", "write_iceberg"]
 
 _COLUMNS = {"sequence": "long", "timestamp_ns": "long", "subject": "string", "headers": "binary", "data": "binary"}
-_CODEC: Literal["deflate"] = "deflate"
-_HINT = "version-hint.text"
 _OWNER = "jsbackup.repository"
-_MAX_BYTES = 256 << 20
-_VERSION = re.compile(r"v(\d{1,9})\.metadata\.json")
 
 # A list ends after a segment whose digest begins so, or after so many: lists stay the same when segments are added at
 # the end, or removed at the beginning.
@@ -73,18 +75,9 @@ class IcebergTable:
     is_new: bool
 
 
-def require_pyiceberg() -> None:
-    """Raise UnsupportedError if it is not installed."""
-    if find_spec("pyiceberg") is None:
-        raise UnsupportedError(
-            "Iceberg tables take the package pyiceberg, which is not installed",
-            hint="Install it with `pip install 'jsbackup[iceberg]'`.",
-        )
-
-
 def described_streams(store: Store) -> list[str]:
     """Return the streams that have a table there, if their folders spell their names."""
-    ending = f"/metadata/{_HINT}"
+    ending = f"/metadata/{HINT}"
     folders = [info.key.removesuffix(ending) for info in store.list() if info.key.endswith(ending)]
     names: list[str] = []
     for folder in folders:
@@ -105,23 +98,23 @@ def write_iceberg(
     """
     folder = f"{encode_name(stream)}/metadata"
     there = {info.key.removeprefix(f"{folder}/") for info in store.list(f"{folder}/")}
-    last = max((int(found[1]) for name in there if (found := _VERSION.fullmatch(name))), default=0)
-    _refuse_others(store, stream, f"{folder}/v{last}.metadata.json" if last else "", repository)
+    last = max((int(found[1]) for name in there if (found := VERSION.fullmatch(name))), default=0)
+    _refuse_others(store, stream, version_key(folder, last) if last else "", repository)
     writing = _Writing(store, f"{location}/{folder}", folder, data, there)
     snapshots: list[_Snapshot] = []
     for number, one in enumerate(backups, start=1):
         snapshots.append(writing.snapshot(stream, one, number, snapshots[-1] if snapshots else None))
     document = _metadata(f"{location}/{encode_name(stream)}", stream, snapshots, repository)
-    is_new = not last or store.get(f"{folder}/v{last}.metadata.json") != document
+    is_new = not last or store.get(version_key(folder, last)) != document
     if is_new:
         last += 1
         try:
-            store.put(f"{folder}/v{last}.metadata.json", document)
+            store.put(version_key(folder, last), document)
         except ObjectExists:
             raise TargetConflict(
                 f"another command writes the table of stream {stream} at the same time", hint="Run it again."
             ) from None
-    _point_to(store, f"{folder}/{_HINT}", last, is_there=_HINT in there)
+    point_to(store, folder, last)
     newest, metadata = snapshots[-1], f"{location}/{folder}/v{last}.metadata.json"
     return IcebergTable(stream, metadata, len(backups), newest.files, newest.messages, is_new)
 
@@ -137,26 +130,13 @@ def _refuse_others(store: Store, stream: str, version: str, repository: str) -> 
             )
     if not version:
         return
-    properties = read_object(store.get(version), version, max_bytes=_MAX_BYTES).get("properties")
+    properties = read_object(store.get(version), version, max_bytes=MAX_BYTES).get("properties")
     owner = properties.get(_OWNER) if isinstance(properties, dict) else None
     if owner != repository:
         raise TargetConflict(
             f"the Iceberg table of stream {stream} there is of another repository",
             hint="Name another folder with --output.",
         )
-
-
-def _point_to(store: Store, key: str, version: int, *, is_there: bool) -> None:
-    """Let the hint name a version. A store replaces nothing, so for a moment there is no hint."""
-    hint = str(version).encode()
-    if is_there:
-        if store.get(key) == hint:
-            return
-        store.delete(key)
-    try:
-        store.put(key, hint)
-    except ObjectExists:
-        raise TargetConflict(f"another command writes {key} at the same time", hint="Run it again.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +193,8 @@ class _Writing:
         lists = [self._list(refs, snapshot_id, number) for refs in groups]
         paths = [entry.manifest_path for entry in lists]
         name = f"snap-{snapshot_id}-{_digest([*paths, str(number), str(parent)])}.avro"
-        file = _output(f"{self.location}/{name}")
-        with write_manifest_list(2, file, snapshot_id, parent, number, _CODEC) as writer:
+        file = file_in_memory(f"{self.location}/{name}")
+        with write_manifest_list(2, file, snapshot_id, parent, number, CODEC) as writer:
             writer.add_manifests(lists)
         self._put(name, file)
         return _Snapshot(
@@ -240,8 +220,8 @@ class _Writing:
         entries = [self._entry(ref, snapshot_id, number) for ref in refs]
         about = [f"{ref.key} {self.added[ref.key]}" for ref in refs]
         name = f"{_digest([self.data, *about, str(snapshot_id)])}-m.avro"
-        file = _output(f"{self.location}/{name}")
-        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, _schema(), file, snapshot_id, _CODEC) as writer:
+        file = file_in_memory(f"{self.location}/{name}")
+        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, _schema(), file, snapshot_id, CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         self._put(name, file)
@@ -269,8 +249,8 @@ class _Writing:
             value_counts=dict.fromkeys(range(1, len(_COLUMNS) + 1), ref.messages),
             null_value_counts={number: 0 for number, name in enumerate(_COLUMNS, start=1) if name != "headers"},
             nan_value_counts={},
-            lower_bounds={1: _long(ref.first_seq), 2: _long(ref.min_ns)},
-            upper_bounds={1: _long(ref.last_seq), 2: _long(ref.max_ns)},
+            lower_bounds={1: bound(ref.first_seq), 2: bound(ref.min_ns)},
+            upper_bounds={1: bound(ref.last_seq), 2: bound(ref.max_ns)},
             key_metadata=None,
             split_offsets=None,
             equality_ids=None,
@@ -360,40 +340,5 @@ def _snapshot_id(stream: str, backup: str) -> int:
     return int.from_bytes(digest[:8]) >> 1 or 1
 
 
-def _long(value: int) -> bytes:
-    """Encode a bound as Iceberg has it."""
-    return value.to_bytes(8, "little", signed=True)
-
-
 def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _output(location: str) -> Any:
-    """Return a file in memory, for the writers of pyiceberg; `content` has its bytes once it is closed."""
-    from pyiceberg.io import OutputFile as Base
-
-    class InMemory(Base):
-        content = b""
-
-        def __len__(self) -> int:
-            return len(self.content)
-
-        def exists(self) -> bool:
-            return False
-
-        def to_input_file(self) -> InputFile:
-            raise io.UnsupportedOperation("it is only written")
-
-        def create(self, overwrite: bool = False) -> Any:
-            file: OutputFile = self
-
-            class Stream(io.BytesIO):
-                def close(self) -> None:
-                    if not self.closed:
-                        file.content = self.getvalue()  # type: ignore[attr-defined]
-                    super().close()
-
-            return Stream()
-
-    return InMemory(location)
