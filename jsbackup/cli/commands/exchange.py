@@ -247,7 +247,7 @@ def _import_store(
     required=True,
     help="nats-cli: what `nats backup restore stream` and `… account` take; config: JSON files without messages; "
     "nack, terraform: the configurations as resources of NACK (Kubernetes) or Terraform; "
-    "parquet, jsonl, delta: the messages as tables.",
+    "parquet, jsonl, delta, iceberg: the messages as tables.",
 )
 @click.option(
     "--output",
@@ -306,8 +306,8 @@ def export(
     With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
     a file for each partition in them, so many subjects make many small files.
 
-    With --payload-json, tables of Parquet and Delta have payloads as columns, too (infer: by a sample of each stream,
-    and with --append as the table that is there). --payload-avro and --payload-protobuf take the schema from a file.
+    With --payload-json, tables (not JSON lines) have payloads as columns, too (infer: by a sample of each stream, and
+    with --append as the table that is there). --payload-avro and --payload-protobuf take the schema from a file.
     Payloads that do not fit are counted. A stream of which none does gets no table (exit code 15, or 3 beside others).
     """
     from jsbackup.exchange.changed import change_streams

@@ -1,1 +1,1 @@
-"""Tables of messages in files: Parquet, JSON lines, Delta, written, extended and read; Iceberg tables over segments."""
+"""Tables of messages in files: Parquet, JSON lines, Delta and Iceberg, written and extended; the first two are read."""

@@ -17,9 +17,9 @@ from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
 from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import put_commit
+from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TableState
-from jsbackup.pipeline.tables.writing import WrittenFile
+from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.repository.names import encode_name
 from jsbackup.stores.base import Store
 from jsbackup.strict_json import read_object
@@ -91,13 +91,9 @@ class DeltaLog:
     def _read(self) -> None:
         folder, names, others = f"{self._folder}/{LOG_FOLDER}/", [], False
         for info in self._store.list(f"{self._folder}/"):
+            refuse_other_format(self._name, TableFormat.DELTA, info.key.removeprefix(f"{self._folder}/"))
             if info.key.startswith(folder):
                 names.append(info.key.removeprefix(folder))
-            elif info.key.startswith(f"{self._folder}/_jsbackup/"):
-                raise UsageError(
-                    f"the table of stream {self._name} is one of plain Parquet files",
-                    hint="Append to it with --format parquet.",
-                )
             else:
                 others = others or not re.search(r"-[0-9a-f]{8}\.parquet", info.key)
                 folder_of_file = partition_of(info.key.removeprefix(f"{self._folder}/"))

@@ -2,8 +2,8 @@
 
 Messages may be changed on the way, as a restore would change them (`planning/transforming.py`).
 
-A Delta table consists of such files and a log beside them. Tables can be extended by what came since: their logs say
-how far they go (`table_log.py`). A file has about 32 MiB of messages.
+A table of Delta or Iceberg consists of such files and a log beside them. Tables can be extended by what came since:
+their logs say how far they go (`table_log.py`). A file has about 32 MiB of messages.
 
 A task reads, verifies, encodes and writes a few files (`writing.py`): three times as fast as sending the messages
 through Spark to its own writers, and without Spark the same files.
@@ -30,6 +30,8 @@ from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
+from jsbackup.pipeline.tables.iceberg.iceberg_log import IcebergLog
+from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
@@ -60,7 +62,7 @@ from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 
-__all__ = ["Exported", "PlannedExport", "export_tables", "plan_export"]
+__all__ = ["Exported", "PlannedExport", "export_tables", "plan_export", "require_package"]
 
 _NO_SCHEMA = "no table is made: it has no messages yet from which a schema could be inferred"
 
@@ -123,18 +125,17 @@ def plan_export(
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended.
-        UnsupportedError: the package for Delta tables is not installed.
+        UnsupportedError: the package for Delta or Iceberg tables is not installed.
         StoreError: the target cannot be read.
     """
-    if kind is TableFormat.DELTA:
-        require_deltalake()
+    require_package(kind)
     options, key = options or TransformOptions(), mask_key or MaskKey()
     if append:
         refuse_unsteady(options)
     partitions: Partitions | None = None
     if partition_by is not None:
         escapes = partition_by is PartitionBy.SUBJECT and ignores_case(target)
-        partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes)
+        partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes, kind is not TableFormat.DELTA)
     growths, logs, refusals = _growths(
         manifest, target, kind, streams, options=options, key=key, partition=partition_by or "", payloads=payloads
     )
@@ -146,6 +147,14 @@ def plan_export(
         options = _lenient(options)
     may_miss = payloads is None or payloads.may_miss
     return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions, may_miss)
+
+
+def require_package(kind: TableFormat) -> None:
+    """Raise UnsupportedError if the package that tables of this format take is not installed."""
+    if kind is TableFormat.DELTA:
+        require_deltalake()
+    elif kind is TableFormat.ICEBERG:
+        require_pyiceberg()
 
 
 def export_tables(
@@ -259,6 +268,16 @@ def _log_of(
     store, new_target = target.place.store(), not target.has_tables
     if kind is TableFormat.PARQUET:
         return ParquetLog(store, name, target.token, new_target=new_target)
+    if kind is TableFormat.ICEBERG:
+        return IcebergLog(
+            store,
+            name,
+            target.token,
+            new_target=new_target,
+            location=target.location,
+            backup=manifest.id,
+            now_ms=now_ms,
+        )
     if kind is TableFormat.DELTA:
         about = {"stream": name, "backup": manifest.id}
         return DeltaLog(

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, ObjectNotFound, UsageError
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import put_commit
+from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.target import put_again
-from jsbackup.pipeline.tables.writing import WrittenFile
+from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.repository.names import encode_name
 from jsbackup.stores.base import Store, is_key
 from jsbackup.strict_json import read_object, write_json
@@ -109,10 +109,7 @@ class ParquetLog:
         others = False
         for info in self._store.list(f"{self._folder}/"):
             path = info.key.removeprefix(f"{self._folder}/")
-            if path.startswith("_delta_log/"):
-                raise UsageError(
-                    f"the folder of stream {self._name} is a Delta table", hint="Append to it with --format delta."
-                )
+            refuse_other_format(self._name, TableFormat.PARQUET, path)
             if not path.startswith(f"{_FOLDER}/"):
                 others = True
                 self.partitions |= {partition_of(path) or ""} - {""}

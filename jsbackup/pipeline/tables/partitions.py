@@ -52,17 +52,18 @@ class PartitionBy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Partitions:
     """How a table is divided. `spelled`: readers take values from the names of folders. `ignores_case`: the file system
-    does.
+    does. `whole`: files have the columns that partitions are of, too.
     """
 
     by: PartitionBy
     spelled: bool
     ignores_case: bool = False
+    whole: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of its files. A Delta table has the value in its log only; plain files are also read alone."""
-        return COLUMNS if self.spelled else tuple(name for name in COLUMNS if name != self.by)
+        """The columns of its files. A Delta table has the value in its log only; other files are also read alone."""
+        return COLUMNS if self.whole else tuple(name for name in COLUMNS if name != self.by)
 
     def divide(self, batches: Sequence[MessageBatch], stream: str) -> list[tuple[str, str, list[pa.RecordBatch]]]:
         """Return the messages of each partition, in their order, with its value and the name of its folder.

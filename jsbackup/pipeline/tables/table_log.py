@@ -6,17 +6,29 @@ The commit also says how far the table goes (`table_state.py`), so the two canno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
-from jsbackup.errors import ObjectExists, TargetConflict
+from jsbackup.errors import ObjectExists, TargetConflict, UsageError
 from jsbackup.pipeline.tables.table_state import TableState
-from jsbackup.pipeline.tables.writing import WrittenFile
+from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.stores.base import Store
 
-__all__ = ["TableLog", "put_commit"]
+__all__ = ["TableLog", "put_commit", "refuse_other_format"]
+
+# What only tables of a format have in their folder.
+_MARKS = (
+    (TableFormat.PARQUET, "one of plain Parquet files", re.compile("_jsbackup/")),
+    (TableFormat.DELTA, "a Delta table", re.compile("_delta_log/")),
+    (
+        TableFormat.ICEBERG,
+        "an Iceberg table",
+        re.compile(r"metadata/.*\.metadata\.json(\.gz)?|metadata/version-hint\.text"),
+    ),
+)
 
 
 class TableLog(Protocol):
@@ -64,3 +76,12 @@ def put_commit(store: Store, key: str, data: bytes, name: str) -> None:
                 f"something else has changed the table of stream {name} meanwhile",
                 hint="Run the command again: it adds what is still missing.",
             ) from None
+
+
+def refuse_other_format(name: str, kind: TableFormat, path: str) -> None:
+    """Raise UsageError if a file of a table called `name` is of a table of another format than `kind`. `path` is that
+    below the folder of the table.
+    """
+    for other, what, mark in _MARKS:
+        if other is not kind and mark.match(path):
+            raise UsageError(f"the table of stream {name} is {what}", hint=f"Append to it with --format {other}.")

@@ -27,6 +27,7 @@ from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
 from jsbackup.pipeline.payloads.payload_tally import PayloadTally
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
+from jsbackup.pipeline.tables.iceberg.columns import numbered
 from jsbackup.pipeline.tables.partitions import Partitions
 from jsbackup.pipeline.tables.table_state import set_back
 from jsbackup.pipeline.tables.target import put_again
@@ -50,11 +51,12 @@ class TableFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
     @property
     def suffix(self) -> str:
         """The suffix of its files."""
-        return "parquet" if self is TableFormat.DELTA else self.value
+        return self.value if self is TableFormat.JSONL else "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +194,12 @@ class WriteFiles:
             TargetConflict: the last message of the table is another one in the backup.
             UsageError: they cannot be divided; then nothing was written.
         """
-        encode, columns = _ENCODERS[self.kind], COLUMNS
+        encode, columns, numbers = _ENCODERS[self.kind], COLUMNS, self.kind is TableFormat.ICEBERG
         parts: Iterable[tuple[str, str, Iterable[MessageBatch]]] = [("", "", messages)]
         if file.partitions is not None:
             columns, parts = file.partitions.columns, file.partitions.divide(list(messages), file.stream)
         for value, folder, batches in parts:
-            rows, data, bounds = encode(batches, _Rows(file, self.backup, columns, payloads))
+            rows, data, bounds = encode(batches, _Rows(file, self.backup, columns, payloads, numbers))
             if rows:
                 written = WrittenFile(file.name, rows, memoryview(data).nbytes, bounds, value, folder)
                 put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
@@ -254,12 +256,15 @@ class _Newer:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a file: their columns, without those of payloads, which `payloads` counts."""
+    """The rows of a file: their columns, without those of payloads, which `payloads` counts. `numbered`: columns have
+    numbers, by which readers of Iceberg find them.
+    """
 
     file: FileToWrite
     backup: str
     columns: Sequence[str]
     payloads: PayloadTally
+    numbered: bool
 
     def of(self, batch: MessageBatch) -> list[pa.RecordBatch]:
         """Return the rows that messages are."""
@@ -277,6 +282,8 @@ def _parquet(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, F
     def write() -> None:
         nonlocal writer, size
         table = pa.Table.from_batches(waiting)
+        if rows.numbered:
+            table = table.cast(numbered(table.schema))
         writer = writer or pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True)
         writer.write_table(table, row_group_size=max(1, table.num_rows))
         waiting.clear()
@@ -308,4 +315,4 @@ def _json_lines(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data
     return count, lines.content(), None
 
 
-_ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines, TableFormat.DELTA: _parquet}
+_ENCODERS = {kind: _json_lines if kind is TableFormat.JSONL else _parquet for kind in TableFormat}

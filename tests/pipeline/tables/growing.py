@@ -10,6 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from pyiceberg.io import InputFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import StaticTable
 
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.payloads.parsing import PayloadParser
@@ -101,6 +104,33 @@ def delta_table(folder: Path, store: Store, name: str) -> DeltaTable:
     return DeltaTable(folder / name)
 
 
+class MovedIO(PyArrowFileIO):
+    """Reads files of a table that was copied to a folder: tables of Iceberg name them by whole locations."""
+
+    def new_input(self, location: str) -> InputFile:
+        before, after = self.properties["moved.from"], self.properties["moved.to"]
+        return super().new_input(location.replace(before, after, 1))
+
+
+def newest_version(folder: Path) -> Path:
+    """The newest version of the Iceberg table in a folder, as the hint says, or without one as readers find it."""
+    hint = folder / "metadata" / "version-hint.text"
+    versions = [int(path.name[1:].split(".")[0]) for path in (folder / "metadata").glob("v*.metadata.json")]
+    number = int(hint.read_text()) if hint.exists() else max(versions)
+    return folder / "metadata" / f"v{number}.metadata.json"
+
+
+def iceberg_table(folder: Path) -> StaticTable:
+    """The Iceberg table in a folder, wherever it was written."""
+    path = newest_version(folder)
+    properties = {
+        "py-io-impl": f"{MovedIO.__module__}.MovedIO",
+        "moved.from": json.loads(path.read_text())["location"],
+        "moved.to": f"file://{folder}",
+    }
+    return StaticTable.from_metadata(str(path), properties)
+
+
 def copied(folder: Path, store: Store) -> Path:
     for info in store.list():
         path = folder / info.key
@@ -113,6 +143,8 @@ def rows_of(folder: Path, kind: TableFormat) -> list[Row]:
     """The rows of the table in a folder, as a reader finds them, in the order of sequences."""
     if kind is TableFormat.DELTA:
         table = DeltaTable(folder).to_pyarrow_table()
+    elif kind is TableFormat.ICEBERG:
+        table = iceberg_table(folder).scan().to_arrow()
     else:
         files = [file for file in ds.dataset(folder, format="parquet").files if "/_" not in file]
         table = pa.concat_tables(ds.dataset(file, format="parquet").to_table() for file in files)

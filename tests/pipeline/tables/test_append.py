@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-KINDS = [TableFormat.PARQUET, TableFormat.DELTA]
-both = pytest.mark.parametrize("kind", KINDS)
+KINDS = [TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG]
+each = pytest.mark.parametrize("kind", KINDS)
 MESSAGES = some_messages(180, 60, seed=7)
 STILL = some_messages(10, 60, seed=8)
 
@@ -65,6 +65,10 @@ def _content(folder: Path) -> dict[str, str]:
     }
 
 
+def _is_of_log(key: str) -> bool:
+    return "_delta_log" in key or "/metadata/" in key
+
+
 def _refused(kept: Kept, manifest: Manifest, place: RepositoryRef, kind: TableFormat) -> JsBackupError:
     """Why the table of ORDERS is refused; that of STILL is not."""
     done = export(kept, manifest, place, kind)
@@ -72,7 +76,7 @@ def _refused(kept: Kept, manifest: Manifest, place: RepositoryRef, kind: TableFo
     return done.refused["ORDERS"]
 
 
-@both
+@each
 def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -96,7 +100,7 @@ def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat) -> None
     assert not list((tmp_path / "out").rglob("*.part")) and not list((tmp_path / "out").glob("_SUCCESS"))
 
 
-@both
+@each
 def test_a_plain_export_is_extended_and_deleted_messages_stay(tmp_path: Path, kind: TableFormat) -> None:
     """By the command, with a stream that is new, one without messages yet, and deleted messages in the old part."""
     kept, _ = growing(tmp_path / "r", (40,))
@@ -118,7 +122,7 @@ def test_a_plain_export_is_extended_and_deleted_messages_stay(tmp_path: Path, ki
     assert f"appended to {tmp_path / 'out'}: 4 streams, 0 messages, 0 files" in in_shell(*line[:-1], "--append").out
 
 
-@both
+@each
 def test_other_options_are_refused(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -141,7 +145,7 @@ def test_other_options_are_refused(tmp_path: Path, kind: TableFormat) -> None:
     assert found == rows([m for m in MESSAGES[:100] if m.subject == "orders.1"])
 
 
-@both
+@each
 def test_what_does_not_match_is_no_error_and_is_read_once(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -153,7 +157,7 @@ def test_what_does_not_match_is_no_error_and_is_read_once(tmp_path: Path, kind: 
     assert rows_of(tmp_path / "out" / "ORDERS", kind) == rows(MESSAGES[:40])
 
 
-@both
+@each
 def test_another_stream_of_that_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TableFormat
 ) -> None:
@@ -177,7 +181,7 @@ def test_another_stream_of_that_name_is_refused(
     assert _content(tmp_path / "out") == content
 
 
-@both
+@each
 @pytest.mark.parametrize("gone", [range(39, 40), range(33, 60), range(31, 40)])
 def test_a_stream_that_was_set_back_is_refused_whatever_was_deleted_since(
     tmp_path: Path, kind: TableFormat, gone: range
@@ -206,7 +210,7 @@ def test_tables_are_neither_in_the_repository_nor_in_a_table(tmp_path: Path) -> 
             done = in_shell("export", "latest", "--format", "parquet", "--output", where, *more, *kept.line)
             assert done.code == 2 and "is in the repository" in done.err, done
     assert _content(repository) == before
-    for kind in ("parquet", "delta"):
+    for kind in ("parquet", "delta", "iceberg"):
         line = ["export", "latest", "--format", kind, "--append", *kept.line]
         out.mkdir(exist_ok=True)
         assert in_shell(*line, "--output", out / kind).code == 0
@@ -216,7 +220,7 @@ def test_tables_are_neither_in_the_repository_nor_in_a_table(tmp_path: Path) -> 
     assert done.code == 2 and "--since 7d counts from now" in done.err
 
 
-@both
+@each
 def test_a_backup_without_messages_changes_nothing(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -235,7 +239,7 @@ def test_a_backup_without_messages_changes_nothing(tmp_path: Path, kind: TableFo
     assert rows_of(tmp_path / "out" / "ORDERS", kind) == rows(MESSAGES[:100])
 
 
-@both
+@pytest.mark.parametrize("kind", [TableFormat.PARQUET, TableFormat.DELTA])
 def test_tables_that_do_not_say_how_far_they_go_are_refused(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
@@ -276,10 +280,10 @@ def test_tables_that_do_not_say_how_far_they_go_are_refused(tmp_path: Path, kind
 
 
 @pytest.mark.by_turns
-@both
+@each
 @pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.KILL_BEFORE, Fault.FAIL, Fault.LOSE_ANSWER])
 def test_stopped_at_every_operation(tmp_path: Path, kind: TableFormat, fault: Fault) -> None:
-    """A rerun, of the same backup or of the next one, gives each message once. Readers of Delta never see a part."""
+    """A rerun, of the same backup or of the next one, gives each message once. With a log, readers never see a part."""
     kept, manifests = growing(tmp_path / "r")
     before = MemoryStore()
     export(kept, manifests[0], StoreAt("memory:", given=before), kind)
@@ -294,7 +298,7 @@ def test_stopped_at_every_operation(tmp_path: Path, kind: TableFormat, fault: Fa
         except (Killed, StoreError):
             stops += 1
         seen = copied(tmp_path / f"a{at}", store) / "ORDERS"
-        if kind is TableFormat.DELTA:
+        if kind is not TableFormat.PARQUET:
             assert rows_of(seen, kind) in (rows(MESSAGES[:40]), rows(MESSAGES[:100])), at
         else:
             sequences = [row[0] for row in rows_of(seen, kind)]
@@ -311,7 +315,7 @@ def test_stopped_at_every_operation(tmp_path: Path, kind: TableFormat, fault: Fa
     assert stops > 6
 
 
-@both
+@each
 def test_a_first_export_that_was_killed_is_no_obstacle_in_s3(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r", (40,))
     killed = 0
@@ -330,7 +334,7 @@ def test_a_first_export_that_was_killed_is_no_obstacle_in_s3(tmp_path: Path, kin
     assert killed > 6
 
 
-@both
+@each
 def test_of_two_at_once_one_is_refused(tmp_path: Path, kind: TableFormat) -> None:
     """Whenever the second one comes in between."""
     kept, manifests = growing(tmp_path / "r")
@@ -366,7 +370,7 @@ def test_of_two_at_once_one_is_refused(tmp_path: Path, kind: TableFormat) -> Non
 
 
 @pytest.mark.by_turns
-@both
+@each
 def test_killed_by_the_system_at_any_time(tmp_path: Path, kind: TableFormat) -> None:
     kept, _ = growing(tmp_path / "r", (40, 100), size=3000)
     line = ["export", *kept.line, "--format", str(kind), "--append", "--output", str(tmp_path / "out"), "--quiet"]
@@ -451,8 +455,8 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
     kept, _ = growing(tmp_path / "r", (40,))
     line = ["export", "latest", *kept.line, "--append", "--output", tmp_path / "out", "--format"]
     for more, said in (
-        (["jsonl"], "--append is for --format parquet and delta, and this is --format jsonl"),
-        (["nats-cli"], "--append is for --format parquet and delta, and this is --format nats-cli"),
+        (["jsonl"], "--append is for --format parquet, delta and iceberg, and this is --format jsonl"),
+        (["nats-cli"], "--append is for --format parquet, delta and iceberg, and this is --format nats-cli"),
         (["parquet", "--renumber"], "--renumber and --append exclude each other"),
         (["delta", "--kv-compact"], "--kv-compact"),
     ):
@@ -464,7 +468,7 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-@both
+@each
 def test_spark_adds_the_same(spark: SparkSession, tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     found = []
@@ -473,13 +477,13 @@ def test_spark_adds_the_same(spark: SparkSession, tmp_path: Path, kind: TableFor
         for number, manifest in enumerate(manifests):
             export(kept, manifest, place, kind, token=f"0000000{number}", runner=runner)
         assert rows_of(tmp_path / name / "ORDERS", kind) == rows(MESSAGES)
-        found.append({key: value for key, value in _content(tmp_path / name).items() if "_delta_log" not in key})
+        found.append({key: value for key, value in _content(tmp_path / name).items() if not _is_of_log(key)})
     assert found[0] == found[1]
 
 
 @pytest.mark.by_turns
 @pytest.mark.s3
-@both
+@each
 def test_in_s3(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TableFormat) -> None:
     """The first export without --append, and then twice the next one."""
     for name, value in s3_server.credentials().items():

@@ -1,4 +1,4 @@
-"""`jsbackup export` and `import` with `--format parquet`, `jsonl` and `delta`, which run on Spark.
+"""`jsbackup export` and `import` with `--format parquet`, `jsonl`, `delta` and `iceberg`, which run on Spark.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -53,23 +53,24 @@ __all__ = [
     "write_tables",
 ]
 
-# As in `pipeline/tables/export.py`. Delta tables are not read: files in their folders may be obsolete.
+# As in `pipeline/tables/export.py`. Tables of Delta and Iceberg are not read: files in their folders may be obsolete.
 READ_FORMATS = ("parquet", "jsonl")
-WRITTEN_FORMATS = (*READ_FORMATS, "delta")
-_LOGGED_FORMATS = ("parquet", "delta")
+WRITTEN_FORMATS = (*READ_FORMATS, "delta", "iceberg")
+_LOGGED_FORMATS = ("parquet", "delta", "iceberg")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _APPEND = click.option(
     "--append",
     is_flag=True,
-    help="For parquet and delta: DIR may have the tables of an earlier export; add the messages that came since.",
+    help="For parquet, delta and iceberg: DIR may have the tables of an earlier export; add the messages that came "
+    "since.",
 )
 _PARTITION_BY = click.option(
     "--partition-by",
     type=click.Choice(("day", "subject")),  # as `PartitionBy` of `pipeline/tables/partitions.py`
-    help="For parquet and delta: a folder for each day (of the message's time, in UTC) or each subject, as Hive has "
-    "them: day=2026-11-26. Up to 10,000 for a stream.",
+    help="For parquet, delta and iceberg: a folder for each day (of the message's time, in UTC) or each subject, as "
+    "Hive has them: day=2026-11-26. Up to 10,000 for a stream.",
 )
 _PAYLOAD_MAY_MISS = click.option(
     "--payload-may-miss",
@@ -118,8 +119,9 @@ class TableOptions:
             *((option, True) for option in self.payloads.typed),
         ):
             if given is not None and self.kind not in _LOGGED_FORMATS:
+                *others, last = _LOGGED_FORMATS
                 raise UsageError(
-                    f"{option} is for --format {' and '.join(_LOGGED_FORMATS)}, and this is --format {self.kind}",
+                    f"{option} is for --format {', '.join(others)} and {last}, and this is --format {self.kind}",
                     hint=f"Leave out {option}, or choose another format.",
                 )
         if self.payload_may_miss and not self.payloads.typed:
@@ -161,8 +163,7 @@ def write_tables(
     """
     from jsbackup.exchange.leftovers import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.delta import require_deltalake
-    from jsbackup.pipeline.tables.export import export_tables, plan_export
+    from jsbackup.pipeline.tables.export import export_tables, plan_export, require_package
     from jsbackup.pipeline.tables.partitions import PartitionBy
     from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
@@ -171,8 +172,7 @@ def write_tables(
     from jsbackup.planning.transforming import plan_streams
 
     kind, given = TableFormat(tables.kind), tables.payloads.given
-    if kind is TableFormat.DELTA:
-        require_deltalake()
+    require_package(kind)
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     least_bytes = LEAST_SPARK_LINES_BYTES if kind is TableFormat.JSONL else LEAST_SPARK_BYTES
     source = place_given(shared)
