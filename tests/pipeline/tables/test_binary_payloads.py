@@ -50,7 +50,7 @@ from tests.pipeline.payloads.encoded import (
     record,
 )
 from tests.pipeline.places import keep
-from tests.pipeline.tables.growing import backed_up, export, rows, rows_of
+from tests.pipeline.tables.growing import backed_up, export, iceberg_table, rows, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 both = pytest.mark.parametrize("kind", [TableFormat.PARQUET, TableFormat.DELTA])
+all_kinds = pytest.mark.parametrize("kind", [TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG])
 DAY_NS = 86_400 * 10**9
 
 
@@ -115,6 +116,8 @@ def _messages(payloads: list[bytes], first: int = 1) -> list[Message]:
 def _table(folder: Path, kind: TableFormat) -> pa.Table:
     if kind is TableFormat.DELTA:
         return DeltaTable(folder).to_pyarrow_table().sort_by("sequence")
+    if kind is TableFormat.ICEBERG:
+        return iceberg_table(folder).scan().to_arrow().sort_by("sequence")
     files = [file for file in ds.dataset(folder, format="parquet").files if "/_" not in file]
     return pa.concat_tables(ds.dataset(file, format="parquet").to_table() for file in files).sort_by("sequence")
 
@@ -135,7 +138,7 @@ def _place(folder: Path) -> RepositoryRef:
 
 
 @each
-@both
+@all_kinds
 @pytest.mark.parametrize("by", [None, *PartitionBy])
 def test_a_table_has_what_was_encoded(
     tmp_path: Path, encoding: Encoding, kind: TableFormat, by: PartitionBy | None
@@ -190,7 +193,7 @@ def _spark_rows(frame: DataFrame) -> Parsed:
 
 
 @each
-@both
+@all_kinds
 def test_a_table_keeps_its_columns(tmp_path: Path, encoding: Encoding, kind: TableFormat) -> None:
     payloads = encoding.payloads
     kept = keep(tmp_path / "r", {"ALL": _messages(payloads)})
@@ -276,7 +279,7 @@ def test_wrong_options_are_refused_before_anything_starts(tmp_path: Path) -> Non
     for kind in ("jsonl", "config", "nats-cli"):
         for option, value in (("--payload-avro", schema), ("--payload-protobuf", message)):
             done = in_shell(*line, kind, option, value)
-            _refused(done, out, f"{option} is for --format parquet and delta, and this is --format {kind}")
+            _refused(done, out, f"{option} is for --format parquet, delta and iceberg, and this is --format {kind}")
     shown = in_shell("export", "--help").out
     assert "--payload-avro FILE" in shown and "--payload-protobuf FILE:MESSAGE" in shown
 

@@ -426,7 +426,7 @@ def test_other_formats_have_no_partitions(tmp_path: Path) -> None:
         )
         assert (
             done.code == 2
-            and f"--partition-by is for --format parquet and delta, and this is --format {kind}" in done.err
+            and f"--partition-by is for --format parquet, delta and iceberg, and this is --format {kind}" in done.err
         )
     done = in_shell(
         "export", "latest", *kept.line, "--format", "delta", "--partition-by", "hour", "--output", tmp_path / "o"

@@ -32,7 +32,7 @@ from tests.cli.typed import Typed, in_shell
 from tests.harness.batches import Message, some_messages
 from tests.pipeline.payloads.test_json_payload import CORRUPT, FITS, NAMES
 from tests.pipeline.places import keep
-from tests.pipeline.tables.growing import backed_up, export, rows, rows_of
+from tests.pipeline.tables.growing import backed_up, export, iceberg_table, rows, rows_of
 from tests.pipeline.test_json import DDL
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 KINDS = [TableFormat.PARQUET, TableFormat.DELTA]
 both = pytest.mark.parametrize("kind", KINDS)
+all_kinds = pytest.mark.parametrize("kind", [*KINDS, TableFormat.ICEBERG])
 DAY_NS = 86_400 * 10**9
 
 Parsed = tuple[dict[str, Any] | None, str | None]
@@ -75,6 +76,8 @@ def _orders(count: int, first: int = 1) -> list[Message]:
 def _table(folder: Path, kind: TableFormat) -> pa.Table:
     if kind is TableFormat.DELTA:
         return DeltaTable(folder).to_pyarrow_table().sort_by("sequence")
+    if kind is TableFormat.ICEBERG:
+        return iceberg_table(folder).scan().to_arrow().sort_by("sequence")
     files = [file for file in ds.dataset(folder, format="parquet").files if "/_" not in file]
     return pa.concat_tables(ds.dataset(file, format="parquet").to_table() for file in files).sort_by("sequence")
 
@@ -94,7 +97,7 @@ def _place(folder: Path) -> RepositoryRef:
     return place_of(str(folder), S3Settings(), {})
 
 
-@both
+@all_kinds
 @pytest.mark.parametrize("by", [None, *PartitionBy])
 def test_a_table_has_what_json_loads_gives(tmp_path: Path, kind: TableFormat, by: PartitionBy | None) -> None:
     messages = _messages(ALL)
@@ -188,7 +191,7 @@ def test_readers_find_all_rows(tmp_path: Path, kind: TableFormat) -> None:
                 "payload.name", "payload['name']")) == count, condition  # fmt: skip
 
 
-@both
+@all_kinds
 def test_each_table_has_a_schema_of_its_own(tmp_path: Path, kind: TableFormat) -> None:
     """By the command: one stream is not JSON, one has no messages yet."""
     users = _messages([b'{"user": "a", "tags": ["x"]}'] * 7)
@@ -236,7 +239,7 @@ def test_each_table_has_a_schema_of_its_own(tmp_path: Path, kind: TableFormat) -
     assert text.code == 2 and "stream TEXT: no schema can be inferred" in text.err and not (tmp_path / "no").exists()
 
 
-@both
+@all_kinds
 def test_a_table_keeps_its_schema(tmp_path: Path, kind: TableFormat) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": _orders(40)})
     manifest = backed_up(kept, 1, {"ORDERS": _orders(60)})
@@ -322,7 +325,7 @@ def test_wrong_options_are_refused_before_anything_starts(tmp_path: Path) -> Non
         _refused(done, out, said)
     for kind in ("jsonl", "config", "nats-cli"):
         done = in_shell(*line, kind, "--payload-json", "id INT")
-        _refused(done, out, f"--payload-json is for --format parquet and delta, and this is --format {kind}")
+        _refused(done, out, f"--payload-json is for --format parquet, delta and iceberg, and this is --format {kind}")
     done = in_shell("export", "latest", "BOTH", *kept.line, "--output", out, "--format", "delta", "--payload-json",
                     "infer")  # fmt: skip
     _refused(done, out, "stream BOTH: the fields 'Id' and 'id' of the payloads differ only in case")
