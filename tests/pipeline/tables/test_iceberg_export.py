@@ -316,8 +316,8 @@ def _without_snapshots(table: Table) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set_back, "was set back to an older snapshot, or made again"),
-        (_without_snapshots, "was set back to an older snapshot, or made again"),
+        (_set_back, "was set back or made again, or lost snapshots since the last export"),
+        (_without_snapshots, "was set back or made again, or lost snapshots since the last export"),
         (_add_column, "has other columns or partitions by now"),
         (_partition, "has other columns or partitions by now"),
     ],

@@ -106,7 +106,7 @@ def known_table(name: str, version: int, data: bytes, location: str) -> KnownTab
     if document["current-schema-id"] != 0 or document["default-spec-id"] != 0:
         raise _changed(name, "has other columns or partitions by now")
     if last and not _is_after(document, int(last) if last.isdecimal() else _UNKNOWN):
-        raise _changed(name, "was set back to an older snapshot, or made again")
+        raise _changed(name, "was set back or made again, or lost snapshots since the last export")
     return KnownTable(version, location, document, state, snapshot)
 
 
