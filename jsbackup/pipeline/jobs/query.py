@@ -110,7 +110,8 @@ def make_views(
     reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
     if reader is FrameReader.STORE:
         _log.info("the query names the column time, so messages are read by jsbackup")
-    named = {name: one for name, one in view_names(backup.manifest.streams).items() if name.casefold() in words}
+    names = view_names(backup.manifest.streams)
+    named = {name: one for name, one in names.items() if _quoted(name)[1:-1].casefold() in words}
     with spark_errors("the query"):
         columns = COLUMNS
         streams = [] if None in named.values() else [stream for stream in named.values() if stream is not None]

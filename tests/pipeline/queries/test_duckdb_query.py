@@ -256,6 +256,12 @@ def test_a_view_that_is_not_there_is_an_error_for_every_engine(
         assert done.code == 0 and done.err.count("messages is the stream of this name: there is no view of all") == 1
 
 
+def test_a_name_with_quotes_is_a_view_of_every_engine(tmp_path: Path, spark: SparkSession) -> None:
+    kept = keep(tmp_path, {'x`y"z': [Message(1, 0, "s", None, b"")]})
+    theirs = run_query(open_backup(spark, kept.place, kept.manifest.id), 'SELECT stream FROM `x``y"z`', most_rows=5)
+    assert _here(kept, 'SELECT stream FROM "x`y""z"') == theirs.rows == [('x`y"z',)]
+
+
 def test_columns_without_a_name_have_the_same_heading(small: Kept, spark: SparkSession) -> None:
     sql = "SELECT count(*), max(sequence), min(time), sum(sequence) FROM orders"
     theirs = run_query(open_backup(spark, small.place, small.manifest.id), sql, most_rows=1)
