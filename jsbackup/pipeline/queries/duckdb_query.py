@@ -173,6 +173,7 @@ def _connected(folder: Path, parsers: Mapping[str, PayloadParser]) -> Iterator[d
     with closing(duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": str(folder)})) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # as Spark sorts
+        connection.execute("SET ieee_floating_point_ops = false")  # what is divided by zero is an error, as in Spark
         for macro in _MACROS:
             connection.execute(macro)
         add_parsers(connection, parsers.values())
