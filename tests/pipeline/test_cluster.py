@@ -146,6 +146,8 @@ def test_jobs_run_on_two_workers_and_outlive_one(
 
     s3_line = [*sealed.line, "--json"]
     code, answer = driver.type("query", "latest", sql, *s3_line)
+    work = answer["engine"].pop("work")
+    assert (work["executors"], work["failed_tasks"]) == (2, 0) and work["tasks"] > 0 and work["run_seconds"] > 0
     assert (code, answer) == (
         0,
         {
@@ -162,13 +164,15 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     assert (code, made["streams"][0]["as"], made["streams"][0]["messages"]) == (0, "Z", 7), made
 
     # One of the two is lost while files are being written.
-    out = tmp_path / "out"
-    driver.begin("export", "latest", *local.line, "--format", "jsonl", "--output", str(out), "--json")
+    out, there = tmp_path / "out", ["--spark", "always", "--json"]
+    driver.begin("export", "latest", *local.line, "--format", "jsonl", "--output", str(out), *there)
     wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=120)
     assert not out.exists()
     cluster.kill(0)
     code, exported = driver.end()
     assert code == 0 and isinstance(exported, dict) and exported["rows"] == 540
+    work = exported["spark"]["work"]
+    assert work["failed_tasks"] > 0 and work["ended_executors"] > 0 and work["tasks"] > work["failed_tasks"], work
     lines = [json.loads(line) for path in out.rglob("*.jsonl") for line in path.read_bytes().splitlines()]
     found = {(line["stream"], line["sequence"]) for line in lines}
     assert len(lines) == len(found) == 540
@@ -176,9 +180,9 @@ def test_jobs_run_on_two_workers_and_outlive_one(
 
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *local.line, "--json")
     assert code == 0, verified
-    code, told = driver.type("stats", "latest", *local.line, "--json")
+    code, told = driver.type("stats", "latest", *local.line, *there)
     assert (code, [one["messages"] for one in told["streams"]]) == (0, [240, 300])
-    code, made = driver.type("compact", "latest", *local.line, "--json")
+    code, made = driver.type("compact", "latest", *local.line, *there)
     assert (code, made["segments"], made["segments_before"] > 20) == (0, 3, True), made
 
     # A table without its first line comes back as a stream without its first message.
@@ -226,6 +230,8 @@ def test_streams_are_spread_over_two_workers_and_outlive_one(
         code, restored = driver.type("restore", "latest", "S00*", "S01*", "S02*", "-s", proxy.url, *line)
     assert (code, restored["failed"], len(restored["streams"])) == (0, [], 30)
     assert all(stream["verified"] for stream in restored["streams"])
+    for document in (made, restored):
+        assert document["spark"]["work"]["failed_tasks"] > 0, document["spark"]
     assert compare({name: one for name, one in seen(urls[0]).items() if name < "S030"}, seen(urls[1])) == []
     events = "".join(path.read_text() for path in driver.events.rglob("*") if path.is_file())
     assert len(killed) == 2 and '"ExecutorLostFailure"' in events

@@ -127,7 +127,7 @@ def diff(
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
     names = [LIVE if manifest is None else manifest.id for manifest in sides]
-    return tell_diff(shared.output, names, report, choice.skipped)
+    return tell_diff(shared.output, names, report, choice.skipped, spark=where.spark_json)
 
 
 @contextmanager

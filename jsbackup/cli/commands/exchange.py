@@ -173,7 +173,7 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost)
+        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost, spark=where.spark_json)
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
@@ -362,7 +362,7 @@ def export(
             written_tables.streams,
             broken=written_tables.refused,
             directory=directory,
-            choice=choice,
+            spark=choice.json(where),
             append=tables.append,
             is_new=written_tables.is_new,
         )

@@ -117,7 +117,7 @@ def verify(
         ):
             report = run.check(gaps, flaws, progress=progress, checker=checker, portion=portion)
     run.record(report, part=portion is not None)
-    return _print_result(shared.output, level, report, alone=len(backups) == 1)
+    return _print_result(shared.output, level, report, alone=len(backups) == 1, spark=where.spark_json)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion
 # --- what it prints ---
 
 
-def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
+def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool, spark: JsonObject) -> int:
     from jsbackup.repository.pages.stream_json import losses_to_json
 
     found, gaps, flaws, coverage = report.backups, report.gaps, report.flaws, report.coverage
@@ -175,6 +175,7 @@ def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bo
         "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps],
         "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in flaws],
         "coverage": None if coverage is None else _coverage_json(coverage),
+        **spark,
     }
 
     def text() -> None:

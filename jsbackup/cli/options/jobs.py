@@ -65,9 +65,9 @@ class SparkChoice:
     why: str
     is_short: bool = False
 
-    @property
-    def json(self) -> JsonObject:
-        return {"used": self.spark, "why": self.why}
+    def json(self, where: Where) -> JsonObject:
+        """The member `spark` of documents, when the job is done."""
+        return {"used": self.spark, "why": self.why, **where.work_json}
 
     @property
     def words(self) -> str:

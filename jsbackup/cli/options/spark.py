@@ -6,7 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from importlib.util import find_spec
@@ -17,10 +17,12 @@ import click
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, parse_duration, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.session.session import SparkSettings
+    from jsbackup.pipeline.session.spark_work import SparkWork
 
 __all__ = [
     "SparkUse",
@@ -52,7 +54,7 @@ class SparkUse(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Where:
     """The values of `--spark-master`, `--spark-remote` (None if not given), `--spark-conf`, `--spark` (`auto` for a
-    command without it), and `--spark-wait`.
+    command without it), and `--spark-wait`. `work` gets what executors have done, None if that is not known.
     """
 
     master: str | None
@@ -60,6 +62,7 @@ class Where:
     remote: str | None = None
     use: SparkUse = SparkUse.AUTO
     wait: str = _WAIT
+    work: list[SparkWork | None] = field(default_factory=list, compare=False)
 
     @property
     def given(self) -> bool:
@@ -74,6 +77,21 @@ class Where:
     def is_elsewhere(self) -> bool:
         """Whether other machines may do the work."""
         return self.remote is not None or (self.master is not None and not self.master.startswith("local"))
+
+    @property
+    def work_json(self) -> JsonObject:
+        """The member `work` of documents about a job on Spark; none if no job was run there."""
+        if not self.work:
+            return {}
+        work = self.work[-1]
+        return {"work": None if work is None else work.json}
+
+    @property
+    def spark_json(self) -> JsonObject:
+        """The member `spark` of documents of commands whose options decide alone; none if no job was run there."""
+        asked = f"--spark {self.use}" if self.use is SparkUse.ALWAYS else "this command runs there"
+        why = "an option of Spark is given" if self.given else asked
+        return {"spark": {"used": True, "why": why, **self.work_json}} if self.work else {}
 
 
 def _spark_options(says: str) -> Callable[[F], F]:
@@ -163,7 +181,9 @@ def settings_of(where: Where) -> SparkSettings:
 
     silence_spark()
     conf = {name: value for name, _, value in pairs}
-    return SparkSettings(where.master or DEFAULT_MASTER, conf, where.remote, wait_seconds=wait_seconds)
+    return SparkSettings(
+        where.master or DEFAULT_MASTER, conf, where.remote, wait_seconds=wait_seconds, report=where.work.append
+    )
 
 
 def require_spark() -> None:

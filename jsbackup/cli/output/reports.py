@@ -38,8 +38,10 @@ __all__ = [
 ]
 
 
-def tell_backup(output: Output, report: BackupReport) -> int:
-    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed."""
+def tell_backup(output: Output, report: BackupReport, spark: JsonObject | None = None) -> int:
+    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed. `spark` as of
+    `tell_stored`.
+    """
     return tell_stored(
         output,
         report.manifest,
@@ -47,6 +49,7 @@ def tell_backup(output: Output, report: BackupReport) -> int:
         report.failures,
         notes=report.notes,
         lost_readers=report.lost_readers,
+        spark=spark,
     )
 
 
@@ -58,10 +61,12 @@ def tell_stored(
     *,
     notes: Sequence[str] = (),
     lost_readers: Sequence[str] = (),
+    spark: JsonObject | None = None,
 ) -> int:
     """Print the result of a backup or an import; return the exit code. Raises `all_failed` if nothing was committed.
 
     `notes` are sentences about all of it, `lost_readers` about key files of readers that are missing or damaged.
+    `spark` is a member of the document, if Spark was used.
     """
     notes = [*notes, *lost_readers]
     if manifest is None:
@@ -85,7 +90,7 @@ def tell_stored(
 
     if not results and not skipped:
         output.warning("no stream was backed up: there are none, or all are left out")
-    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes)}, text)
+    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes), **(spark or {})}, text)
     return damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
 
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from jsbackup.pipeline.session.executor_watch import ended_without_executors
 from jsbackup.pipeline.session.failures import SPARK_FAILURES
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
+from jsbackup.pipeline.session.spark_work import SparkWork, measured
 from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
 from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
 
@@ -62,7 +63,7 @@ class SparkSettings:
     takes seconds, not minutes, or executors do the work.
 
     `wait_seconds` is how long a cluster may take to start, again to start its first executor, and again to start
-    another one when all are lost.
+    another one when all are lost. `report` gets what executors have done for all jobs, or None if that is not known.
     """
 
     master: str = DEFAULT_MASTER
@@ -70,6 +71,7 @@ class SparkSettings:
     remote: str | None = None
     is_short: bool = False
     wait_seconds: float = WAIT_SECONDS
+    report: Callable[[SparkWork | None], object] | None = field(default=None, compare=False)
 
 
 @contextmanager
@@ -81,6 +83,12 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         UnsupportedError: there is no Java for it, or no client of Spark Connect.
         JsBackupError: Spark does not start, the server does not answer, or the cluster has no room for an executor.
     """
+    with _opened(settings) as session, measured(session, settings.report):
+        yield session
+
+
+@contextmanager
+def _opened(settings: SparkSettings) -> Iterator[SparkSession]:
     active = SparkSession.getActiveSession()
     if active is not None:
         yield attach(active)

@@ -69,7 +69,7 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_tim
                 executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
                 results, failures = store_streams(executors, run, begun)
                 report = finish_backup(run, begun, results, failures, lease=lease)
-    return tell_backup(shared.output, report)
+    return tell_backup(shared.output, report, where.spark_json)
 
 
 def spread_restore(
@@ -108,7 +108,7 @@ def spread_restore(
             with open_session(spark_settings) as session:
                 executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
                 report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
-    return tell_restored(shared, report, "restored", finder)
+    return tell_restored(shared, report, "restored", finder, spark=where.spark_json)
 
 
 def _stays_here(shared: Shared, where: Where, sizes: Sequence[int]) -> bool:

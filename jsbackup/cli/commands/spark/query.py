@@ -30,6 +30,7 @@ from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +132,7 @@ def query(
     shared.output.note(chosen.words)
     if answer is None:
         answer = _on_spark(shared, wanted, sql, limit, payloads=given, where=where, lock_timeout=lock_timeout)
-    _tell_answer(shared, answer, chosen)
+    _tell_answer(shared, answer, chosen, where.work_json)
     return 0
 
 
@@ -235,14 +236,14 @@ def _on_spark(
 # --- what a query prints ---
 
 
-def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen) -> None:
+def _tell_answer(shared: Shared, answer: Answer, chosen: _Chosen, work: JsonObject) -> None:
     rows = [[_json_value(value) for value in row] for row in answer.rows]
 
     def text() -> None:
         shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
 
     samples = {view: counts.json for view, counts in answer.payload_samples.items()}
-    engine = {"used": chosen.engine.value, "why": chosen.why}
+    engine = {"used": chosen.engine.value, "why": chosen.why, **work}
     document = {
         "columns": list(answer.columns),
         "rows": rows,

@@ -107,7 +107,7 @@ def stats(
 
         write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
         saved = str(page)
-    document = {**stats_json(manifest.id, found, broken, saved), "spark": job.choice.json}
+    document = {**stats_json(manifest.id, found, broken, saved), "spark": job.choice.json(where)}
     shared.output.result(document, lambda: tell_stats(shared.output, found, broken, saved))
     return combined([0, *(error.exit_code for error in broken.values())])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.jobs import SparkChoice, check_spark_options, choose_spark, job_runner
+from jsbackup.cli.options.jobs import check_spark_options, choose_spark, job_runner
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.reshaping import (
@@ -124,7 +124,7 @@ def transform(
             run = JobRun(OnSpark(session), place, repository, lease, progress)
             made = transform_backup(run, plan, mask_key=key, tags=chosen_tags)
     lost = tend_readers(repository)
-    _tell_transformed(shared, manifest.id, made, lost)
+    _tell_transformed(shared, manifest.id, made, lost=lost, spark=where.spark_json)
     return damage(lost)
 
 
@@ -184,14 +184,16 @@ def compact(
                 run = JobRun(runner, place, repository, lease, progress)
                 made = compact_backup(run, manifest, gain, unread=broken.keys(), recompress=recompress)
     lost = tend_readers(repository)
-    _tell_compacted(shared, manifest, made, broken=broken, choice=choice, lost=lost)
+    _tell_compacted(shared, manifest, made, broken=broken, spark=choice.json(where), lost=lost)
     return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
 
 
 # --- what they print ---
 
 
-def _tell_transformed(shared: Shared, source: str, made: Transformed, lost: Sequence[str]) -> None:
+def _tell_transformed(
+    shared: Shared, source: str, made: Transformed, *, lost: Sequence[str], spark: JsonObject
+) -> None:
     output, manifest = shared.output, made.manifest
     rows = list(zip(made.old_names, made.had, manifest.streams, made.notes, strict=True))
     document: JsonObject = {
@@ -215,6 +217,7 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed, lost: Sequ
         ],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
         "notes": list(lost),
+        **spark,
     }
 
     def text() -> None:
@@ -246,7 +249,7 @@ def _tell_compacted(
     made: Manifest | None,
     *,
     broken: BrokenLists,
-    choice: SparkChoice,
+    spark: JsonObject,
     lost: Sequence[str],
 ) -> None:
     output = shared.output
@@ -267,7 +270,7 @@ def _tell_compacted(
         "stored_bytes": has,
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
         "failed": broken_json(broken),
-        "spark": None if made is None else choice.json,
+        "spark": None if made is None else spark,
         "notes": list(lost),
     }
 
