@@ -5,8 +5,8 @@
 
 `headers` is null without any; if the same block could not be made from them, byte for byte, `headers_base64` has it
 instead. A payload that is not UTF-8 is in `data_base64`, a subject in `subject_base64`. So a line has all of its
-message. Lines to read may lack headers and stream, and have other members, but for a misspelt `headers` where these are
-not there.
+message. Lines to read may lack headers and stream, and have other members, but for a misspelt `headers` or a `Stream`
+where these are not there.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ def decode_line(line: bytes) -> JsonLine:
     if not isinstance(found, dict):
         raise UsageError("not a JSON object")
     stream, sequence = found.get("stream"), found.get("sequence")
+    if "stream" not in found and (other := next((name for name in found if name.lower() == "stream"), None)):
+        raise UsageError(f"it has no stream, but {other!r}", hint="Call it stream, or take it out.")
     if stream is not None and not isinstance(stream, str):
         raise UsageError("stream is not text")
     if sequence is None:

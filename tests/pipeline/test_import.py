@@ -335,7 +335,7 @@ def test_streams_are_told_apart_that_only_some_files_name(typed: Type, tmp_path:
     for number, more in enumerate([{}, {"stream": "A", "headers": "NATS/1.0\r\n\r\n"}, {"stream": "A"}], 1):
         pq.write_table(pa.Table.from_pylist([row | {"sequence": number} | more]), table / f"{number}.parquet")
     kept = keep(tmp_path / "kept", {})
-    line = ["import", table, "--stream", "S", "--format", "parquet", *kept.line, "--json"]
+    line = ["import", table, "--stream", "A", "--format", "parquet", *kept.line, "--json"]
     assert [one["messages"] for one in typed(*line).document["streams"]] == [3]
     pq.write_table(pa.Table.from_pylist([row | {"sequence": 4, "headers": b"NATS/1.0\r\n\r\n"}]), table / "4.parquet")
     assert [one["messages"] for one in typed(*line).document["streams"]] == [4]

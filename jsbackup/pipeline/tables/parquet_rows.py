@@ -34,6 +34,7 @@ _OURS = {
     "subject": {("BYTE_ARRAY", "STRING")},
     "headers": {("BYTE_ARRAY", "NONE"), ("BYTE_ARRAY", "STRING")},
     "data": {("BYTE_ARRAY", "NONE"), ("BYTE_ARRAY", "STRING")},
+    "stream": {("BYTE_ARRAY", "STRING")},
 }
 # Other columns, which are not read. Spark refuses a whole table for some, such as times in nanoseconds.
 _OTHERS = {
@@ -44,7 +45,7 @@ _OTHERS = {
     ("FLOAT", "NONE"),
     ("DOUBLE", "NONE"),
 }
-_NEEDED = _OURS.keys() - {"headers"}
+_NEEDED = _OURS.keys() - {"headers", "stream"}
 
 # The columns as Spark wrote them, which it prefers to those of the file; and the types that are as in the file.
 _SPARK_COLUMNS = b"org.apache.spark.sql.parquet.row.metadata"
@@ -55,13 +56,15 @@ _SPARK_TYPES = {"long", "integer", "short", "byte", "string", "binary"}
 class ReadParquet:
     """A task: yields the messages of files that `find_plain` has found, in batches of `BATCH_SCHEMA`.
 
-    Raises OSError, ArrowException or ValueError for what Spark may take in another way, or not at all.
+    Raises OSError, ArrowException or ValueError for what Spark may take in another way, or not at all, and UsageError
+    for rows of another stream than `stream`, that of their folder.
     """
 
     files: tuple[str, ...]
+    stream: str
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        streams = OneStream()
+        streams = OneStream(self.stream)
         for path in self.files:
             _check_sums(Path(path))
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -71,8 +74,8 @@ class ReadParquet:
                     yield _messages(batch)
 
 
-def find_plain(files: Sequence[str]) -> ReadParquet | None:
-    """Return what reads these files; None if Spark has to."""
+def find_plain(files: Sequence[str], stream: str) -> ReadParquet | None:
+    """Return what reads these files, of one stream; None if Spark has to."""
     columns, raw_bytes = set(), 0
     try:
         for path in files:
@@ -82,7 +85,8 @@ def find_plain(files: Sequence[str]) -> ReadParquet | None:
                 raw_bytes += sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
-    return ReadParquet(tuple(files)) if len(columns) == 1 and None not in columns and raw_bytes <= _MOST_BYTES else None
+    is_plain = len(columns) == 1 and None not in columns and raw_bytes <= _MOST_BYTES
+    return ReadParquet(tuple(files), stream) if is_plain else None
 
 
 def _columns_of(file: pq.ParquetFile) -> tuple[tuple[str, str, str], ...] | None:
@@ -95,6 +99,8 @@ def _columns_of(file: pq.ParquetFile) -> tuple[tuple[str, str, str], ...] | None
     if len({name.casefold() for name in names}) < len(names) or not _NEEDED.issubset(names):
         return None
     if "headers" not in names and any(map(is_misspelt, names)):
+        return None
+    if "stream" not in names and "stream" in map(str.lower, names):
         return None
     for column in columns:
         logical = column.logical_type

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from jsbackup.errors import FormatError, StoreError, UsageError
@@ -27,7 +29,7 @@ from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line, refuse_misspelt
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
-from jsbackup.pipeline.tables.one_stream import OneStream
+from jsbackup.pipeline.tables.one_stream import OneStream, refuse_other_streams
 from jsbackup.pipeline.tables.parquet_log import was_exported
 from jsbackup.pipeline.tables.parquet_rows import find_plain
 from jsbackup.pipeline.tables.writing import TableFormat
@@ -38,6 +40,9 @@ __all__ = ["ReadLineFiles", "Table", "find_tables", "read_small", "read_table"]
 
 # Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
+
+# The folder of one value of the column `stream`, of which Spark reads nothing where it is given files.
+_PARTITION = re.compile(r"stream=(.*)", re.IGNORECASE | re.DOTALL)
 
 _FIRST_LINE_BYTES = 64 << 20
 
@@ -95,7 +100,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
     """Return the rows of a table. Those of JSON lines are persisted: to decode them takes longer than anything else.
 
     Raises:
-        UsageError: they are of several streams.
+        UsageError: they are of several streams, or of another one than their folder.
         FormatError: a file is damaged.
     """
     if kind is TableFormat.JSONL:
@@ -103,9 +108,10 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
             frame = _read_parquet(session, table)
-    if dict(frame.dtypes).get("stream") == "string":
+    # Spark takes names in any case.
+    if "stream" in map(str.lower, frame.columns):
         try:
-            _check_single(frame, table.stream)
+            _check_single(frame, table)
         except BaseException:
             unpersist(frame)
             raise
@@ -154,36 +160,38 @@ def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
     """
     if table.alone:
         return None
-    return ReadLineFiles(tuple(line_tasks(table.files))) if kind is TableFormat.JSONL else find_plain(table.files)
+    if kind is TableFormat.JSONL:
+        return ReadLineFiles(tuple(line_tasks(table.files)), table.stream)
+    return find_plain(table.files, table.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLineFiles:
-    """A task: yields the messages of files of JSON lines. Raises ValueError if they are of several streams."""
+    """A task: yields the messages of files of JSON lines. Raises UsageError if some are of another stream."""
 
     parts: tuple[ReadLines, ...]
+    stream: str
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        streams = OneStream()
+        streams = OneStream(self.stream)
         for part in self.parts:
             for batch in part():
                 streams.check(batch)
                 yield batch
 
 
-def _check_single(frame: DataFrame, stream: str) -> None:
-    with spark_errors(f"reading the table of stream {stream}"):
-        # Rows of files without this column have none.
-        named = frame.select("stream").where("stream IS NOT NULL")
-        names = [row.stream for row in named.distinct().limit(2).collect()]
-    if len(names) > 1:
-        shown = " and ".join(sorted(map(str, names)))
-        raise UsageError(f"the table has messages of several streams, such as {shown}")
+def _check_single(frame: DataFrame, table: Table) -> None:
+    with spark_errors(f"reading the table of stream {table.stream}"):
+        # Of any type, so that none passes unseen. Rows of files without this column have none.
+        named = frame.select(F.col("stream").cast("string").alias("stream"))
+        names = [row.stream for row in named.distinct().limit(3).collect()]
+    refuse_other_streams(names, table.stream, given=table.alone)
 
 
 def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     try:
         sizes = {str(file): file.stat().st_size for file in _files(path)}
+        refuse_other_streams({_named_by_folder(Path(file), path) for file in sizes}, stream, given=alone)
     except OSError as error:
         raise _unreadable(path, error) from error
     if not sizes:
@@ -191,6 +199,14 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     # JSON lines say it themselves: what is no block of headers is in `headers_base64`.
     any_headers = kind is TableFormat.JSONL or was_exported(path)
     return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone, any_headers)
+
+
+def _named_by_folder(file: Path, root: Path) -> str | None:
+    """Return the stream that a folder below `root` names as Hive does, such as `stream=A`."""
+    for part in file.relative_to(root).parts[:-1]:
+        if found := _PARTITION.fullmatch(part):
+            return unquote(found[1])
+    return None
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -274,9 +290,11 @@ def _first_stream(file: Path, kind: TableFormat) -> str | None:
         if kind is TableFormat.JSONL:
             with file.open("rb") as lines:
                 return decode_line(lines.readline(_FIRST_LINE_BYTES)).stream
-        for batch in pq.ParquetFile(file).iter_batches(1, columns=["stream"]):
-            name = batch.column(0)[0].as_py()
-            return name if isinstance(name, str) else None
+        with pq.ParquetFile(file) as table:
+            columns = [name for name in table.schema_arrow.names if name.lower() == "stream"]
+            for batch in table.iter_batches(1, columns=columns) if columns else ():
+                name = batch.column(0)[0].as_py()
+                return name if isinstance(name, str) else None
     except OSError as error:
         raise _unreadable(file, error) from error
     except (pa.ArrowException, ValueError) as error:

@@ -56,7 +56,7 @@ def _written_by_spark(**types: object) -> pa.Table:
     ids=str,
 )
 def test_plain_tables_are_read_with_our_types(tmp_path: Path, table: pa.Table) -> None:
-    read = find_plain([_file(tmp_path, table)])
+    read = find_plain([_file(tmp_path, table)], "S")
     assert read is not None
     rows = pa.Table.from_batches(read())
     assert rows.to_pydict() == ROWS | {"headers": [None, None]}
@@ -88,13 +88,13 @@ def test_plain_tables_are_read_with_our_types(tmp_path: Path, table: pa.Table) -
     ids=str,
 )
 def test_tables_that_only_spark_understands_are_left_to_it(tmp_path: Path, table: pa.Table) -> None:
-    assert find_plain([_file(tmp_path, table)]) is None
+    assert find_plain([_file(tmp_path, table)], "S") is None
 
 
 def test_files_have_the_same_columns(tmp_path: Path) -> None:
     one, same = _file(tmp_path, PLAIN), _file(tmp_path, PLAIN, "same.parquet", compression="zstd")
     other = _file(tmp_path, _with("sequence", [2, 1], pa.int32()), "other.parquet")
-    assert find_plain([one, same]) is not None and find_plain([one, other]) is None
+    assert find_plain([one, same], "S") is not None and find_plain([one, other], "S") is None
     read = read_small(Table("S", (one, same), 1, alone=False), TableFormat.PARQUET)
     assert read is not None and sum(batch.num_rows for batch in read()) == 4
     assert read_small(Table("S", (one,), 1, alone=True), TableFormat.PARQUET) is None
@@ -102,13 +102,13 @@ def test_files_have_the_same_columns(tmp_path: Path) -> None:
 
 def test_what_takes_much_memory_is_left_to_spark(tmp_path: Path) -> None:
     table = _with("data", [bytes(65 << 20), b""])
-    assert find_plain([_file(tmp_path, table, compression="zstd", use_dictionary=False)]) is None
+    assert find_plain([_file(tmp_path, table, compression="zstd", use_dictionary=False)], "S") is None
 
 
 def test_what_is_no_table_is_left_to_spark(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
-    assert find_plain([str(tmp_path / "text")]) is None
-    assert find_plain([str(tmp_path / "nowhere")]) is None
+    assert find_plain([str(tmp_path / "text")], "S") is None
+    assert find_plain([str(tmp_path / "nowhere")], "S") is None
 
 
 def _change_page(path: Path) -> None:
@@ -134,7 +134,7 @@ def _too_large(path: Path) -> None:
 def test_damage_is_found_while_rows_are_read(tmp_path: Path, change: Callable[[Path], None]) -> None:
     path = Path(_file(tmp_path, PLAIN, write_page_checksum=True))
     change(path)
-    read = find_plain([str(path)])
+    read = find_plain([str(path)], "S")
     assert read is not None
     with pytest.raises((OSError, pa.ArrowException, ValueError)):
         list(read())
@@ -146,5 +146,5 @@ def test_sums_of_hadoop_may_lie_beside_a_file(tmp_path: Path) -> None:
     sums = [zlib.crc32(data[start : start + 512]).to_bytes(4) for start in range(0, len(data), 512)]
     assert len(sums) > 1
     (tmp_path / ".t.parquet.crc").write_bytes(b"crc\0" + (512).to_bytes(4) + b"".join(sums))
-    read = find_plain([str(path)])
+    read = find_plain([str(path)], "S")
     assert read is not None and sum(batch.num_rows for batch in read()) == 2
