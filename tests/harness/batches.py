@@ -97,5 +97,5 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
 
 def _sendable(subject: str | bytes) -> str | bytes:
     if isinstance(subject, bytes):
-        return subject.translate(None, b" \t\r\n") or b"s"
-    return subject.translate(dict.fromkeys(map(ord, " \t\r\n"))) or "s"
+        return subject.translate(None, b" \t\n") or b"s"
+    return subject.translate(dict.fromkeys(map(ord, " \t\n"))) or "s"

@@ -127,8 +127,9 @@ def import_(
     With --format, import a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
     makes them, says which streams there are; else give --stream. Columns: sequence, timestamp_ns (in JSON lines: time),
     subject, data, and headers if there are any; others are left out. A misspelt `headers` is refused, and so are
-    headers that no client writes, but for those that `export` wrote. A stream without a configuration is stored in
-    files, with its own name as its subject; KV_NAME and OBJ_NAME get what clients need of a bucket or an object store.
+    headers and subjects that no client writes, but for those that `export` wrote. A stream without a configuration is
+    stored in files, with its own name as its subject; KV_NAME and OBJ_NAME get what clients need of a bucket or an
+    object store.
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
@@ -173,7 +174,10 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost, spark=where.spark_json)
+        notes = [note for one in stored for note in one.notes]
+        return tell_stored(
+            shared.output, manifest, stored, (), notes=notes, lost_readers=lost, spark=where.spark_json
+        )
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",

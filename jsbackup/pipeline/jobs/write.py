@@ -29,7 +29,9 @@ from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
-from jsbackup.pipeline.tasks.segment_sink import SinkRules, StoredPartition, store_by_writer, store_rows
+from jsbackup.pipeline.tasks.row_notes import notes_on
+from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, RowCounts, SinkRules
+from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_by_writer, store_rows
 from jsbackup.pipeline.tasks.store_tables import ReadRows, SmallTable, StoredTable, store_tables
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
@@ -68,7 +70,8 @@ class TableStream:
     Sequences start at 1 or later and are unique, in any order. `config` is the stream's configuration as a server has
     it, which a restore uses; the default is a file stream with its own name as its subject, and for the name of a
     bucket or an object store what clients need of one. `bytes` is the size of the table, for progress. Headers have to
-    begin and end as clients write them, unless `any_headers` is true: servers store any bytes as headers.
+    begin and end as clients write them, and subjects to be such as all clients can read, unless `any_headers` is true:
+    servers store any bytes as headers, and take many in subjects.
 
     The frame may be computed two or three times, to find its ranges of sequences, and to store them. One that takes
     long is better persisted; `release` unpersists it when it is stored, or cannot be.
@@ -236,7 +239,7 @@ class _Sink:
         }
         stored = store_tables(OnSpark(self.session), self.place, tables, self.progress)
         times = begun_ns, time.time_ns()
-        return {name: _stream_of_small(name, streams[name].config, found, times) for name, found in stored.items()}
+        return {name: _stream_of_small(name, streams[name], found, times) for name, found in stored.items()}
 
     def store_alone(self, name: str, stream: SmallStream) -> StoredStream:
         """Store a stream by a job of Spark."""
@@ -263,7 +266,8 @@ class _Sink:
         config = table.config or self._bucket_config(name, frame)
         ended_ns = time.time_ns()
         stored = _stored(name, config, found, times=(begun_ns, ended_ns), seconds=(ended_ns - begun_ns) / 1e9)
-        return replace(stored, others=sum(part.others for part in parts))
+        counts = sum((part.counts for part in parts), NO_COUNTS)
+        return _with_notes(stored, counts, from_server=table.any_headers)
 
     def _folder(self, name: str) -> str:
         return self.repository.objects.sealing.folder(name, _incarnation(name))
@@ -312,10 +316,18 @@ def _incarnation(name: str) -> str:
     return layout.incarnation("", "", name, ZERO_TIME)
 
 
-def _stream_of_small(name: str, config: JsonObject, table: StoredTable, times: tuple[int, int]) -> StoredStream:
+def _stream_of_small(name: str, stream: SmallStream, table: StoredTable, times: tuple[int, int]) -> StoredStream:
+    config = stream.config
     if not config and _is_bucket(name):
         config = _bucket_config(name, table.most)
-    return replace(_stored(name, config, table.segments, times=times, seconds=table.seconds), others=table.others)
+    stored = _stored(name, config, table.segments, times=times, seconds=table.seconds)
+    return _with_notes(stored, table.counts, from_server=stream.any_headers)
+
+
+def _with_notes(stored: StoredStream, counts: RowCounts, *, from_server: bool) -> StoredStream:
+    stream = stored.stream
+    notes = notes_on(stream.name, stream.segments, counts, from_server=from_server)
+    return replace(stored, others=counts.others, notes=tuple(notes))
 
 
 def _stored(

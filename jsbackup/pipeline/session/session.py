@@ -37,7 +37,7 @@ from jsbackup.pipeline.session.executor_watch import ended_without_executors
 from jsbackup.pipeline.session.failures import SPARK_FAILURES
 from jsbackup.pipeline.session.java import find_java, wrap_java
 from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack_package
-from jsbackup.pipeline.session.spark_work import SparkWork, measured
+from jsbackup.pipeline.session.spark_work import WARM_UP, SparkWork, measured
 from jsbackup.pipeline.session.waiting import WAIT_SECONDS, bounded_wait, wait_for_executor
 from jsbackup.pipeline.session.worker_settings import memory_settings, socket_settings
 
@@ -203,7 +203,9 @@ def _warmed_up(session: SparkSession) -> Iterator[None]:
 
     def run() -> None:
         with suppress(*SPARK_FAILURES):
-            session._jsparkSession.range(0, 1, 1, 1).count()  # Java's: nothing is imported in two threads at once
+            # Java's own calls: nothing is imported in two threads at once.
+            session._jsparkSession.sparkContext().setJobDescription(WARM_UP)
+            session._jsparkSession.range(0, 1, 1, 1).count()
 
     thread = threading.Thread(target=run, name="jsbackup-warm-up", daemon=True)
     thread.start()

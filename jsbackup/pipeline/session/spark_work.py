@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from jsbackup.model import JsonObject
 
-__all__ = ["SparkWork", "measured"]
+__all__ = ["WARM_UP", "SparkWork", "measured"]
+
+WARM_UP = "jsbackup: warm-up"
+"""The description of a job that is not counted."""
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +153,9 @@ def _stages_after(session: SparkSession, before: int) -> Iterator[Any]:
         stage = stages.apply(n)
         if stage.stageId() <= before:
             return
+        description = stage.description()
+        if description.isDefined() and description.get() == WARM_UP:
+            continue
         if stage.numCompleteTasks() or stage.numFailedTasks() or stage.numKilledTasks():  # no results were there
             yield stage
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,51 +21,29 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.errors import FormatError, JsBackupError
 from jsbackup.formats.archive.archive_items import refuse_too_large
-from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, RowCounts, SinkRules, as_messages, count_rows
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.segments import SegmentWriter, StoredSegments
 
 __all__ = [
     "SegmentSink",
-    "SinkRules",
     "StoredPartition",
-    "as_messages",
     "store_by_writer",
     "store_messages",
     "store_rows",
 ]
 
-# What ends a subject on the wire (nats-server `server/parser.go`).
-_SEPARATORS = r"[ \t\r\n]"
-# Which servers match with nothing.
-_EMPTY_TOKEN = r"(^|\.)(\.|$)"
-# What all clients write around headers. A server stores any bytes as headers, but clients that read others stop
-# reading (nats-py, measured), or drop the headers (nats.go).
-_HEADERS_BEGIN, _HEADERS_STATUS, _HEADERS_END = b"NATS/1.0\r\n", b"NATS/1.0 ", b"\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class SinkRules:
-    """What is asked of rows: for `any_headers` see `as_messages`. Messages whose subjects are not among `subjects` are
-    counted; these are literal, or end with `>`.
-    """
-
-    any_headers: bool = False
-    subjects: tuple[str, ...] = ()
-
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """What was stored of a partition. `others` counts its messages of other subjects than those of the rules, 0 without
-    any.
-    """
+    """What was stored of a partition."""
 
     segments: StoredSegments
-    others: int = 0
+    counts: RowCounts = NO_COUNTS
 
 
 @dataclass
@@ -132,15 +110,15 @@ def store_messages(
     freeze_worker()
     try:
         writer = SegmentWriter(opened(place).objects, folder)
-        last = others = 0
+        last, counts = 0, NO_COUNTS
         try:
             for batch in batches:
                 if batch.num_rows:
                     messages = as_messages(batch, any_headers=rules.any_headers)
                     last = _rising(messages.column("sequence"), last)
-                    others += _others(messages.column("subject"), rules.subjects)
+                    counts += count_rows(messages, rules)
                     writer.add(messages)
-            return StoredPartition(writer.finish_all(), others)
+            return StoredPartition(writer.finish_all(), counts)
         finally:
             writer.close()
     except JsBackupError as error:
@@ -160,73 +138,3 @@ def _rising(sequences: pa.Array, last: int) -> int:
     if first == last or len(again):
         raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")
     return int(end)
-
-
-def _others(subjects: pa.Array, among: Sequence[str]) -> int:
-    """Return how many subjects match none of these as a server matches them, 0 if there are none to match."""
-    if not among:
-        return 0
-    raw = subjects.view(pa.binary())
-    found = pa.repeat(False, len(raw))
-    for one in among:
-        text = one.removesuffix(">").encode()
-        found = pc.or_(found, pc.starts_with(raw, text) if one.endswith(".>") else pc.equal(raw, text))
-    return int(pc.sum(pc.invert(pc.and_not(found, pc.match_substring_regex(raw, _EMPTY_TOKEN)))).as_py())
-
-
-def as_messages(batch: pa.RecordBatch, *, any_headers: bool = False) -> pa.RecordBatch:
-    """Convert a batch of a DataFrame to messages. With `any_headers`, a server may have stored any block of headers.
-
-    Raises `UsageError` if a row lacks a required value, has a subject that no server could have, or headers that no
-    client writes.
-    """
-    arrays = []
-    for field in BATCH_SCHEMA:
-        array = batch.column(batch.schema.get_field_index(field.name))
-        if array.null_count and not field.nullable:
-            raise UsageError(f"a message without {field.name} cannot be stored")
-        arrays.append(array)
-    _refuse_unsendable(arrays[0], arrays[2])
-    if not any_headers:
-        _refuse_unreadable(arrays[0], arrays[3])
-    schema = BATCH_SCHEMA
-    try:
-        arrays[2].validate(full=True)
-    except pa.ArrowInvalid:
-        schema = BINARY_SUBJECT_SCHEMA
-        arrays[2] = arrays[2].view(pa.binary())
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _refuse_unsendable(sequences: pa.Array, subjects: pa.Array) -> None:
-    """Refuse subjects that break the protocol between servers and clients: whoever gets such a message is cut off."""
-    raw = subjects.view(pa.binary())
-    refused = pc.or_(pc.equal(pc.binary_length(raw), 0), pc.match_substring_regex(raw, _SEPARATORS))
-    if pc.any(refused).as_py():
-        sequence, subject = (array.filter(refused)[0].as_py() for array in (sequences, raw))
-        shown = subject.decode(errors="replace")[:80]
-        raise UsageError(
-            f"message {sequence} has the subject {shown!r}, which no server takes: it must not be empty, or have "
-            "spaces, tabs or line breaks"
-        )
-
-
-def _refuse_unreadable(sequences: pa.Array, headers: pa.Array) -> None:
-    """Refuse header blocks that do not begin or end as those of all clients. No bytes are no headers, as for servers.
-
-    What is between is not looked at: old and careless clients have sent lines without a colon, and others read on.
-    """
-    if headers.null_count == len(headers):
-        return
-    begins = pc.or_(pc.starts_with(headers, _HEADERS_BEGIN), pc.starts_with(headers, _HEADERS_STATUS))
-    sound = pc.or_(pc.and_(begins, pc.ends_with(headers, _HEADERS_END)), pc.equal(pc.binary_length(headers), 0))
-    refused = pc.fill_null(pc.invert(sound), False)
-    if pc.any(refused).as_py():
-        sequence, block = (array.filter(refused)[0].as_py() for array in (sequences, headers))
-        lacks = "end with '\\r\\n\\r\\n'"
-        if not block.startswith((_HEADERS_BEGIN, _HEADERS_STATUS)):
-            lacks = "begin with 'NATS/1.0\\r\\n'"
-        raise UsageError(
-            f"message {sequence} has headers that do not {lacks}: {block[:60]!r}",
-            hint="Clients cannot read such headers. If a server had them so, import JSON lines with headers_base64.",
-        )

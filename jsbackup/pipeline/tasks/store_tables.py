@@ -18,8 +18,9 @@ from jsbackup.errors import ExecutorsLost, JsBackupError, StoreError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, RowCounts, SinkRules
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.pipeline.tasks.segment_sink import SinkRules, store_messages
+from jsbackup.pipeline.tasks.segment_sink import store_messages
 from jsbackup.progress import Progress
 from jsbackup.repository.segments import StoredSegments
 
@@ -55,14 +56,12 @@ class SmallTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """What was stored, in so many seconds. `most` messages have the same subject, if that was asked; `others` have
-    other subjects than those of the rules.
-    """
+    """What was stored, in so many seconds. `most` messages have the same subject, if that was asked."""
 
     segments: StoredSegments
     seconds: float
     most: int = 0
-    others: int = 0
+    counts: RowCounts = NO_COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class StoreTables:
         if isinstance(found, JsBackupError):
             raise found
         most = pc.max(pc.value_counts(rows["subject"]).field("counts")).as_py() if table.counts_subjects else 0
-        return StoredTable(found.segments, time.monotonic() - begun, most or 0, found.others)
+        return StoredTable(found.segments, time.monotonic() - begun, most or 0, found.counts)
 
 
 def store_tables(

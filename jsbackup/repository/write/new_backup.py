@@ -26,7 +26,7 @@ __all__ = ["NewBackup", "StoredStream", "with_streams"]
 @dataclass(frozen=True, slots=True)
 class StoredStream:
     """A stored stream, for the manifest, with statistics. `others` counts messages that its configuration does not take
-    any more, where that is a default one.
+    any more, where that is a default one. `notes` are sentences about its messages.
     """
 
     stream: StreamBackup
@@ -35,6 +35,7 @@ class StoredStream:
     seconds: float = 0.0
     incomplete: bool = False  # something is missing or unproved; the warnings say what
     others: int = 0
+    notes: tuple[str, ...] = ()
 
     def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StoredStream:
         """Return the result with how far the stream had copied from its sources."""

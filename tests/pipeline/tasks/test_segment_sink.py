@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.tasks.segment_sink import SinkRules, StoredPartition, as_messages, store_messages
+from jsbackup.pipeline.tasks.row_rules import OddRows, SinkRules, as_messages, count_rows
+from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_messages
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PlainSealing
 from jsbackup.times import ZERO_TIME
@@ -66,6 +67,34 @@ def test_blocks_that_are_none_are_refused_unless_any_is_wanted(block: bytes, sai
     assert messages_of([as_messages(batch, any_headers=True)]) == _messages(block)
 
 
+@pytest.mark.parametrize("blank", ["\r", "\x0b", "\x0c"], ids=repr)
+def test_subjects_that_cut_clients_off_are_refused_unless_a_server_had_them(blank: str) -> None:
+    rows = [Message(3, 0, "a", None, b""), Message(7, 0, f"a{blank}b", None, b""), Message(8, 0, blank, None, b"")]
+    with pytest.raises(UsageError, match=r"^message 7 has the subject 'a\\\S+b', which cuts clients off: "):
+        as_messages(batch_of(rows))
+    assert messages_of([as_messages(batch_of(rows), any_headers=True)]) == rows
+
+
+@pytest.mark.parametrize("wrong", ["", " ", "a b", "\t", "a\nb"], ids=repr)
+def test_subjects_that_no_server_takes_are_always_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match=r"^message 3 has the subject .*, which no server takes: "):
+        as_messages(batch_of([Message(3, 0, wrong, None, b"")]), any_headers=True)
+
+
+def test_what_clients_may_not_read_is_counted() -> None:
+    """Of headers only where any are taken: else such are refused."""
+    blocks = [None, *GOOD, *ODD, *NO_BEGINNING, *NO_END]
+    rows = batch_of([Message(number, 0, "a", block, b"") for number, block in enumerate(blocks, 5)])
+    found = count_rows(rows, SinkRules(any_headers=True))
+    assert found.headers == OddRows(len(NO_BEGINNING) + len(NO_END), 6 + len(GOOD) + len(ODD))
+    assert (found.subjects, count_rows(rows, SinkRules()).headers) == (OddRows(), OddRows())
+    subjects: list[str | bytes] = ["a", "\x00\x1f\x7f", "a\x0bb", "ü", "\x0c", "a\r"]
+    for more, odd in (([], OddRows(3, 7)), ([b"\xff", b"\xff\r"], OddRows(5, 7))):
+        named = enumerate([*subjects, *more], 5)
+        assert count_rows(batch_of([Message(n, 0, one, None, b"") for n, one in named]), SinkRules()).subjects == odd
+    assert OddRows(2, 7) + OddRows() + OddRows(1, 3) == OddRows(3, 3)
+
+
 def test_a_long_block_is_shortened() -> None:
     with pytest.raises(UsageError) as caught:
         as_messages(batch_of(_messages(b"x" * 5000)))
@@ -87,9 +116,20 @@ def test_messages_that_a_made_up_configuration_does_not_take_are_counted(
 ) -> None:
     """Of `S` and the keys of a bucket; servers match no empty tokens, and take wildcards as they are."""
     kept = keep(tmp_path, {})
-    named = ["S", "$KV.b.x", "$KV.b.x.y", "$KV.b.*", "$KV.b", "$KV.b.", "$KV.b..x", "$KV.other.x", "$O.b.M", b"$KV\xff"]
+    named: list[str | bytes] = [
+        "S",
+        "$KV.b.x",
+        "$KV.b.x.y",
+        "$KV.b.*",
+        "$KV.b",
+        "$KV.b.",
+        "$KV.b..x",
+        "$KV.other.x",
+        "$O.b.M",
+    ]
+    named.append(b"$KV\xff")
     rows = batch_of([Message(number, 0, subject, None, b"") for number, subject in enumerate(named, 1)])
     rows = rows.set_column(2, "subject", rows["subject"].view(pa.string()))  # as Spark has them
     found = store_messages(kept.place, _FOLDER, iter([rows[:4], rows[4:]]), SinkRules(subjects=subjects))
     assert isinstance(found, StoredPartition), found
-    assert (found.others, sum(ref.messages for ref in found.segments.refs)) == (others, len(named))
+    assert (found.counts.others, sum(ref.messages for ref in found.segments.refs)) == (others, len(named))
