@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,17 +20,17 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
-from jsbackup.formats.json_lines import decode_line, refuse_misspelt
+from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
 from jsbackup.pipeline.tables.one_stream import OneStream, refuse_other_streams
 from jsbackup.pipeline.tables.parquet_log import was_exported
 from jsbackup.pipeline.tables.parquet_rows import find_plain
+from jsbackup.pipeline.tables.parquet_tables import read_parquet_files
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.store_tables import ReadRows
 from jsbackup.repository.names import decode_name, encode_name
@@ -47,7 +46,12 @@ _PARTITION = re.compile(r"stream=(.*)", re.IGNORECASE | re.DOTALL)
 _FIRST_LINE_BYTES = 64 << 20
 
 # What files of rows are called, in lower case. The copies of macOS, `._x.parquet`, have none.
-_OF_ROWS = (".parquet", ".parq", ".pq", ".jsonl", ".ndjson", ".json")
+_OF_KIND = {TableFormat.PARQUET: (".parquet", ".parq", ".pq"), TableFormat.JSONL: (".jsonl", ".ndjson", ".json")}
+_OF_ROWS = tuple(ending for endings in _OF_KIND.values() for ending in endings)
+_CALLED = {TableFormat.PARQUET: "a Parquet file", TableFormat.JSONL: "a file of JSON lines"}
+# What such files begin with.
+_BEGINS = {TableFormat.PARQUET: b"PAR1", TableFormat.JSONL: b"{"}
+_LOOKED_AT_BYTES = 4096
 _OF_MACOS = "._"
 
 # A version of a table of Iceberg, by any writer.
@@ -107,7 +111,7 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         frame = read_lines(session, table.files).persist(StorageLevel.DISK_ONLY)
     else:
         with spark_errors(f"reading the table of stream {table.stream}"):
-            frame = _read_parquet(session, table)
+            frame = read_parquet_files(session, table.files)
     # Spark takes names in any case.
     if "stream" in map(str.lower, frame.columns):
         try:
@@ -116,41 +120,6 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
             unpersist(frame)
             raise
     return frame
-
-
-def _read_parquet(session: SparkSession, table: Table) -> DataFrame:
-    """Return the rows of all files. Spark takes the columns of one of them; those that only others have are added."""
-    paths = [f"file:{file}" for file in table.files]
-    frame = session.read.parquet(*paths)
-    names = {file: _names_in(file) for file in table.files}
-    _refuse_misspelt_in_some(names)
-    schema, lacking = frame.schema, {"headers", "stream"} - {name.lower() for name in frame.columns}
-    for file in table.files if lacking else ():
-        if found := lacking & {name.lower() for name in names[file]}:
-            fields = session.read.parquet(f"file:{file}").schema.fields
-            schema = StructType([*schema.fields, *(one for one in fields if one.name.lower() in found)])
-            lacking -= found
-    if schema == frame.schema:
-        return frame
-    return session.read.schema(schema).parquet(*paths)
-
-
-def _refuse_misspelt_in_some(names: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError if files have headers, and another one has a column of a misspelt name in their place. `names`
-    are those of the columns of each.
-
-    Where none has them, the columns of the whole table show it.
-    """
-    lacking = [file for file, columns in names.items() if "headers" not in map(str.lower, columns)]
-    for file in lacking if len(lacking) < len(names) else ():
-        refuse_misspelt(printable_name(file), names[file])
-
-
-def _names_in(file: str) -> list[str]:
-    """Return the names of the columns of a file, none if it is damaged, which Spark says."""
-    with suppress(OSError, pa.ArrowException, ValueError):
-        return list(pq.read_schema(file).names)
-    return []
 
 
 def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
@@ -191,6 +160,8 @@ def _check_single(frame: DataFrame, table: Table) -> None:
 def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     try:
         sizes = {str(file): file.stat().st_size for file in _files(path)}
+        for file in sizes:
+            _refuse_of_others(Path(file), kind)
         refuse_other_streams({_named_by_folder(Path(file), path) for file in sizes}, stream, given=alone)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -199,6 +170,19 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     # JSON lines say it themselves: what is no block of headers is in `headers_base64`.
     any_headers = kind is TableFormat.JSONL or was_exported(path)
     return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone, any_headers)
+
+
+def _refuse_of_others(file: Path, kind: TableFormat) -> None:
+    """Refuse a file that neither is called as one of this format nor begins so: it is not damaged, but of another."""
+    if file.name.lower().endswith(_OF_KIND[kind]):
+        return
+    with file.open("rb") as opened:
+        begins = opened.read(_LOOKED_AT_BYTES).lstrip(b"" if kind is TableFormat.PARQUET else None)
+    if begins and not begins.startswith(_BEGINS[kind]):
+        raise UsageError(
+            f"{printable_name(str(file))} is not {_CALLED[kind]}",
+            hint="Take it away if it is not of the table; else give the --format that it has.",
+        )
 
 
 def _named_by_folder(file: Path, root: Path) -> str | None:
