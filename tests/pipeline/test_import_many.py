@@ -67,9 +67,12 @@ def test_many_tables_in_one_job_become_what_each_becomes_alone(
             table = pq.read_table(path)
             pq.write_table(table.take(list(reversed(range(table.num_rows)))), path)
     before = _jobs(spark)
-    done = typed("import", tmp_path / "t", "-r", tmp_path / "new", "--format", kind, "--json")
+    line = ("import", tmp_path / "t", "-r", tmp_path / "new", "--format", kind, "--json")
+    done = typed(*line)
     assert done.code == 0, done.err
-    assert _jobs(spark) - before == 1
+    assert _jobs(spark) - before == 2  # one before the repository is made
+    done = typed(*line)
+    assert (done.code, _jobs(spark) - before) == (0, 3), done.err
     place = keep(tmp_path / "other", {}).place
     repository = type(place)(str(tmp_path / "new")).open()
     manifest = repository.manifest(done.document["backup"])
@@ -133,10 +136,10 @@ def test_a_bad_table_among_good_ones_is_named(
         _damage(folder / "B" / "t.parquet")
     repo = tmp_path / "repo"
     done = typed("import", folder, "--format", "parquet", "-r", repo)
-    told = [line for line in done.err.splitlines() if not line.endswith("creating one")]
+    told = done.err.splitlines()
     assert (done.code, done.out) == (code, ""), done.err
     assert told[0].startswith("error: ") and said in told[0] and len(told) <= 2
-    assert not repo.exists() or typed("list", "-r", repo, "--json").document["backups"] == []
+    assert not repo.exists()
 
 
 def test_a_bad_line_among_good_tables_is_named(typed: Type, tmp_path: Path) -> None:

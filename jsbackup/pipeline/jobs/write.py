@@ -47,7 +47,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import StoredSegments
-from jsbackup.repository.write.late_repository import make_now
+from jsbackup.repository.write.late_repository import is_late, make_now
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.times import ZERO_TIME, format_time
 
@@ -154,7 +154,11 @@ def _written(
     attach(session)
     named = sorted(streams.items())
     frames = {name: _checked(name, table.frame) for name, table in named if isinstance(table, TableStream)}
-    make_now(repository)  # executors open it themselves
+    sink = _Sink(session, repository, run.place, run.progress or NullProgress())
+    small = {name: table for name, table in named if isinstance(table, SmallStream)}
+    if is_late(repository):  # nothing is left behind for tables that are refused
+        sink.check(frames, {name: table for name, table in named if isinstance(table, TableStream)}, small)
+        make_now(repository)  # executors open it themselves
     made = NewBackup(
         repository,
         source=Source(extra={"imported": {"from": origin}}),
@@ -163,10 +167,8 @@ def _written(
         random=run.random,
         tags=tags,
     )
-    sink = _Sink(session, repository, run.place, run.progress or NullProgress())
-
     run.lease.check()
-    ready = sink.store_small({name: table for name, table in named if isinstance(table, SmallStream)})
+    ready = sink.store_small(small)
     written = []
     for name, table in named:
         run.lease.check()
@@ -231,15 +233,42 @@ class _Sink:
         if not streams:
             return {}
         begun_ns = time.time_ns()
-        tables = {
-            name: SmallTable(
-                one.read, one.bytes, self._folder(name), not one.config and _is_bucket(name), _rules(name, one)
-            )
-            for name, one in streams.items()
-        }
+        tables = {name: self._small_table(name, one) for name, one in streams.items()}
         stored = store_tables(OnSpark(self.session), self.place, tables, self.progress)
         times = begun_ns, time.time_ns()
         return {name: _stream_of_small(name, streams[name], found, times) for name, found in stored.items()}
+
+    def _small_table(self, name: str, stream: SmallStream) -> SmallTable:
+        counts = not stream.config and _is_bucket(name)
+        return SmallTable(stream.read, stream.bytes, self._folder(name), counts, _rules(name, stream))
+
+    def check(
+        self, frames: Mapping[str, DataFrame], tables: Mapping[str, TableStream], small: Mapping[str, SmallStream]
+    ) -> None:
+        """Raise the errors of tables that cannot be stored, as far as these are known before large ones are sorted.
+
+        `frames` are from `_checked`.
+        """
+        looking = {}
+        for name, one in small.items():
+            table = self._small_table(name, one)
+            looking[name] = replace(table, rules=replace(table.rules, stores=False))
+        sound = store_tables(OnSpark(self.session), self.place, looking, None) if small else {}
+        for name, frame in frames.items():
+            self._look(name, frame, tables[name])
+        for name, one in small.items():
+            if name not in sound:
+                alone = one.table()
+                try:
+                    self._look(name, _checked(name, alone.frame), alone)
+                finally:
+                    _release(alone)
+
+    def _look(self, name: str, frame: DataFrame, table: TableStream) -> None:
+        in_order = _is_small(table)
+        if not in_order:  # no payloads are sent to Python
+            frame = frame.withColumn("data", F.when(F.col("data").isNotNull(), F.lit(bytearray())))
+        self._run(name, frame, table, SinkRules(table.any_headers, stores=False, in_order=in_order))
 
     def store_alone(self, name: str, stream: SmallStream) -> StoredStream:
         """Store a stream by a job of Spark."""
@@ -253,7 +282,7 @@ class _Sink:
         """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
         with watched(self.session, name, table.bytes, self.progress):
-            parts = self._run(name, frame, table)
+            parts = self._run(name, frame, table, _rules(name, table))
         segments = sorted((ref for part in parts for ref in part.segments.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
@@ -280,13 +309,13 @@ class _Sink:
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
         return _bucket_config(name, most[0] if most else 0)
 
-    def _run(self, name: str, frame: DataFrame, table: TableStream) -> list[StoredPartition]:
-        folder, is_small = self._folder(name), 0 < table.bytes < SMALL_BYTES
-        ranges = frame.coalesce(1) if is_small else frame.repartitionByRange("sequence")
-        ordered = ranges.sortWithinPartitions("sequence")
-        with spark_errors(f"storing stream {name}"):
+    def _run(self, name: str, frame: DataFrame, table: TableStream, rules: SinkRules) -> list[StoredPartition]:
+        if rules.in_order:
+            ranges = frame.coalesce(1) if _is_small(table) else frame.repartitionByRange("sequence")
+            frame = ranges.sortWithinPartitions("sequence")
+        with spark_errors(f"{'storing' if rules.stores else 'reading'} stream {name}"):
             store = store_rows if is_remote(self.session) else store_by_writer
-            found = store(self.place, folder, ordered, _rules(name, table))
+            found = store(self.place, self._folder(name), frame, rules)
         parts = []
         for one in found:
             if isinstance(one, JsBackupError):
@@ -302,6 +331,10 @@ def _rules(name: str, stream: TableStream | SmallStream) -> SinkRules:
 def default_subjects(name: str) -> tuple[str, ...]:
     """Return the subjects of a stream without a configuration."""
     return tuple(_bucket_config(name, 1)["subjects"]) if _is_bucket(name) else (name,)
+
+
+def _is_small(table: TableStream) -> bool:
+    return 0 < table.bytes < SMALL_BYTES
 
 
 def _is_bucket(name: str) -> bool:

@@ -31,11 +31,14 @@ _HEADERS_BEGIN, _HEADERS_STATUS, _HEADERS_END = b"NATS/1.0\r\n", b"NATS/1.0 ", b
 @dataclass(frozen=True, slots=True)
 class SinkRules:
     """What is asked of rows: for `any_headers` see `as_messages`. Messages whose subjects are not among `subjects` are
-    counted; these are literal, or end with `>`.
+    counted; these are literal, or end with `>`. Without `stores`, rows are only looked at, in any order, if not
+    `in_order`.
     """
 
     any_headers: bool = False
     subjects: tuple[str, ...] = ()
+    stores: bool = True
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)

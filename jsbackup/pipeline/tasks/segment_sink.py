@@ -109,6 +109,9 @@ def store_messages(
     """Store rows in order of their sequences, in a task. Return our error, if there is one, as Spark retries others."""
     freeze_worker()
     try:
+        if not rules.stores:
+            _look_at(batches, rules)
+            return StoredPartition(StoredSegments())
         writer = SegmentWriter(opened(place).objects, folder)
         last, counts = 0, NO_COUNTS
         try:
@@ -123,6 +126,17 @@ def store_messages(
             writer.close()
     except JsBackupError as error:
         return error
+
+
+def _look_at(batches: Iterator[pa.RecordBatch], rules: SinkRules) -> None:
+    """Raise the errors of rows that cannot be stored. Of rows in no order, those that are there twice may be missed."""
+    last = 0
+    for batch in batches:
+        if batch.num_rows:
+            sequences = as_messages(batch, any_headers=rules.any_headers).column("sequence")
+            last = _rising(sequences, last) if rules.in_order else 0
+            if not rules.in_order:
+                _rising(sequences.take(pc.sort_indices(sequences)), 0)
 
 
 def _rising(sequences: pa.Array, last: int) -> int:

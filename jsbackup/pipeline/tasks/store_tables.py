@@ -108,7 +108,7 @@ def store_tables(
     weights = [sum(table.bytes for table in task.tables) for task in tasks]
     stored: dict[str, StoredTable] = {}
     try:
-        doing = f"storing {len(names)} tables"
+        doing = f"{'storing' if all(one.rules.stores for one in tables.values()) else 'checking'} {len(names)} tables"
         for part, results in zip(parts, runner.run(doing, tasks, weights=weights, progress=progress), strict=True):
             stored |= {name: one for name, one in zip(names[part], results, strict=True) if one is not None}
     except ExecutorsLost:

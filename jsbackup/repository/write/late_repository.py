@@ -39,7 +39,7 @@ from jsbackup.stores.base import (
 )
 from jsbackup.stores.memory import MemoryStore
 
-__all__ = ["make_late", "make_now", "open_or_make", "open_unless_vacant"]
+__all__ = ["is_late", "make_late", "make_now", "open_or_make", "open_unless_vacant"]
 
 
 def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
@@ -102,6 +102,11 @@ def open_or_make(
     return make_late(store, Descriptor(repository_id, created, tool), make, clock=time.time)
 
 
+def is_late(repository: Repository) -> bool:
+    """Return whether the repository is not made yet."""
+    return isinstance(repository.store, MakingStore) and not repository.store.is_made
+
+
 def make_now(repository: Repository) -> None:
     """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
     if isinstance(repository.store, MakingStore):
@@ -123,6 +128,10 @@ class MakingStore:
         """Called with the descriptor of the repository once it is made: someone else may have made it."""
         self._ahead_seconds = 0.0  # how far the location's clock is ahead
         self._lock = threading.RLock()
+
+    @property
+    def is_made(self) -> bool:
+        return self._made is not None
 
     def get_ready(self) -> None:
         self.ensure_made()

@@ -133,3 +133,33 @@ def test_old_times_of_an_export_are_not_noted(typed: Type, tmp_path: Path) -> No
         assert typed("export", "latest", *kept.line, "--format", kind, "--output", tmp_path / kind).code == 0
         done = typed("import", tmp_path / kind, "--format", kind, *kept.line, "--json")
         assert (done.code, done.document["notes"]) == (0, [])
+
+
+@pytest.mark.by_turns
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"data": None}], "a message without data cannot be stored"),
+        ([{"subject": "a b"}], "message 2 has the subject 'a b'"),
+        ([{"headers": b"x"}], "message 2 has headers that do not begin with"),
+        ([{"sequence": 0}], "0 is not a sequence"),
+        ([{"sequence": 1}], "sequence 1 is there twice"),
+        ([{}], None),
+    ],
+    ids=str,
+)
+def test_what_is_refused_makes_no_repository(
+    typed: Type, tmp_path: Path, way: str, rows: list[dict[str, Any]], said: str | None
+) -> None:
+    """Nor is one announced; and where one is, the same is said, and there is no backup."""
+    full = [ROWS[0] | {"headers": BLOCK}, *(ROWS[1] | {"headers": BLOCK} | row for row in rows)]
+    root, repo = _folder(tmp_path / "t", pa.Table.from_pylist(full)), tmp_path / "repo"
+    done = _import(typed, tmp_path, root, way)
+    if said is None:
+        assert done.code == 0 and repo.is_dir() and done.err.count("creating one") == 1, done.err
+        return
+    assert done.code in (2, 14) and said in done.document["error"]["message"], done.out
+    assert not repo.exists() and done.err == ""
+    assert typed("init", "-r", repo).code == 0
+    assert _import(typed, tmp_path, root, way).document["error"] == done.document["error"]
+    assert typed("list", "-r", repo, "--json").document["backups"] == []
