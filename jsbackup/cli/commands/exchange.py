@@ -175,9 +175,7 @@ def import_(
             may_make=not no_init,
         )
         notes = [note for one in stored for note in one.notes]
-        return tell_stored(
-            shared.output, manifest, stored, (), notes=notes, lost_readers=lost, spark=where.spark_json
-        )
+        return tell_stored(shared.output, manifest, stored, (), notes=notes, lost_readers=lost, spark=where.spark_json)
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
