@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -39,6 +40,8 @@ from jsbackup.pipeline.tables.partitions import PartitionBy
 from jsbackup.pipeline.tables.writing import TableFormat
 from tests.cli.typed import in_shell
 from tests.harness.batches import Message, some_messages
+from tests.harness.commands import command_line, environment
+from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.tables.growing import backed_up, export, growing, newest_version, rows, rows_of
 from tests.pipeline.tables.test_partitions import MESSAGES as OF_DAYS
@@ -396,7 +399,59 @@ def test_a_list_elsewhere_and_a_catalog_are_refused(tmp_path: Path) -> None:
     _rewritten(folder, lambda d: d["snapshots"][0].update({"manifest-list": "s3://elsewhere/snap-1.avro"}))
     _refused(kept, manifests[1], folder, "a list of files that is not in its folder: s3://elsewhere/snap-1.avro")
     shutil.copy(newest_version(folder), folder / "metadata" / "00002-5a.metadata.json")
-    _refused(kept, manifests[1], folder, "is written through a catalog, which would not learn of what is added")
+    _refused(kept, manifests[1], folder, "is written through a catalog, or compressed, so that readers would not learn")
+
+
+def test_locations_are_compared_as_programs_spell_them(tmp_path: Path) -> None:
+    """Those that write through Hadoop leave out the scheme, or write one slash."""
+    kept, manifests, folder = _grown(tmp_path)
+
+    def respell(document: dict[str, Any], new: str) -> None:
+        snapshot = document["snapshots"][-1]
+        snapshot["manifest-list"] = snapshot["manifest-list"].replace("file://", new)
+
+    for number, new in enumerate(("", "file:"), start=1):
+        _rewritten(folder, lambda document, new=new: respell(document, new))
+        export(kept, manifests[number], _place(tmp_path / "out"), ICEBERG, token=f"0000000{number}")
+    assert rows_of(folder, ICEBERG) == rows(MESSAGES)
+    assert metadata_files.bare("s3a://b/x") == metadata_files.bare("s3n://b/x") == "s3://b/x"
+
+
+def test_of_many_processes_at_once_each_message_comes_once(tmp_path: Path) -> None:
+    """Each ends as the one that has added it, or finds it there, or is refused."""
+    kept, manifests, folder = _grown(tmp_path)
+    line = ["export", *kept.line, "--format", "iceberg", "--append", "--output", str(tmp_path / "out"), "--quiet"]
+    for manifest, count in ((manifests[1], 100), (manifests[2], 180)):
+        words = command_line(*line, manifest.id)
+        processes = [subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL) for _ in range(4)]
+        codes = sorted(process.wait() for process in processes)
+        assert codes[0] == 0 and set(codes) <= {0, 16}, codes
+        assert rows_of(folder, ICEBERG) == rows(MESSAGES[:count])
+    assert sorted(path.name for path in folder.glob("metadata/v*.json")) == [f"v{n}.metadata.json" for n in (1, 2, 3)]
+    assert (folder / "metadata" / "version-hint.text").read_text() == "3"
+
+
+@pytest.mark.s3
+@ways
+def test_in_s3_it_is_read_where_it_is(s3_server: S3Server, tmp_path: Path, by: PartitionBy | None) -> None:
+    kept = keep(tmp_path / "r", {"S": OF_DAYS[:60]})
+    backed_up(kept, 1, {"S": OF_DAYS})
+    credentials, place = s3_server.credentials(), f"s3://{BUCKET}/bergs-{by}/"
+    line = ["--format", "iceberg", "--append", "--output", place, *kept.line, "--s3-endpoint", s3_server.url]
+    line += ["--s3-region", REGION, *(["--partition-by", by] if by else [])]
+    properties = {
+        "s3.endpoint": s3_server.url,
+        "s3.region": REGION,
+        "s3.access-key-id": credentials["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": credentials["AWS_SECRET_ACCESS_KEY"],
+    }
+    for backup, messages in ((kept.manifest.id, OF_DAYS[:60]), ("latest", OF_DAYS)):
+        done = in_shell("export", backup, *line, **credentials)
+        assert done.code == 0, done
+        table = StaticTable.from_metadata(f"{place}S", properties)
+        assert _sequences(table, GreaterThan("sequence", 0)) == [m.sequence for m in messages]
+        wanted = [m.sequence for m in messages if m.subject == "$KV.B.k"]
+        assert _sequences(table, EqualTo("subject", "$KV.B.k")) == wanted
 
 
 def test_a_table_that_was_moved_is_refused(tmp_path: Path) -> None:

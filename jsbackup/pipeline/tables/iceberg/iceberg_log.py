@@ -23,7 +23,7 @@ import pyarrow as pa
 from jsbackup.errors import FormatError, ObjectNotFound, StoreError, TargetConflict, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
 from jsbackup.pipeline.tables.iceberg.columns import numbered
-from jsbackup.pipeline.tables.iceberg.metadata_files import VERSION, point_to, version_key
+from jsbackup.pipeline.tables.iceberg.metadata_files import VERSION, bare, point_to, version_key
 from jsbackup.pipeline.tables.iceberg.table import KnownTable, known_lists, known_table, next_version
 from jsbackup.pipeline.tables.partitions import partition_of
 from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
@@ -112,8 +112,8 @@ class IcebergLog:
                 version = max(version, int(found[1]))
             elif ".metadata.json" in rest:
                 raise UnsupportedError(
-                    f"the Iceberg table of stream {self._name} is written through a catalog, which would not learn of "
-                    f"what is added: it has {rest[:80]}",
+                    f"the Iceberg table of stream {self._name} is written through a catalog, or compressed, so that "
+                    f"readers would not learn of what is added: it has {rest[:80]}",
                     hint="Export to another folder.",
                 )
         if version:
@@ -131,14 +131,14 @@ class IcebergLog:
         if known.snapshot is None:
             return known
         path = str(known.snapshot.get("manifest-list"))
-        within = f"{location}/{_METADATA}/"
-        if not path.startswith(within):
+        within = f"{bare(location)}/{_METADATA}/"
+        if not bare(path).startswith(within):
             raise UnsupportedError(
                 f"the Iceberg table of stream {self._name} has a list of files that is not in its folder: {path[:200]}",
                 hint="Export to another folder.",
             )
         try:
-            content = self._store.get(f"{self._metadata}/{path.removeprefix(within)}")
+            content = self._store.get(f"{self._metadata}/{bare(path).removeprefix(within)}")
         except ObjectNotFound as error:
             raise FormatError(f"the Iceberg table of stream {self._name} lacks {path[:200]}") from error
         return replace(known, lists=tuple(known_lists(self._name, path, content)))

@@ -18,6 +18,7 @@ __all__ = [
     "HINT",
     "MAX_BYTES",
     "VERSION",
+    "bare",
     "bound",
     "file_in_memory",
     "file_of",
@@ -30,6 +31,8 @@ CODEC: Final[Literal["deflate"]] = "deflate"
 HINT: Final = "version-hint.text"
 MAX_BYTES: Final = 256 << 20
 VERSION: Final = re.compile(r"v(\d{1,9})\.metadata\.json")
+
+_FILE, _S3 = re.compile(r"^file:/+"), re.compile(r"^s3[an]://")
 
 # Others write the hint at the same time. Whoever comes last finds the newest version.
 _ATTEMPTS = 20
@@ -80,6 +83,11 @@ def _newest_from(store: Store, folder: str, version: int) -> int:
         except ObjectNotFound:
             return version
         version += 1
+
+
+def bare(location: str) -> str:
+    """Return a location without what programs spell in several ways: `file:` before a path, `s3a:` for `s3:`."""
+    return _S3.sub("s3://", _FILE.sub("/", location))
 
 
 def bound(value: int | bytes) -> bytes:

@@ -25,7 +25,7 @@ from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageE
 from jsbackup.model import JsonObject
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.tables.iceberg.columns import iceberg_fields, last_id
-from jsbackup.pipeline.tables.iceberg.metadata_files import CODEC, MAX_BYTES, bound, file_in_memory, file_of
+from jsbackup.pipeline.tables.iceberg.metadata_files import CODEC, MAX_BYTES, bare, bound, file_in_memory, file_of
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.writing import WrittenFile
 from jsbackup.strict_json import read_object, write_json
@@ -97,7 +97,7 @@ def known_table(name: str, version: int, data: bytes, location: str) -> KnownTab
     if document.get("format-version") != 2:
         raise _changed(name, f"is of version {str(document.get('format-version'))[:20]} by now")
     snapshot = _snapshot_of(document, what)
-    if document["location"] != location:
+    if bare(document["location"]) != bare(location):
         raise UsageError(
             f"the Iceberg table of stream {name} was made at {document['location']}, and is at {location} now: its "
             "files are not found there",
