@@ -10,6 +10,7 @@ A target that is extended has tables, each with a log of its own (`table_log.py`
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ __all__ = [
 SUCCESS = "_SUCCESS"
 
 _PRIVATE = 0o700
+_ICEBERG = re.compile(r"metadata/(version-hint\.text|[^/]+\.metadata\.json)")
 
 
 class TableTarget(Protocol):
@@ -142,7 +144,9 @@ def refuse_place(source: RepositoryRef, target: RepositoryRef) -> None:
         return
     store = target.store()
     for log in ("_jsbackup", "_delta_log", "metadata"):
-        if next(iter(store.list(f"{log}/")), None) is not None:
+        # A stream may be called `metadata`: then its table is there.
+        keys = (info.key for info in store.list(f"{log}/"))
+        if any(log != "metadata" or _ICEBERG.fullmatch(key) for key in keys):
             raise UsageError(
                 f"{target.location} is itself the table of a stream: it has a folder {log}",
                 hint="Name the folder above it, which has a folder for each stream.",

@@ -221,6 +221,16 @@ def test_tables_are_neither_in_the_repository_nor_in_a_table(tmp_path: Path) -> 
 
 
 @each
+def test_a_stream_may_be_called_as_a_folder_of_tables_is(tmp_path: Path, kind: TableFormat) -> None:
+    kept = keep(tmp_path / "r", {"metadata": STILL, "data": STILL})
+    line = ["export", "latest", *kept.line, "--format", kind, "--append", "--output", tmp_path / "out"]
+    for _ in range(2):
+        assert in_shell(*line).code == 0
+    for name in ("metadata", "data"):
+        assert rows_of(tmp_path / "out" / name, kind) == rows(STILL)
+
+
+@each
 def test_a_backup_without_messages_changes_nothing(tmp_path: Path, kind: TableFormat) -> None:
     kept, manifests = growing(tmp_path / "r")
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
