@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.planning.transforming import TransformOptions, plan_streams
 from jsbackup.progress import NullProgress
 from tests.harness.batches import Message, some_messages
+from tests.harness.servers import missing
 from tests.pipeline.places import keep
 
 pytestmark = pytest.mark.slow
@@ -66,7 +68,20 @@ def _by_datafusion(table: DeltaTable, column: str, op: str, value: Any) -> int:
     return int(pa.table(answer.read_all())["n"][0].as_py())
 
 
-READERS = [_by_pandas, _by_arrow, _by_duckdb, _by_datafusion]
+def _by_polars(table: DeltaTable, column: str, op: str, value: Any) -> int:
+    import polars
+
+    # Polars compares its expressions as Python compares values.
+    condition: polars.Expr = _COMPARE[op](polars.col(column), value)  # type: ignore[assignment]
+    return int(polars.scan_delta(table.table_uri).filter(condition).select(polars.len()).collect().item())
+
+
+READERS = [_by_pandas, _by_arrow, _by_duckdb, _by_datafusion, _by_polars]
+
+
+def _require_polars() -> None:
+    if find_spec("polars") is None:
+        missing("polars is not installed: pip install 'jsbackup[dev]'")
 
 
 def _time(message: Message) -> datetime:
@@ -117,6 +132,8 @@ def _long() -> list[Message]:
 def test_every_reader_finds_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., int], make: Callable[[], list[Message]]
 ) -> None:
+    if reader is _by_polars:
+        _require_polars()
     monkeypatch.setattr(export, "SEGMENT_BYTES", 4000)
     messages = make()
     table = _exported(tmp_path, messages)
@@ -153,6 +170,19 @@ def test_rows_without_headers_are_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert dataset.to_table(filter=pc.field("headers").is_null()).num_rows == without
     assert dataset.to_table(filter=pc.field("headers").is_valid()).num_rows == 300 - without
     assert table.to_pyarrow_table().column("data").to_pylist() == [m.data for m in messages]
+
+
+def test_polars_reads_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _require_polars()
+    import polars
+
+    monkeypatch.setattr(export, "SEGMENT_BYTES", 4000)
+    messages = _plain()
+    frame = polars.scan_delta(_exported(tmp_path, messages).table_uri)
+    rows = frame.sort("sequence").select("sequence", "timestamp_ns", "subject", "headers", "data", "time").collect()
+    assert rows.rows() == [(*m, _time(m)) for m in messages]
+    without = frame.filter(polars.col("headers").is_null()).select(polars.len()).collect().item()
+    assert without == sum(m.headers is None for m in messages)
 
 
 def test_statistics_are_complete_or_only_the_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
