@@ -23,6 +23,7 @@ from jsbackup.transforms.subjects import is_pattern, matcher
 
 __all__ = [
     "EXPECTED_STREAM",
+    "FAILS_AGAIN",
     "MESSAGE_ID",
     "NewMessage",
     "NewRow",
@@ -37,6 +38,7 @@ __all__ = [
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+FAILS_AGAIN: Final = "The same row fails again: mend it or leave it out, or change what the stream takes."
 _SECOND: Final = 1_000_000_000
 _NOT_IN_A_HEADER: Final = re.compile(r"[\r\n\0]")
 _REMEMBERED: Final = 65_536  # subjects that were checked
@@ -283,4 +285,4 @@ def as_message(
 
 
 def _refused(number: int, partition: int, problem: str) -> UsageError:
-    return UsageError(f"row {number} of partition {partition} cannot be a message: {problem}")
+    return UsageError(f"row {number} of partition {partition} cannot be a message: {problem}", hint=FAILS_AGAIN)

@@ -21,6 +21,7 @@ from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, Nats
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck
 from jsbackup.putting_back.new_rows import (
+    FAILS_AGAIN,
     NewMessage,
     NewRow,
     RowOrder,
@@ -194,7 +195,7 @@ def _resumable(error: JsBackupError, target: RowTarget, written: WrittenRows) ->
     error = stored_before(error, written)
     if isinstance(error, IncompleteError) or str(target.write) in (error.hint or ""):
         return error
-    return error.with_more_hint(how_to_resume(target))
+    return error.with_more_hint(how_to_resume(target, mended=FAILS_AGAIN in (error.hint or "")))
 
 
 def stored_before(error: JsBackupError, written: WrittenRows) -> JsBackupError:
@@ -205,11 +206,12 @@ def stored_before(error: JsBackupError, written: WrittenRows) -> JsBackupError:
     return error.with_message(f"{error.message}; {stored}")
 
 
-def how_to_resume(target: RowTarget) -> str:
-    """Return what to do when a write has failed, as a sentence."""
+def how_to_resume(target: RowTarget, *, mended: bool = False) -> str:
+    """Return what to do when a write has failed, as a sentence; `mended`: when something has to be mended before."""
+    rows = "then write all rows again, the others as they were," if mended else "write the same rows again"
     return (
-        f"Within {_spoken(target.window_ns)} of its beginning, write the same rows again with the option 'resume' "
-        f"{target.write}: what is stored is not stored twice."
+        f"Within {_spoken(target.window_ns)} of its beginning, {rows} with the option 'resume' {target.write}: what is "
+        "stored is not stored twice."
     )
 
 

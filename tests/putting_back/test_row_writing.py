@@ -133,9 +133,17 @@ def test_what_cannot_be_a_message_is_refused_before_it_is_sent(nats_server: Serv
     url = nats_server(NEWEST).url
     make(url)
     make(url, "T", subjects=["t.>"])
-    with pytest.raises(UsageError, match=f"row 100 of partition 3 cannot be a message: .*{problem}"):
-        write(url, begin(url), [*rows_of(100), row], partition=3)
+    target = begin(url)
+    with pytest.raises(UsageError, match=f"row 100 of partition 3 cannot be a message: .*{problem}") as caught:
+        write(url, target, [*rows_of(100), row], partition=3)
+    hint = caught.value.hint or ""
+    assert hint.startswith("The same row fails again: mend it or leave it out") and "write the same rows" not in hint
+    assert f"then write all rows again, the others as they were, with the option 'resume' {target.write}" in hint
     assert stored(url, "T") == []
+    # And that helps, with another row in its place, or without it.
+    for rows in ([*rows_of(100), NewRow(b"s.1", b"mended", None, None)], rows_of(100)):
+        write(url, begin(url, resume=str(target.write)), rows, partition=3)
+    assert len(stored(url)) == 101
 
 
 def test_streams_that_take_no_rows_are_refused(nats_server: Server) -> None:

@@ -125,7 +125,8 @@ class StreamSink(DataSourceStreamArrowWriter):
                 total.add(message.part.rows)
         say(
             f"batch {batchId} of a query to stream {self._stream} has failed; whole partitions with "
-            f"{format_count(total.rows, 'row')} were written, and a part of others may be. {START_AGAIN}"
+            f"{format_count(total.rows, 'row')} were written, and a part of others may be. "
+            f"If a row was refused, mend it or leave it out. {START_AGAIN}"
         )
 
 

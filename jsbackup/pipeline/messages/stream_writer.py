@@ -93,7 +93,8 @@ class StreamWriter(DataSourceArrowWriter):
         target = self._target
         say(
             f"the write {target.write} to stream {target.stream} has failed; whole partitions with "
-            f"{format_count(total.rows, 'row')} were written, and a part of others may be. {how_to_resume(target)}"
+            f"{format_count(total.rows, 'row')} were written, and a part of others may be. "
+            f"If a row was refused, mend it or leave it out. {how_to_resume(target, mended=True)}"
         )
 
 

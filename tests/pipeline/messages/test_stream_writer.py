@@ -120,7 +120,11 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: S
         (to(rows=frame.withColumn("key", frame.data)), "no column 'key'. Columns are .*backup are ignored"),
         (to(rows=frame.drop("data")), "the column data is missing"),
         (to(rows=frame.withColumn("headers", frame.data)), "the column headers is a string, not a binary"),
-        (to("OTHER"), "row 0 of partition 0 cannot be a message: stream OTHER does not listen .* orders.0"),
+        (
+            to("OTHER"),
+            "row 0 of partition 0 cannot be a message: stream OTHER does not listen .* orders.0.* "
+            "The same row fails again: .* then write all rows again, the others as they were, with the option 'resume'",
+        ),
         (to(), "does not allow publishing to orders.13"),
         (
             lambda: frame.write.format("jsbackup").mode("overwrite").options(server=url, stream="ORDERS").save(),
