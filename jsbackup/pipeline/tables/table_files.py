@@ -42,6 +42,7 @@ _PATTERN = re.compile(r"[*?{}\[\]\\]")
 
 # The folder of one value of the column `stream`, of which Spark reads nothing where it is given files.
 _PARTITION = re.compile(r"stream=(.*)", re.IGNORECASE | re.DOTALL)
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 _FIRST_LINE_BYTES = 64 << 20
 
@@ -189,7 +190,7 @@ def _named_by_folder(file: Path, root: Path) -> str | None:
     """Return the stream that a folder below `root` names as Hive does, such as `stream=A`."""
     for part in file.relative_to(root).parts[:-1]:
         if found := _PARTITION.fullmatch(part):
-            return unquote(found[1])
+            return None if found[1] == _NO_VALUE else unquote(found[1])
     return None
 
 

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jsbackup.pipeline.jobs import write
+from jsbackup.pipeline.tables.table_files import Table, find_tables
+from jsbackup.pipeline.tables.writing import TableFormat
 from tests.cli.typed import Typed
 from tests.formats.test_json_lines import GOOD
 from tests.harness.batches import some_messages
@@ -110,6 +112,10 @@ def test_the_column_counts_whatever_its_type(typed: Type, tmp_path: Path, way: s
     assert (done.code, done.document["error"]["message"]) == (2, TOO_MANY)
 
 
+def _folders(tables: list[Table]) -> list[str]:
+    return [Path(file).parent.name.partition("=")[2] for table in tables for file in table.files]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_folders_of_partitions_name_streams_too(typed: Type, tmp_path: Path, kind: str) -> None:
     table = _table(tmp_path / "table", kind, [None])
@@ -121,6 +127,8 @@ def test_folders_of_partitions_name_streams_too(typed: Type, tmp_path: Path, kin
     for stream in ("A", None):
         done = _import(typed, tmp_path, table, kind, stream=stream)
         assert (done.code, done.document["error"]["message"]) == (2, TOO_MANY)
+    (table / "A" / "stream=B").rename(table / "A" / "stream=__HIVE_DEFAULT_PARTITION__")
+    assert _folders(find_tables(table / "A", TableFormat(kind), "A")) == ["A", "__HIVE_DEFAULT_PARTITION__"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
