@@ -303,7 +303,9 @@ def export(
     DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
 
     With --append, run it after each backup, with the same options: each message is added to its table once, whatever
-    interrupts the command. Messages that were deleted since stay in the table. See 'jsbackup help spark'.
+    interrupts the command. Messages that were deleted since stay in the table. If earlier backups that were not
+    exported have messages that BACKUP lacks, the stream is left out (exit code 3), and these backups are named: export
+    them first, or leave these messages out with --skip-gaps. See 'jsbackup help spark'.
 
     With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
     a file for each partition in them, so many subjects make many small files.

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.pipeline.tables.bounds import FileBounds
+from jsbackup.pipeline.tables.table_log import FileRange, range_of
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.tool import TOOL
@@ -35,7 +36,17 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import CommitProperties
 
-__all__ = ["LOG_FOLDER", "LOG_KEY", "KnownLog", "TableFile", "first_log", "known_log", "next_log", "require_deltalake"]
+__all__ = [
+    "LOG_FOLDER",
+    "LOG_KEY",
+    "KnownLog",
+    "TableFile",
+    "first_log",
+    "known_log",
+    "next_log",
+    "ranges_of",
+    "require_deltalake",
+]
 
 LOG_FOLDER = "_delta_log"
 LOG_KEY = f"{LOG_FOLDER}/00000000000000000000.json"
@@ -54,6 +65,7 @@ _WRITER_VERSIONS = (2, 7)  # 7 names its features
 _FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
 
 _MILLISECOND_NS = 10**6
+_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -169,6 +181,25 @@ def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
             hint="Export to another folder.",
         )
     return KnownLog(files, version, TableState(source, TablePosition.from_json(position, what)), may_bound)
+
+
+def ranges_of(name: str, known: KnownLog) -> list[FileRange]:
+    """Return the ranges of the files in the log of a table called `name`; those that others have joined by their rows,
+    or as if they may be of any messages. Raises as `known_log`.
+    """
+    from deltalake import DeltaTable
+
+    with _folder_of(known.files) as folder, _delta_errors(name):
+        added = pa.table(DeltaTable(folder).get_add_actions(flatten=True))
+    nothing = pa.nulls(added.num_rows)
+    columns = ("path", "num_records", "min.sequence", "max.sequence")
+    found = (added[one] if one in added.column_names else nothing for one in columns)
+    ranges = []
+    for path, rows, first, last in zip(*(one.to_pylist() for one in found), strict=True):
+        first, last = (1, _MAX) if first is None or last is None else (first, last)
+        rows = _MAX if rows is None else rows
+        ranges.append(range_of(path, rows) or FileRange(first, last, rows))
+    return ranges
 
 
 def next_log(

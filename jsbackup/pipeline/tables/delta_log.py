@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
-from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log
+from jsbackup.pipeline.tables.delta import LOG_FOLDER, KnownLog, TableFile, first_log, known_log, next_log, ranges_of
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
+from jsbackup.pipeline.tables.table_log import FileRange, put_commit, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.repository.names import encode_name
@@ -70,6 +70,9 @@ class DeltaLog:
     @property
     def staging(self) -> str:
         return self._folder
+
+    def ranges(self) -> list[FileRange]:
+        return [] if self._known is None else ranges_of(self._name, self._known)
 
     def finish(self) -> None:
         """A commit is complete at once."""

@@ -35,6 +35,7 @@ from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
+from jsbackup.pipeline.tables.table_gaps import OtherBackups, without_gaps
 from jsbackup.pipeline.tables.table_growth import TableGrowth, exported_of, kept_of, misfits_of, refusals_of
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_payloads import TablePayloads
@@ -114,15 +115,18 @@ def plan_export(
     refused: Mapping[str, JsBackupError] | None = None,
     partition_by: PartitionBy | None = None,
     payloads: TablePayloads | None = None,
+    others: OtherBackups | None = None,
 ) -> PlannedExport:
     """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
     new is added to tables that are there. `refused` are streams that cannot be read; tables that cannot be extended
-    come to them. `partition_by` and `payloads`, which become columns, are for tables with a log.
+    come to them. `partition_by` and `payloads`, which become columns, are for tables with a log. With `others`, streams
+    whose tables would lack messages of other backups are refused, too.
 
     Raises:
         PlanRefused, IntegrityError, KeyUnavailable: as `TablePayloads.parser`.
         PlanRefused: of each stream much is to be written, by a schema that is not that of a sample.
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
+        IncompleteError: the tables would lack messages of other backups.
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended.
         UnsupportedError: the package for Delta or Iceberg tables is not installed.
@@ -139,6 +143,9 @@ def plan_export(
     growths, logs, refusals = _growths(
         manifest, target, kind, streams, options=options, key=key, partition=partition_by or "", payloads=payloads
     )
+    if others is not None:
+        growths, gaps = without_gaps(growths, manifest, others)
+        refusals.update(gaps)
     refused = {**(refused or {}), **refusals}
     if refused and not growths:
         raise all_refused(refused)

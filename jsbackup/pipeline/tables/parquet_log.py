@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, ObjectNotFound, UsageError
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
+from jsbackup.pipeline.tables.table_log import FileRange, put_commit, range_of, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
@@ -81,6 +81,14 @@ class ParquetLog:
     @property
     def joint(self) -> str:
         return _JOINT if self._is_new else _STAGED_JOINT
+
+    def ranges(self) -> list[FileRange]:
+        found = []
+        for number in range(self._number):
+            key = self._record(number)
+            record = _checked(self._store.get_range(key, 0, _MAX_BYTES), f"the log {key} of the table")
+            found += [range_of(file["name"], _rows_of(file, key)) for file in record["files"]]
+        return [one for one in found if one is not None]
 
     def finish(self) -> None:
         if self._last is not None:
@@ -162,6 +170,13 @@ class ParquetLog:
 
     def _staging(self, number: int, token: str) -> str:
         return f"{self._folder}/{_FOLDER}/{number:020}-{token}"
+
+
+def _rows_of(file: dict[str, Any], key: str) -> int:
+    rows = file.get("rows")
+    if type(rows) is not int:
+        raise FormatError(f"the log {key} of the table is damaged")
+    return rows
 
 
 def _checked(data: bytes, what: str) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def exported_of(
         notes.append("nothing that is new matches")
     if extended and not grew:
         notes.append("a new table")
+    notes += [growth.new.note] if growth.new.note else []
     if kind is not TableFormat.JSONL and not all(run.is_text for run in runs):
         notes.append("has subjects that are not UTF-8, where DuckDB, pyarrow and pyiceberg fail; Spark reads them")
     if growth.inferred:

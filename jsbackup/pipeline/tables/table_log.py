@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.stores.base import Store
 
-__all__ = ["TableLog", "put_commit", "refuse_other_format"]
+__all__ = ["FileRange", "TableLog", "put_commit", "range_of", "refuse_other_format"]
 
 # What only tables of a format have in their folder.
 _MARKS = (
@@ -29,6 +29,22 @@ _MARKS = (
         re.compile(r"metadata/.*\.metadata\.json(\.gz)?|metadata/version-hint\.text"),
     ),
 )
+
+_NAME = re.compile(r"(\d{20})-(\d{20})[-.]")
+
+
+class FileRange(NamedTuple):
+    """The messages that were looked at for a file, or for some, by sequences, and the rows that came of it."""
+
+    first_seq: int
+    last_seq: int
+    rows: int
+
+
+def range_of(path: str, rows: int) -> FileRange | None:
+    """Return the range of a file that an export has named; None for another name."""
+    found = _NAME.match(path.rpartition("/")[2])
+    return None if found is None else FileRange(int(found[1]), int(found[2]), rows)
 
 
 class TableLog(Protocol):
@@ -52,6 +68,9 @@ class TableLog(Protocol):
 
     @property
     def joint(self) -> str: ...
+
+    def ranges(self) -> list[FileRange]:
+        """Return the ranges of all files of the table. Raises StoreError and FormatError."""
 
     def finish(self) -> None:
         """Complete what an interrupted export has committed. Raises StoreError."""

@@ -1,8 +1,9 @@
 """What a table knows about itself, so that an export can extend it: of which stream it is, how its messages were
 changed, and how far it goes. Pure.
 
-A sequence is exported once. So the table has all messages that backups had when it was extended, up to the last
-sequence that the stream had given then; what is deleted later stays in it.
+A sequence is exported once, and each export begins behind the last sequence that the stream had given by the one
+before. So the table has all messages of the backups that were exported, if that was in order (`table_gaps.py`); what is
+deleted later stays in it.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class TableState:
 @dataclass(frozen=True, slots=True)
 class NewMessages:
     """What of a stream is to be added. `planned` has only segments that may have some of it; None if nothing is new,
-    and `note` says why. Messages up to `after` are in the table, the last of them at `position.message`.
+    and `note` says why. The table ends at the sequence `after`, its last message is at `position.message`.
     """
 
     planned: PlannedStream | None
@@ -218,8 +219,9 @@ def new_messages(one: PlannedStream, manifest: Manifest, source: TableSource, st
             hint="A server was restored to an older state, it seems. Export to another folder.",
         )
     if has <= had.last_seq:
-        note = f"nothing is new: the table has everything up to sequence {had.last_seq}"
-        return NewMessages(None, note=f"{note}, from a later backup" if has < had.last_seq else note)
+        note = f"nothing is new: the table ends at sequence {had.last_seq}"
+        note = f"{note}, from a later backup" if has < had.last_seq else note
+        return NewMessages(None, had.last_seq, had, note)
     segments = tuple(touching(one.entry.segments, min(had.message or _MAX, had.last_seq + 1), _MAX))
     # Sequences that were given again have later times. They are the last ones up to `last_seq`, if any are left.
     before = split_at(one.entry.segments, segments[0].first_seq if segments else had.last_seq + 1)[0]

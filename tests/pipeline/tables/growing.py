@@ -19,6 +19,7 @@ from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
 from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
 from jsbackup.pipeline.tables.partitions import PartitionBy
+from jsbackup.pipeline.tables.table_gaps import OtherBackups
 from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
 from jsbackup.pipeline.tables.target import open_target
 from jsbackup.pipeline.tables.writing import TableFormat
@@ -85,6 +86,7 @@ def export(
     by: PartitionBy | None = None,
     payloads: str | PayloadParser | None = None,
     may_miss: bool = False,
+    skip_gaps: bool = False,
 ) -> Exported:
     """Export with --append."""
     options = options or TransformOptions()
@@ -92,7 +94,15 @@ def export(
         streams = plan_streams(manifest, manifest.streams, options, "exported")
         given = None if payloads is None else TablePayloads(kept.place, parser_for_tables(payloads), may_miss)
         plan = plan_export(
-            manifest, target, kind, streams, options=options, append=True, partition_by=by, payloads=given
+            manifest,
+            target,
+            kind,
+            streams,
+            options=options,
+            append=True,
+            partition_by=by,
+            payloads=given,
+            others=OtherBackups(kept.repository, skip_gaps),
         )
         backup = ChosenBackup(kept.place, manifest)
         return export_tables(runner or InProcess(), backup, target, plan, progress=NullProgress())

@@ -89,7 +89,7 @@ def test_each_backup_adds_what_is_new(tmp_path: Path, kind: TableFormat) -> None
         again = export(kept, manifest, place, kind, token="0a0a0a0a")
         assert (again.files, [one.messages for one in again.streams]) == (0, [0, 0])
         last = MESSAGES[count - 1].sequence
-        assert again.streams[0].notes == (f"nothing is new: the table has everything up to sequence {last}",)
+        assert again.streams[0].notes == (f"nothing is new: the table ends at sequence {last}",)
         assert _content(tmp_path / "out") == content
     if kind is TableFormat.PARQUET:  # as `import` finds them
         tables = find_tables(tmp_path / "out", kind, None)

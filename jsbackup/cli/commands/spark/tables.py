@@ -66,6 +66,12 @@ _APPEND = click.option(
     help="For parquet, delta and iceberg: DIR may have the tables of an earlier export; add the messages that came "
     "since.",
 )
+_SKIP_GAPS = click.option(
+    "--skip-gaps",
+    is_flag=True,
+    help="With --append: add what the backup has, although earlier ones that were not exported have messages that it "
+    "lacks.",
+)
 _PARTITION_BY = click.option(
     "--partition-by",
     type=click.Choice(("day", "subject")),  # as `PartitionBy` of `pipeline/tables/partitions.py`
@@ -80,27 +86,36 @@ _PAYLOAD_MAY_MISS = click.option(
 
 
 def table_options(command: F) -> F:
-    """Add `--append`, `--partition-by` and the options of payloads, passed as `tables` beside `kind`, the format."""
+    """Add the options of tables, also those of payloads, passed as `tables` beside `kind`, the format."""
 
     @wraps(command)
     def run(
         *arguments: Any,
         append: bool,
+        skip_gaps: bool,
         partition_by: str | None,
         payloads: PayloadOptions,
         payload_may_miss: bool,
         **others: Any,
     ) -> Any:
-        tables = TableOptions(others["kind"], append, partition_by, payloads, payload_may_miss)
+        tables = TableOptions(
+            others["kind"],
+            append,
+            partition_by,
+            payloads,
+            payload_may_miss,
+            skip_gaps,
+        )
         return command(*arguments, tables=tables, **others)
 
-    return cast(F, _APPEND(_PARTITION_BY(payload_options(_PAYLOAD_MAY_MISS(run)))))
+    return cast(F, _APPEND(_SKIP_GAPS(_PARTITION_BY(payload_options(_PAYLOAD_MAY_MISS(run))))))
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """How tables are written. `kind` is a format. With `append`, tables that are there get what is new. `partition_by`
     is a `PartitionBy`; `payloads` may become columns. `payload_may_miss`: by a schema that is that of none.
+    `skip_gaps`: messages that only other backups have do not stop an export.
     """
 
     kind: str
@@ -108,6 +123,7 @@ class TableOptions:
     partition_by: str | None = None
     payloads: PayloadOptions = field(default_factory=PayloadOptions)
     payload_may_miss: bool = False
+    skip_gaps: bool = False
 
     def check(self, typed: Mapping[str, Any]) -> None:
         """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
@@ -124,6 +140,11 @@ class TableOptions:
                     f"{option} is for --format {', '.join(others)} and {last}, and this is --format {self.kind}",
                     hint=f"Leave out {option}, or choose another format.",
                 )
+        if self.skip_gaps and not self.append:
+            raise UsageError(
+                "--skip-gaps is for tables that are extended, and there is no --append",
+                hint="Leave it out, or add --append.",
+            )
         if self.payload_may_miss and not self.payloads.typed:
             raise UsageError(
                 "--payload-may-miss is for a schema of payloads, and none is given",
@@ -162,9 +183,10 @@ def write_tables(
     Raises the errors of `export_tables`, `plan_streams` and `open_target`.
     """
     from jsbackup.exchange.leftovers import clear_leftovers
-    from jsbackup.pipeline.session.repository_ref import place_of
+    from jsbackup.pipeline.session.repository_ref import opened, place_of
     from jsbackup.pipeline.tables.export import export_tables, plan_export, require_package
     from jsbackup.pipeline.tables.partitions import PartitionBy
+    from jsbackup.pipeline.tables.table_gaps import OtherBackups
     from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat
@@ -202,6 +224,7 @@ def write_tables(
                 refused=broken,
                 partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
                 payloads=payloads,
+                others=OtherBackups(opened(backup.place), tables.skip_gaps) if tables.append else None,
             )
             planned.append(found)
             return found.raw_bytes

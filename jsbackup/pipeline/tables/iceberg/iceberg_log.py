@@ -23,10 +23,11 @@ import pyarrow as pa
 from jsbackup.errors import FormatError, ObjectNotFound, StoreError, TargetConflict, UnsupportedError, UsageError
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema
 from jsbackup.pipeline.tables.iceberg.columns import numbered
+from jsbackup.pipeline.tables.iceberg.lists import known_lists, known_ranges
 from jsbackup.pipeline.tables.iceberg.metadata_files import VERSION, bare, point_to, version_key
-from jsbackup.pipeline.tables.iceberg.table import KnownTable, known_lists, known_table, next_version
+from jsbackup.pipeline.tables.iceberg.table import KnownTable, known_table, next_version
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import put_commit, refuse_other_format
+from jsbackup.pipeline.tables.table_log import FileRange, put_commit, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.repository.names import encode_name
@@ -76,6 +77,9 @@ class IcebergLog:
     @property
     def staging(self) -> str:
         return f"{self._folder}/{_DATA}"
+
+    def ranges(self) -> list[FileRange]:
+        return [] if self._known is None else known_ranges(self._name, self._known.lists, self._list)
 
     def finish(self) -> None:
         if self._known is not None:
@@ -131,14 +135,17 @@ class IcebergLog:
         if known.snapshot is None:
             return known
         path = str(known.snapshot.get("manifest-list"))
-        within = f"{bare(location)}/{_METADATA}/"
+        return replace(known, lists=tuple(known_lists(self._name, path, self._list(path))))
+
+    def _list(self, path: str) -> bytes:
+        """Return the content of a list of files, or of lists, at a location."""
+        within = f"{bare(self._about['location'])}/{_METADATA}/"
         if not bare(path).startswith(within):
             raise UnsupportedError(
                 f"the Iceberg table of stream {self._name} has a list of files that is not in its folder: {path[:200]}",
                 hint="Export to another folder.",
             )
         try:
-            content = self._store.get(f"{self._metadata}/{bare(path).removeprefix(within)}")
+            return self._store.get(f"{self._metadata}/{bare(path).removeprefix(within)}")
         except ObjectNotFound as error:
             raise FormatError(f"the Iceberg table of stream {self._name} lacks {path[:200]}") from error
-        return replace(known, lists=tuple(known_lists(self._name, path, content)))

@@ -11,9 +11,7 @@ Partitions are the identity of `subject`, and the day of `time`. Files have all 
 
 from __future__ import annotations
 
-import struct
 import uuid
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -25,7 +23,8 @@ from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageE
 from jsbackup.model import JsonObject
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.tables.iceberg.columns import iceberg_fields, last_id
-from jsbackup.pipeline.tables.iceberg.metadata_files import CODEC, MAX_BYTES, bare, bound, file_in_memory, file_of
+from jsbackup.pipeline.tables.iceberg.lists import DAMAGE
+from jsbackup.pipeline.tables.iceberg.metadata_files import CODEC, MAX_BYTES, bare, bound, file_in_memory
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.writing import WrittenFile
 from jsbackup.strict_json import read_object, write_json
@@ -33,7 +32,7 @@ from jsbackup.strict_json import read_object, write_json
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
 
-__all__ = ["KnownTable", "NewSnapshot", "known_lists", "known_table", "next_version"]
+__all__ = ["KnownTable", "NewSnapshot", "known_table", "next_version"]
 
 _SOURCE: Final = "jsbackup.export"
 _POSITION: Final = "jsbackup.position"
@@ -46,9 +45,6 @@ _MAX_SUBJECT_BYTES = 512  # longer subjects would make lists of many files large
 _FIRST_PARTITION_ID = 1000
 _DAY_0 = date(1970, 1, 1)
 _UNKNOWN = -1  # written by some for no snapshot
-
-# What readers of pyiceberg raise for files that are damaged.
-_DAMAGE = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, AssertionError, struct.error, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +104,6 @@ def known_table(name: str, version: int, data: bytes, location: str) -> KnownTab
     if last and not _is_after(document, int(last) if last.isdecimal() else _UNKNOWN):
         raise _changed(name, "was set back or made again, or lost snapshots since the last export")
     return KnownTable(version, location, document, state, snapshot)
-
-
-def known_lists(name: str, location: str, content: bytes) -> list[ManifestFile]:
-    """Read the lists of files of a snapshot. Raises FormatError."""
-    from pyiceberg.manifest import read_manifest_list
-
-    try:
-        return list(read_manifest_list(file_of(location, content)))
-    except _DAMAGE as error:
-        raise FormatError(f"the list {location} of the Iceberg table of stream {name} is damaged") from error
 
 
 def next_version(
@@ -350,7 +336,7 @@ def _snapshot_of(document: JsonObject, what: str) -> JsonObject | None:
     try:
         parsed = TableMetadataV2.model_validate(document)
         current = parsed.current_snapshot()
-    except (*_DAMAGE, ValidationError) as error:
+    except (*DAMAGE, ValidationError) as error:
         raise FormatError(f"{what} is damaged") from error
     if current is None:
         if parsed.current_snapshot_id is not None:

@@ -1,0 +1,238 @@
+"""Which messages of a stream only backups between two have: they came after the older one was made, and were removed
+before the newer one.
+
+Manifests tell, by the ranges and counts of segments: what a backup has and the next one lacks was removed in between,
+since later backups have all earlier messages that are still there. Only segments at the ends of such a range may have
+to be read, and only if sequences are missing in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from jsbackup.errors import FormatError, IntegrityError, UnsupportedError, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.pages.segment_list import touching
+from jsbackup.repository.read.columns import read_columns
+from jsbackup.repository.refs import SegmentRef
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import summary_of
+from jsbackup.times import parse_time
+
+__all__ = ["BackupsBetween", "EarlierState", "RemovedMessages", "SequencesOf", "count_within"]
+
+_MAX = (1 << 63) - 1
+# How long a backup may take: one that began before another one may have captured a stream after it.
+_LATE_NS = 48 * 3600 * 10**9
+_THREADS = 8  # manifests that are read at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierState:
+    """What is known of a stream already: all up to `last_seq`, by a backup of the time `backup_ns`."""
+
+    incarnation: str
+    last_seq: int
+    backup_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedMessages:
+    """How many `messages` only earlier `backups` have, oldest first, within which range of sequences. `unread` are
+    backups between that may have some and cannot be read.
+    """
+
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    backups: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A stream in a backup: when, and its segments behind what is known."""
+
+    moment_ns: int
+    last_seq: int
+    backup: str
+    segments: tuple[SegmentRef, ...]
+
+
+class SequencesOf:
+    """The sequences of segments, those of the last few kept."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._objects = repository.objects
+        self._kept: dict[str, list[int]] = {}
+
+    def __call__(self, ref: SegmentRef) -> Sequence[int]:
+        """Raises IntegrityError, KeyUnavailable, StoreError."""
+        if ref.dense:
+            return range(ref.first_seq, ref.last_seq + 1)
+        found = self._kept.get(ref.key)
+        if found is None:
+            batches = read_columns(self._objects, ref, ())
+            found = [one for batch in batches for one in batch.column("sequence").to_pylist()]
+            while len(self._kept) > 2:
+                del self._kept[next(iter(self._kept))]
+            self._kept[ref.key] = found
+        return found
+
+
+def count_within(
+    segments: Iterable[SegmentRef], first: int, last: int, sequences: Callable[[SegmentRef], Sequence[int]]
+) -> int:
+    """Return how many messages of the segments have sequences from `first` to `last`. Raises as `sequences`."""
+    count = 0
+    for ref in segments:
+        if first <= ref.first_seq and ref.last_seq <= last:
+            count += ref.messages
+        elif ref.first_seq <= last and first <= ref.last_seq:
+            found = sequences(ref)
+            count += bisect_left(found, last + 1) - bisect_left(found, first)
+    return count
+
+
+@dataclass(slots=True)
+class BackupsBetween:
+    """The backups of a repository that were made before that of `manifest`, for streams of which an earlier state is
+    known. They are those of `states`, by name.
+    """
+
+    repository: Repository
+    manifest: Manifest
+    states: Mapping[str, EarlierState]
+    _seen: dict[str, list[_Seen]] = field(default_factory=dict)
+    _unread: dict[str, list[str]] = field(default_factory=dict)
+    _refs: dict[str, SegmentRef] = field(default_factory=dict)  # backups share them
+
+    def read(self) -> None:
+        """Read the manifests of these backups. Raises KeyUnavailable, StoreError."""
+        if not self.states:
+            return
+        oldest_ns = min(state.backup_ns for state in self.states.values())
+        ids = [one for one in self.repository.backups() if one < self.manifest.id]
+        ids = [one for one in ids if layout.begun_ns(one) >= oldest_ns - _LATE_NS]
+        if not ids:
+            return
+        inventory = self.repository.inventory(ids)
+        transformed = summary_of(self.manifest).transformed
+        wanted = [
+            one.id
+            for one in inventory.summaries
+            if one.transformed == transformed and parse_time(one.ended or one.created) > oldest_ns
+        ]
+        for name, state in self.states.items():
+            lost = [one.id for one in inventory.unreadable if layout.begun_ns(one.id) >= state.backup_ns]
+            self._unread[name] = lost
+        for backup, manifest in zip(
+            wanted, in_order([partial(self._manifest, one) for one in wanted], _THREADS), strict=True
+        ):
+            if isinstance(manifest, Manifest):
+                for stream in manifest.streams:
+                    self._add(manifest, stream)
+            elif manifest is not None:
+                for name in self.states:
+                    self._unread[name].append(backup)
+
+    def removed(
+        self,
+        entry: StreamBackup,
+        *,
+        keeps: Callable[[SegmentRef], bool],
+        sequences: Callable[[SegmentRef], Sequence[int]],
+    ) -> RemovedMessages:
+        """Return what the backup lacks of a stream and earlier ones have, after what is known of it. Only what `keeps`
+        is true of is of interest. Raises as `sequences`.
+        """
+        state = self.states[entry.name]
+        newest = self._seen_in(self.manifest, entry, state)
+        chain = sorted(
+            (
+                one
+                for one in self._seen.get(entry.name, ())
+                if one.moment_ns <= newest.moment_ns and one.last_seq <= entry.last_seq
+            ),
+            key=lambda one: (one.moment_ns, one.last_seq, one.backup),
+        )
+        first, last, messages, backups = _MAX, 0, 0, []
+        for one, later in pairwise([*chain, newest]):
+            found = _lost_between(one, later, state.last_seq + 1, keeps=keeps, sequences=sequences)
+            if found is not None:
+                backups.append(one.backup)
+                messages += found[0]
+                first, last = min(first, found[1]), max(last, found[2])
+        unread = tuple(sorted(self._unread.get(entry.name, ())))
+        return RemovedMessages(messages, first if messages else 0, last, tuple(backups), unread)
+
+    def _manifest(self, backup: str) -> Manifest | Exception | None:
+        """Read a manifest; None if it was forgotten since."""
+        try:
+            return self.repository.manifest(backup, names=frozenset(self.states))
+        except UsageError:
+            return None
+        except (FormatError, IntegrityError, UnsupportedError) as error:
+            return error
+
+    def _add(self, manifest: Manifest, stream: StreamBackup) -> None:
+        state = self.states.get(stream.name)
+        if state is None or stream.incarnation != state.incarnation or not stream.archive_format.has_messages:
+            return
+        if stream.captured.last_seq <= state.last_seq:
+            return
+        try:
+            seen = self._seen_in(manifest, stream, state)
+        except (FormatError, IntegrityError, UnsupportedError):  # a list of segments
+            self._unread[stream.name].append(manifest.id)
+        else:
+            if seen.moment_ns > state.backup_ns:
+                self._seen.setdefault(stream.name, []).append(seen)
+
+    def _seen_in(self, manifest: Manifest, stream: StreamBackup, state: EarlierState) -> _Seen:
+        moment_ns = max(parse_time(manifest.created), parse_time(stream.captured.ended))
+        refs = touching(stream.segments, state.last_seq + 1, _MAX)
+        segments = tuple(self._refs.setdefault(ref.key, ref) for ref in refs)
+        return _Seen(moment_ns, stream.captured.last_seq, manifest.id, segments)
+
+
+def _lost_between(
+    one: _Seen,
+    later: _Seen,
+    first: int,
+    *,
+    keeps: Callable[[SegmentRef], bool],
+    sequences: Callable[[SegmentRef], Sequence[int]],
+) -> tuple[int, int, int] | None:
+    """Return how many messages from `first` on a backup has and the next one lacks, with bounds of their sequences."""
+    theirs = {ref.key for ref in later.segments}
+    own = [ref for ref in one.segments if ref.key not in theirs and keeps(ref)]
+    if not own:
+        return None
+    first, last = _from(own[0], first, sequences), own[-1].last_seq
+    own_keys = {ref.key for ref in one.segments}
+    others = [ref for ref in later.segments if ref.key not in own_keys]
+    had = count_within(own, first, last, sequences)
+    lost = had - count_within(others, first, last, sequences)
+    if lost <= 0:
+        return None
+    # Most often the beginning is gone: then the end of what is lost is known, too.
+    start = next((found for ref in later.segments for found in (_from(ref, first, sequences),) if found), last + 1)
+    if start <= last and count_within(own, first, start - 1, sequences) == lost:
+        last = start - 1
+    return lost, first, last
+
+
+def _from(ref: SegmentRef, first: int, sequences: Callable[[SegmentRef], Sequence[int]]) -> int:
+    """Return the first sequence of a segment from `first` on, 0 if it has none."""
+    if ref.first_seq >= first:
+        return ref.first_seq
+    found = sequences(ref) if ref.last_seq >= first else ()
+    at = bisect_left(found, first)
+    return found[at] if at < len(found) else 0
