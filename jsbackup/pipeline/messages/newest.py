@@ -1,18 +1,23 @@
 """Find the newest messages of each subject for streams of any size: `transforms/filters/newest.py`, spread by Spark.
 
 No task has the whole stream. So the tasks of a first pass return the newest messages of each subject within a segment,
-without their content; Spark brings those of a subject together, and takes the newest ones. The driver receives
-sequences, eight bytes for each message, and passes to the tasks of the second pass those within their segments.
+without their content; Spark brings those of a subject together, and takes the newest ones. The driver receives their
+sequences, and passes to the tasks of the second pass those within their segments.
+
+A stream may have many millions of subjects. So Spark packs sequences before they come to the driver: those of a block
+of 32,768 are a map of bits, or two bytes each where that is less. It does so in SQL: functions in Python over rows need
+pandas (`task_source.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from jsbackup.pipeline.session.failures import spark_errors
@@ -28,9 +33,16 @@ from jsbackup.transforms.filters.newest import NEWEST_SCHEMA, NewestRule
 from jsbackup.transforms.filters.rising import RisingSequences
 from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["newest_sequences"]
+__all__ = ["newest_sequences", "packed_sequences", "unpacked_sequences"]
 
 _ROWS = pa.schema([("stream", pa.int32()), *NEWEST_SCHEMA])
+_BLOCK_BITS = 15  # as many as Spark has in a map of bits
+_MAP_BYTES = (1 << _BLOCK_BITS) // 8
+# A map of bits, as Arrow has them, or numbers of two bytes. The other one is null.
+_IS_MAP = f"count(*) * 2 >= {_MAP_BYTES}"
+_MAP = f"if({_IS_MAP}, bitmap_construct_agg(place), null) AS map"
+_PLACES = f"if({_IS_MAP}, null, sort_array(collect_list(CAST(place AS smallint)))) AS places"
+_LEAST_ADDED = 1 << 16  # sequences, as many as `RisingSequences` packs together
 _DDL = "stream int, subject binary, sequence bigint, gone boolean"
 
 
@@ -84,10 +96,44 @@ def newest_sequences(
         newest = rows.withColumn("number", F.row_number().over(by_subject)).where(F.col("number") <= rule.count)
         if rule.compact:
             newest = newest.where("not gone")
-        table = newest.select("stream", "sequence").toArrow().sort_by("sequence")
-    return {name: _of_stream(table, number) for number, name in enumerate(names)}
+        packed = packed_sequences(newest).toArrow()
+    found = unpacked_sequences(packed)
+    return {name: found.get(number, RisingSequences()) for number, name in enumerate(names)}
 
 
-def _of_stream(table: pa.Table, number: int) -> RisingSequences:
-    column = table.filter(pc.equal(table.column("stream"), number)).column("sequence")
-    return RisingSequences.of(column.combine_chunks())
+def packed_sequences(rows: DataFrame) -> DataFrame:
+    """Return the values of the columns `stream` and `sequence`, packed: a row for each block that has some."""
+    block = F.shiftright("sequence", _BLOCK_BITS).alias("block")
+    place = F.col("sequence").bitwiseAND(F.lit((1 << _BLOCK_BITS) - 1)).alias("place")
+    whole = rows.select("stream", block, place).groupBy("stream", "block")
+    return whole.agg(F.expr(_MAP), F.expr(_PLACES))
+
+
+def unpacked_sequences(packed: pa.Table) -> dict[int, RisingSequences]:
+    """Return the sequences by stream; `packed` are the rows of `packed_sequences`, in any order."""
+    order = pc.sort_indices(
+        packed.select(["stream", "block"]), sort_keys=[("stream", "ascending"), ("block", "ascending")]
+    )
+    found: dict[int, RisingSequences] = {}
+    waiting: list[pa.Int64Array] = []  # of the last stream: blocks may have few
+    streams, blocks = packed.column("stream"), packed.column("block")
+    maps, places = packed.column("map"), packed.column("places")
+    for stream, rows in groupby(order.to_pylist(), lambda row: streams[row].as_py()):
+        sequences = found[stream] = RisingSequences()
+        for row in rows:
+            waiting.append(_unpacked(blocks[row].as_py() << _BLOCK_BITS, maps[row].as_buffer(), places[row].values))
+            if sum(map(len, waiting)) >= _LEAST_ADDED:
+                sequences.add(pa.concat_arrays(waiting))
+                waiting.clear()
+        if waiting:
+            sequences.add(pa.concat_arrays(waiting))
+            waiting.clear()
+    return found
+
+
+def _unpacked(first: int, bits: pa.Buffer | None, places: pa.Array | None) -> pa.Int64Array:
+    """Return the sequences of a block that begins with `first`."""
+    if bits is not None:
+        places = pc.indices_nonzero(pa.Array.from_buffers(pa.bool_(), 8 * _MAP_BYTES, [None, bits]))
+    assert places is not None
+    return pc.add(places.cast(pa.int64()), pa.scalar(first, pa.int64()))
