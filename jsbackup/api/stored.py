@@ -279,13 +279,15 @@ class Backup:
             )
         frames = open_backup(session, self.repository._place, self.id)
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
+        from jsbackup.pipeline.messages.source_options import one_sentence
         from jsbackup.pipeline.payloads.payload_frames import parsed_messages
         from jsbackup.pipeline.payloads.schema_files import given_payloads
 
         given = given_payloads(json=json, avro=avro, protobuf=protobuf)
-        if given is None:
-            return frames.messages(patterns, names)
-        return parsed_messages(frames, given, patterns, names)
+        with one_sentence(()):  # as the data source says it
+            if given is None:
+                return frames.messages(patterns, names)
+            return parsed_messages(frames, given, patterns, names)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"

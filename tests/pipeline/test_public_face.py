@@ -29,7 +29,7 @@ def test_a_backup_is_read_with_the_session_of_a_notebook(
     ):
         assert sorted(row.sequence for row in frame.collect()) == wanted
     assert backup["orders"].spark(spark, columns=["sequence"]).columns == ["sequence"]
-    with pytest.raises(jsbackup.errors.UsageError, match="has no stream order"):
+    with pytest.raises(jsbackup.errors.UsageError, match=r"has no stream order\. Did you mean orders"):
         backup.spark(spark, "order")
     with pytest.raises(jsbackup.errors.UnsupportedError, match="verbatim is of an archive format"):
         backup["verbatim"].spark(spark)

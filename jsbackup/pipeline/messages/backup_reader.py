@@ -100,6 +100,11 @@ def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
     """Return a reader. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
+        if options.of_queries:
+            raise UsageError(
+                f"the option '{options.of_queries[0]}' is for streaming queries, and spark.read reads one backup",
+                hint="Leave it out, or use spark.readStream.",
+            )
         columns = RowColumns.of(schema, _payloads(source, options))
         kind = _FilteringReader if options.pushdown else _Reader
         return kind(options, source.backup, columns)

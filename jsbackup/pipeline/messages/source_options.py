@@ -85,7 +85,9 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a reader. `at_ns` is a Unix time, None for `latest` itself; limits are 0 if there are none."""
+    """The options of a reader. `at_ns` is a Unix time, None for `latest` itself; limits are 0 if there are none.
+    `of_queries` names those given that are for streaming queries only.
+    """
 
     place: RepositoryRef
     backup: str = layout.LATEST
@@ -103,6 +105,7 @@ class SourceOptions:
     most_bytes: int = 0
     fail_on_loss: bool = True
     names_backup: bool = False
+    of_queries: tuple[str, ...] = ()
 
     @property
     def origins(self) -> tuple[Glob, ...]:
@@ -123,7 +126,8 @@ class SourceOptions:
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Return what the options of a reader say. Raises UsageError for what is unknown, missing or wrong."""
-    if any(name.startswith("option.") for name in options):  # what Spark adds for CREATE TABLE
+    # What Spark adds for CREATE TABLE, the second with a LOCATION.
+    if any(name.startswith("option.") or name.lower() == "owner" for name in options):
         raise UsageError("a backup cannot be a table of Spark", hint=_TABLE)
     found: dict[str, str] = {}
     for given, value in options.items():
@@ -151,6 +155,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         most_bytes=_limit(found, "maxBytesPerTrigger"),
         fail_on_loss=_bool("failOnDataLoss", found.get("failOnDataLoss", "true")),
         names_backup=bool({"backup", "at"} & found.keys()),
+        of_queries=tuple(name for name in ("start", *_STREAMING) if name in found),
     )
 
 
@@ -232,14 +237,18 @@ def _patterns(found: Mapping[str, str]) -> tuple[str, ...]:
     if "stream" in found:
         raise UsageError("the options 'stream' and 'streams' exclude each other")
     text = found["streams"].strip()
+    names: object
     if not text.startswith("["):
-        return tuple(name.strip() for name in text.split(",") if name.strip())
-    try:
-        names = read_json(text, "streams")
-    except FormatError:
-        names = None
+        names = [name.strip() for name in text.split(",") if name.strip()]
+    else:
+        try:
+            names = read_json(text, "streams")
+        except FormatError:
+            names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError("the option 'streams' is neither names separated by commas nor a JSON list of names")
+    if not any(name.strip() for name in names):
+        raise UsageError("the option 'streams' is empty", hint="Leave it out to read all streams.")
     return tuple(names)
 
 

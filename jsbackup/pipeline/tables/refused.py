@@ -24,11 +24,23 @@ def all_refused(refused: Mapping[str, JsBackupError]) -> JsBackupError:
     for names in groups:
         name, error = names[0], refused[names[0]]
         alone = len(names) == 1
-        said = error.message if alone else without_name(name, error.message)
+        said = error.message if alone else _of_several(name, error.message)
         sentences.append(f"stream{'' if alone else 's'} {', '.join(names)}: {said}")
         if error.hint:
-            hints[error.hint if alone else without_name(name, error.hint)] = None
+            hints[error.hint if alone else _of_several(name, error.hint)] = None
     message = f"nothing was exported: {'; '.join(sentences)}"
     codes = {error.exit_code for error in refused.values()}
     whole = first.with_message(message) if len(codes) == 1 else JsBackupError(message)
     return whole.with_hint(" ".join(hints)) if hints else whole
+
+
+def _of_several(name: str, text: str) -> str:
+    """Return a text about a stream as it is after the names of several."""
+    said = without_name(name, text)
+    for words, instead in (
+        (" of stream <stream>", ""),
+        ("the table of <stream>", "its table"),
+        ("stream <stream>", "each"),
+    ):
+        said = said.replace(words, instead)
+    return said

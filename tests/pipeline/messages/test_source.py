@@ -129,7 +129,10 @@ def test_sql_reads_a_temporary_view(spark: SparkSession, kept: Kept) -> None:
         wanted = [message.sequence for message in STREAMS["A"] if message.subject == "orders.3"]
         assert [tuple(row) for row in rows] == [(len(wanted), wanted[0])]
         # Spark would pass no options to it when it is read.
-        _fails(lambda: spark.sql(f"CREATE TABLE t USING jsbackup {options}"), "cannot be a table.*TEMPORARY VIEW")
+        for where in (options, f"LOCATION '{kept.place.location}'"):
+            _fails(
+                lambda where=where: spark.sql(f"CREATE TABLE t USING jsbackup {where}"), "cannot be a table.*TEMPORARY"
+            )
         spark.sql(f"CREATE TABLE t (sequence bigint) USING jsbackup {options}")
         _fails(lambda: spark.sql("SELECT * FROM t").collect(), "takes the path.*Write CREATE TEMPORARY VIEW")
     finally:
@@ -154,6 +157,9 @@ def test_what_is_wrong_is_said_in_a_sentence(
         (lambda: load(stream="a").count(), f"backup {FIRST} has no stream a. Did you mean A"),
         (lambda: load(stream="a", backup="latest"), f"backup {FIRST} has no stream a. Did you mean A"),
         (lambda: load(streams="A,X*", at="2031-01-01"), f"backup {FIRST} has no stream X"),
+        (lambda: load(streams="[]"), "the option 'streams' is empty. Leave it out"),
+        (lambda: load(start="latest").count(), "'start' is for streaming queries, and spark.read reads one backup"),
+        (lambda: load(maxMessagesPerTrigger="5").count(), "'maxMessagesPerTrigger' is for streaming queries"),
         (lambda: load(strem="A"), "has no option 'strem'. Did you mean stream"),
         (lambda: load(columns="sequenc"), "no column 'sequenc'"),
         (lambda: load(repo="/elsewhere"), "name two repositories"),
@@ -192,6 +198,9 @@ def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
         ({"Backup": "latest", "AT": "1h"}, "exclude each other"),
         ({"stream": "A", "streams": "B"}, "exclude each other"),
         ({"streams": "[1]"}, "neither names"),
+        ({"streams": "[]"}, "'streams' is empty"),
+        ({"streams": " , "}, "'streams' is empty"),
+        ({"streams": '[""]'}, "'streams' is empty"),
         ({"cores": "many"}, "'cores' is not a number"),
         ({"maxMessagesPerTrigger": "0"}, "is 0"),
         ({"maxBytesPerTrigger": "much"}, "'maxBytesPerTrigger': not a size"),
@@ -199,6 +208,7 @@ def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
         ({"start": "now"}, "neither earliest nor latest"),
         ({"paths": "[]"}, "reads one repository"),
         ({"option.path": "/x", "location": "/y"}, "cannot be a table"),
+        ({"owner": "root"}, "cannot be a table"),
     ):
         with pytest.raises(UsageError, match=sentence):
             read_options({**here, **wrong})

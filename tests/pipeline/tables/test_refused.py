@@ -21,7 +21,7 @@ from tests.cli.typed import in_shell
 from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.pipeline.places import Kept, keep
-from tests.pipeline.tables.growing import backed_up, export, rows, rows_of
+from tests.pipeline.tables.growing import backed_up, export, growing, rows, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,9 +153,20 @@ def test_one_error_for_several() -> None:
     assert all_refused({"A": one}) is one
     both = all_refused({"A": one, "B": other})
     assert isinstance(both, TargetConflict)
-    assert both.message == "nothing was exported: streams A, B: stream <stream> is new"
+    assert both.message == "nothing was exported: streams A, B: each is new"
     assert both.hint == "Move <stream>."
     mixed = all_refused({"A": one, "C": UsageError("no"), "D": UnsupportedError("never", hint="Go.")})
     assert type(mixed) is JsBackupError
     assert mixed.message == "nothing was exported: stream A: stream A is new; stream C: no; stream D: never"
     assert mixed.hint == "Move A. Go."
+
+
+def test_tables_of_the_other_format_are_refused_by_their_names(tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r")
+    place = place_of(str(tmp_path / "out"), S3Settings(), {})
+    export(kept, manifests[0], place, TableFormat.PARQUET)
+    with pytest.raises(UsageError) as caught:
+        export(kept, manifests[1], place, TableFormat.DELTA)
+    assert caught.value.message == (
+        "nothing was exported: streams ORDERS, STILL: the table is one of plain Parquet files"
+    )

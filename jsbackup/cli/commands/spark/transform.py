@@ -278,8 +278,10 @@ def _tell_compacted(
         tell_broken(output, broken)
         _tell_lost(output, lost)
         if made is None:
-            count = format_count(total, "segment")
-            output.line(f"nothing to gain: none of the {count} of {manifest.id} would change, and no backup was made")
+            whole = sum(len(old.segments) for old in manifest.streams if old.name not in broken)
+            of = f"the other streams of {manifest.id}" if broken else manifest.id
+            count = format_count(whole, "segment")
+            output.line(f"nothing to gain: none of the {count} of {of} would change, and no backup was made")
             return
         table = [(name, str(before), str(now)) for name, before, now in rows if before != now]
         output.table(["STREAM", ">SEGMENTS BEFORE", ">SEGMENTS"], table)
