@@ -12,8 +12,8 @@ longer than that. Many stay on Spark, and of their subjects only those that are 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,15 +29,14 @@ from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
 from jsbackup.pipeline.jobs.subject_totals import COUNTED, StreamTotals, key_prefix, totals_of
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
+from jsbackup.pipeline.tasks.ranking import first_of_groups
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import StreamBackup
 
-__all__ = ["collect_stats", "stats_by_subject"]
+__all__ = ["collect_stats"]
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Parts in which the subjects of a stream are ranked.
-_PARTS = 64
 # Counts that the driver joins: up to 100 bytes each, so that none go to temporary files.
 _MOST_IN_DRIVER, _DRIVER_BYTES = 500_000, 64 << 20
 
@@ -70,7 +69,7 @@ def collect_stats(
                 totals = _totals_of(rows, len(streams), most_subjects)
                 repeated = _repeated(rows) if duplicates else None
             else:
-                totals = _totals_of_rows(stats_by_subject(_sizes_of(counted), most_subjects).collect())
+                totals = _totals_on_spark(counted, most_subjects)
                 if duplicates:
                     repeated = {row.stream: row.duplicates for row in _duplicates(counted).collect()}
         finally:
@@ -104,8 +103,26 @@ def _repeated(rows: pa.Table) -> dict[int, int]:
     return {row["stream"]: row["messages_sum_sum"] - row["messages_sum_count"] for row in found.to_pylist()}
 
 
-def _totals_of_rows(rows: Sequence[Row]) -> dict[int, StreamTotals]:
-    """Return the totals by the numbers of streams from rows of `stats_by_subject`."""
+def _totals_on_spark(counted: DataFrame, most_subjects: int) -> dict[int, StreamTotals]:
+    """Return the totals by the numbers of streams from rows of `count_messages`, of which there may be any number."""
+    with _on_disk(_sizes_of(counted)) as sizes, _on_disk(_subjects_of(sizes)) as subjects:
+        # This job stores both. Otherwise each reader of the next one would, at the same time, on another executor.
+        subject_counts = {row.stream: row["count"] for row in subjects.groupBy("stream").count().collect()}
+        return _totals_of_rows(_streams_and_largest(sizes, subjects, most_subjects).collect(), subject_counts)
+
+
+@contextmanager
+def _on_disk(frame: DataFrame) -> Iterator[DataFrame]:
+    """Compute a frame once that is used several times, and move its rows once."""
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        unpersist(frame)
+
+
+def _totals_of_rows(rows: Sequence[Row], subject_counts: Mapping[int, int]) -> dict[int, StreamTotals]:
+    """Return the totals by the numbers of streams from rows of `_streams_and_largest`."""
     subjects: dict[int, list[Row]] = {}
     for row in rows:
         if not row.whole:
@@ -117,7 +134,7 @@ def _totals_of_rows(rows: Sequence[Row]) -> dict[int, StreamTotals]:
         mine = sorted(subjects.get(row.stream, []), key=lambda one: (-one.bytes, -one.messages, one.subject))
         largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found[row.stream] = StreamTotals(*span, row.subject_count, largest)
+        found[row.stream] = StreamTotals(*span, subject_counts[row.stream], largest)
     return found
 
 
@@ -141,30 +158,39 @@ def _sizes_of(counted: DataFrame) -> DataFrame:
     )
 
 
-def stats_by_subject(counts: DataFrame, most_subjects: int) -> DataFrame:
-    """Return from counts (`_sizes_of`) one row for each stream (`whole`), and one for each of its largest subjects.
-
-    Columns: stream, subject, whole, subject_count, messages, bytes, oldest_ns, newest_ns, largest, p50, p90, p99.
-    """
-    by_subject = counts.groupBy("stream", "subject").agg(
+def _subjects_of(sizes: DataFrame) -> DataFrame:
+    """Return the bytes and messages of each subject."""
+    return sizes.groupBy("stream", "subject").agg(
         F.sum(F.col("size") * F.col("messages")).alias("bytes"), F.sum("messages").alias("messages")
     )
-    largest = _largest(by_subject, most_subjects).select("stream", "subject")
-    of_largest = _measured(counts.join(largest, ["stream", "subject"]), "stream", "subject")
-    by_size = counts.groupBy("stream", "size").agg(
+
+
+def _streams_and_largest(sizes: DataFrame, subjects: DataFrame, most_subjects: int) -> DataFrame:
+    """Return one row for each stream (`whole`), and one for each of its largest subjects.
+
+    Columns: stream, subject, whole, messages, bytes, oldest_ns, newest_ns, largest, p50, p90, p99.
+    """
+    order = [F.desc("bytes"), F.desc("messages"), F.col("subject")]
+    ranked = first_of_groups(subjects, ["stream"], order, most_subjects, spread_by="subject")
+    # The driver gets them, too. Without the hint, Spark may move all sizes for the join.
+    largest = F.broadcast(ranked.select("stream", "subject"))
+    of_largest = _measured(sizes.join(largest, ["stream", "subject"]), "stream", "subject")
+    by_size = sizes.groupBy("stream", "size").agg(
         F.sum("messages").alias("messages"),
         F.min("oldest_ns").alias("oldest_ns"),
         F.max("newest_ns").alias("newest_ns"),
     )
-    counted = by_subject.groupBy("stream").agg(F.count(F.lit(1)).alias("subject_count"))
-    of_streams = _measured(by_size, "stream").join(counted, "stream")
+    of_streams = _measured(by_size, "stream")
     return of_streams.select("*", F.lit(None).cast("string").alias("subject"), F.lit(True).alias("whole")).unionByName(
-        of_largest.select("*", F.lit(0).cast("bigint").alias("subject_count"), F.lit(False).alias("whole"))
+        of_largest.select("*", F.lit(False).alias("whole"))
     )
 
 
 def _measured(counts: DataFrame, *keys: str) -> DataFrame:
-    """Return the totals of each key, and percentiles: the size of the message with that rank, rounded up."""
+    """Return the totals of each key, and percentiles: the size of the message with that rank, rounded up.
+
+    A task has all sizes of a key. They are few: messages of N bytes have fewer than sqrt(2 N) sizes, a TiB 1.5 million.
+    """
     of_key = Window.partitionBy(*keys)
     ranked = counts.withColumn("reached", F.sum("messages").over(of_key.orderBy("size")))
     ranked = ranked.withColumn("total", F.sum("messages").over(of_key))
@@ -180,16 +206,6 @@ def _measured(counts: DataFrame, *keys: str) -> DataFrame:
         F.max("size").alias("largest"),
         *percentiles,
     )
-
-
-def _largest(by_subject: DataFrame, most: int) -> DataFrame:
-    """Return the largest subjects of each stream; first those of parts of it, so that no task sorts all subjects."""
-    order = [F.desc("bytes"), F.desc("messages"), F.col("subject")]
-    part = F.pmod(F.xxhash64("subject"), F.lit(_PARTS))
-    for within in (["stream", part], ["stream"]):
-        rank = F.row_number().over(Window.partitionBy(*within).orderBy(*order))
-        by_subject = by_subject.withColumn("rank", rank).where(F.col("rank") <= most)
-    return by_subject
 
 
 def _duplicates(counted: DataFrame) -> DataFrame:

@@ -17,12 +17,13 @@ from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
+from jsbackup.pipeline.tasks.ranking import first_of_groups
 from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.planning.selection.newest_pass import newest_in_segment
@@ -92,8 +93,8 @@ def newest_sequences(
     with watched(session, doing, total_bytes, progress), spark_errors(doing):
         rows = row_reader(session, _DDL, tasks).load()
         # Beyond segments the rule is in SQL: Arrow functions over groups need pandas, and all of a group in memory.
-        by_subject = Window.partitionBy("stream", "subject").orderBy(F.desc("sequence"))
-        newest = rows.withColumn("number", F.row_number().over(by_subject)).where(F.col("number") <= rule.count)
+        order = [F.desc("sequence")]
+        newest = first_of_groups(rows, ["stream", "subject"], order, rule.count, spread_by="sequence")
         if rule.compact:
             newest = newest.where("not gone")
         packed = packed_sequences(newest).toArrow()

@@ -97,6 +97,7 @@ def test_a_spark_that_does_not_answer_fails_nothing() -> None:
     assert found == [None]
 
 
+@pytest.mark.by_turns
 def test_documents_of_all_jobs_tell_it(typed: Type, tmp_path: Path) -> None:
     streams = {"A": some_messages(120, 100), "B": some_messages(60, 10, seed=2)}
     with segments_of(1000):
