@@ -535,12 +535,15 @@ def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSessio
     done = in_shell(*line, "-v", "--spark-conf", "spark.driver.memory=1g", seconds=240, **java)
     assert (done.code, done.out.split()) == (0, ["n", "300"])
     told = _asides(done.err)
-    assert len(told) == 2 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
+    assert len(told) == 3 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
     assert java.get("JAVA_HOME", "/") in told[0] and told[1] == "info: messages are read by Spark"
+    assert told[2].startswith("info: Spark: 1 executor, 2 tasks, 0 failed, ")
 
 
 def test_who_reads_is_said(kept: Kept, sealed: Kept, typed: Type) -> None:
     done = typed("query", "latest", "SELECT max(time) AS t FROM orders", *kept.line, "-v")
     assert "info: the query names the column time, so messages are read by jsbackup" in done.err.splitlines()
     done = typed("query", "latest", "SELECT max(sequence) AS s FROM odd", *sealed.line, "-v")
-    assert _asides(done.err) == ["info: messages are read by jsbackup (they are encrypted)"]
+    told = _asides(done.err)
+    assert told[0] == "info: messages are read by jsbackup (they are encrypted)"
+    assert len(told) == 2 and told[1].startswith("info: Spark: 1 executor, ")
