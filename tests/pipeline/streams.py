@@ -37,3 +37,10 @@ def account(password: str, *, denied: str) -> str:
 def digests(document: dict[str, Any]) -> dict[str, str]:
     """Of the document of a backup or a restore, by stream."""
     return {stream["name"]: stream["digest"] for stream in document["streams"]}
+
+
+async def make_empty(url: str, *names: str) -> None:
+    """Streams without messages, with subjects that begin with their names."""
+    async with connected(url) as nc:
+        for name in names:
+            await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "file"})

@@ -17,10 +17,11 @@ from jsbackup.pipeline.tables.table_files import find_tables
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.repository.manifest import Manifest
 from tests.cli.typed import Typed
-from tests.harness.api import Wire, call, connected
+from tests.harness.api import Wire
 from tests.harness.batches import Message, batch_of
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.places import keep
+from tests.pipeline.streams import make_empty
 from tests.pipeline.tasks.test_segment_sink import GOOD, NO_BEGINNING, NO_END, ODD
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def _digests(manifest: Manifest) -> dict[str, str]:
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_whatever_a_server_has_taken_comes_back(spark: SparkSession, typed: Type, tmp_path: Path, kind: str) -> None:
     async def fill(url: str) -> None:
-        async with connected(url) as nc:
-            for name in ("A", "B"):
-                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "file"})
+        await make_empty(url, "A", "B")
         wire = await Wire.open(url)
         try:
             for number, block in enumerate(BLOCKS):

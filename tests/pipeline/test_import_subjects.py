@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.typed import Typed
-from tests.harness.api import Wire, call, connected
+from tests.harness.api import Wire
 from tests.harness.batches import Message, batch_of
 from tests.harness.servers import BUNDLED, NatsServer
 from tests.pipeline.places import keep
+from tests.pipeline.streams import make_empty
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +35,7 @@ SAID = "subjects that clients may not read: nats-py reads nothing more after suc
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_whatever_a_server_has_taken_comes_back(spark: SparkSession, typed: Type, tmp_path: Path, kind: str) -> None:
     async def fill(url: str) -> None:
-        async with connected(url) as nc:
-            for name in ("A", "B"):
-                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "file"})
+        await make_empty(url, "A", "B")
         wire = await Wire.open(url)
         try:
             for byte in TAKEN:

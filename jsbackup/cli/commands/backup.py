@@ -10,7 +10,7 @@ from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.jobs import check_spark_options
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
-from jsbackup.cli.options.spark import Where, spread_by_spark
+from jsbackup.cli.options.spark import SPREAD_OPTIONS, Where, spread_by_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
@@ -138,8 +138,7 @@ def backup(
         from jsbackup.cli.accounts.backup import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
-        spark = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")
-        refuse_given(click.get_current_context(), "--all-accounts", *spark)
+        refuse_given(click.get_current_context(), "--all-accounts", *SPREAD_OPTIONS)
         return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
     check_spark_options(where)
     if where.spreads:

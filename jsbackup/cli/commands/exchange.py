@@ -30,6 +30,7 @@ from jsbackup.cli.options.reshaping import (
     refuse_obfuscation,
     reshaping_options,
     transform_options,
+    with_key_beside,
 )
 from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
 from jsbackup.cli.options.tag_options import tagged_as
@@ -56,7 +57,6 @@ __all__ = ["COMMANDS"]
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Messages are private; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
-_KEY_SUFFIX = ".keys.json"  # of the key file beside an obfuscated copy, as with the nats CLI
 
 
 @click.command("import", cls=Command)
@@ -174,8 +174,7 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        notes = [note for one in stored for note in one.notes]
-        return tell_stored(shared.output, manifest, stored, (), notes=notes, lost_readers=lost, spark=where.spark_json)
+        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost, spark=where.spark_json)
     if stream is not None or configs or where.given:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
@@ -330,13 +329,7 @@ def export(
             hint="Leave out --archive, or write --format nats-cli.",
         )
     tables.check(typed)
-    if typed["obfuscate"] and typed["obfuscation_key"] is None and "://" not in directory:
-        typed = {**typed, "obfuscation_key": f"{directory.rstrip('/')}{_KEY_SUFFIX}"}
-        if os.path.lexists(typed["obfuscation_key"]):
-            raise UsageError(
-                f"the key file {typed['obfuscation_key']} exists already",
-                hint="Name it with --obfuscation-key to use it again, or name another one.",
-            )
+    typed = with_key_beside(typed, directory)
     if kind in CONFIG_FORMATS and (given := about_messages({**typed, "obfuscate": False})):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
     options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from jsbackup.cli.options.restore_options import (
     runbook_option,
     window_option,
 )
-from jsbackup.cli.options.spark import Where, spread_by_spark
+from jsbackup.cli.options.spark import SPREAD_OPTIONS, Where, spread_by_spark
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from jsbackup.planning.saved_plan import SavedPlan
 
 __all__ = ["COMMANDS"]
-
-_SPARK = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")
 
 
 @click.command(cls=Command, needs_server=True)
@@ -120,7 +120,7 @@ def restore(
     refuse_mapped(mapped, accounts)
     saved = None
     if accounts.all_accounts:
-        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *_SPARK)
+        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPREAD_OPTIONS)
     elif not asked.backup and plan_file is None and runbook is None and _may_ask(shared, asked):
         from jsbackup.cli.guided.guided_restore import guide_restore
 
@@ -155,7 +155,7 @@ def restore(
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
-        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *_SPARK)
+        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *SPREAD_OPTIONS)
         return restore_runbook(shared, runbook, settings, lock_timeout)
     if plan_file is not None:
         refuse_options_beside(click.get_current_context(), "--plan", "partial")
@@ -169,12 +169,10 @@ def restore(
         refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
-        try:
+        with _telling_how_to_go_on(options, saved):
             return spread_restore(
                 shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout
             )
-        except Interrupted as error:
-            raise error.with_hint(_how_to_go_on(options, saved)) from None
     from jsbackup.planning.typed_options import keeping_obfuscated
 
     connection = connection_of(shared)
@@ -189,11 +187,17 @@ def restore(
         if saved is not None:
             saved.refuse_other(finder.found)
         run = RestoreRun(connection, options, settings, progress)
-        try:
+        with _telling_how_to_go_on(options, saved):
             report = run_async(run_restore(run, repository, backup, saved))
-        except Interrupted as error:
-            raise error.with_hint(_how_to_go_on(options, saved)) from None
     return tell_restored(shared, report, "restored", finder)
+
+
+@contextmanager
+def _telling_how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as error:
+        raise error.with_hint(_how_to_go_on(options, saved)) from None
 
 
 def _how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> str:
@@ -230,7 +234,7 @@ def _proof(verify: str | None, no_verify: bool) -> ProofLevel:
 
 
 def _refuse_for_preview() -> None:
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *_SPARK)
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *SPREAD_OPTIONS)
 
 
 def _may_ask(shared: Shared, asked: Asked) -> bool:

@@ -4,6 +4,7 @@ needed: `--help` and completion load this module.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,10 @@ __all__ = [
     "refuse_obfuscation",
     "reshaping_options",
     "transform_options",
+    "with_key_beside",
 ]
+
+_KEY_SUFFIX = ".keys.json"  # of the key file beside an obfuscated copy, as with the nats CLI
 
 UNMASKABLE = ("refuse", "drop", "keep")  # as in `transforms/mask.py`
 
@@ -283,3 +287,19 @@ def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
     for parameter in reversed(RESHAPING):
         parameter(collected)
     return collected
+
+
+def with_key_beside(typed: Mapping[str, Any], directory: str) -> Mapping[str, Any]:
+    """Return the options with a key file beside `directory`, if they obfuscate what is written there and name none.
+
+    Raises UsageError if that file exists.
+    """
+    if not typed["obfuscate"] or typed["obfuscation_key"] is not None or "://" in directory:
+        return typed
+    key = f"{directory.rstrip('/')}{_KEY_SUFFIX}"
+    if os.path.lexists(key):
+        raise UsageError(
+            f"the key file {key} exists already",
+            hint="Name it with --obfuscation-key to use it again, or name another one.",
+        )
+    return {**typed, "obfuscation_key": key}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.session.spark_work import SparkWork
 
 __all__ = [
+    "SPREAD_OPTIONS",
     "SparkUse",
     "Where",
     "on_spark",
@@ -159,6 +160,10 @@ _USE_IF_GIVEN = _use_option(
 def on_spark_if_large(command: F) -> F:
     """Add the options of `on_spark`, and `--spark`, which decides."""
     return _USE_IF_LARGE(on_spark(command))
+
+
+SPREAD_OPTIONS = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")
+"""The names of the parameters that `spread_by_spark` adds."""
 
 
 def spread_by_spark(command: F) -> F:

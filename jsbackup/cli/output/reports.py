@@ -68,7 +68,7 @@ def tell_stored(
     `notes` are sentences about all of it, `lost_readers` about key files of readers that are missing or damaged.
     `spark` is a member of the document, if Spark was used.
     """
-    notes = [*notes, *lost_readers]
+    notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
     results = [stored_json(one) for one in stored]

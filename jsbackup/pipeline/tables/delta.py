@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.pipeline.tables.bounds import FileBounds
-from jsbackup.pipeline.tables.table_log import FileRange, range_of
+from jsbackup.pipeline.tables.table_log import ANY_RANGE, FileRange, range_of
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.tool import TOOL
@@ -65,7 +65,6 @@ _WRITER_VERSIONS = (2, 7)  # 7 names its features
 _FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "v2Checkpoint", "vacuumProtocolCheck"})
 
 _MILLISECOND_NS = 10**6
-_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -196,8 +195,8 @@ def ranges_of(name: str, known: KnownLog) -> list[FileRange]:
     found = (added[one] if one in added.column_names else nothing for one in columns)
     ranges = []
     for path, rows, first, last in zip(*(one.to_pylist() for one in found), strict=True):
-        first, last = (1, _MAX) if first is None or last is None else (first, last)
-        rows = _MAX if rows is None else rows
+        first, last = ANY_RANGE[:2] if first is None or last is None else (first, last)
+        rows = ANY_RANGE.rows if rows is None else rows
         ranges.append(range_of(path, rows) or FileRange(first, last, rows))
     return ranges
 

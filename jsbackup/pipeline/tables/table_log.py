@@ -17,7 +17,7 @@ from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.stores.base import Store
 
-__all__ = ["FileRange", "TableLog", "put_commit", "range_of", "refuse_other_format"]
+__all__ = ["ANY_RANGE", "FileRange", "TableLog", "put_commit", "range_of", "refuse_other_format"]
 
 # What only tables of a format have in their folder.
 _MARKS = (
@@ -39,6 +39,11 @@ class FileRange(NamedTuple):
     first_seq: int
     last_seq: int
     rows: int
+
+
+_MOST = (1 << 63) - 1
+ANY_RANGE = FileRange(1, _MOST, _MOST)
+"""That of a file of which nothing is known: it may be of any messages."""
 
 
 def range_of(path: str, rows: int) -> FileRange | None:

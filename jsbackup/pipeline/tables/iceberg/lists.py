@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsbackup.errors import FormatError
 from jsbackup.pipeline.tables.iceberg.metadata_files import file_of
-from jsbackup.pipeline.tables.table_log import FileRange, range_of
+from jsbackup.pipeline.tables.table_log import ANY_RANGE, FileRange, range_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -18,8 +18,6 @@ __all__ = ["DAMAGE", "known_lists", "known_ranges"]
 
 DAMAGE = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, AssertionError, struct.error, zlib.error)
 """What readers of pyiceberg raise for files that are damaged."""
-
-_MAX = (1 << 63) - 1
 
 
 def known_lists(name: str, location: str, content: bytes) -> list[ManifestFile]:
@@ -51,7 +49,7 @@ def known_ranges(name: str, lists: Iterable[ManifestFile], read: Callable[[str],
         except DAMAGE as error:
             raise FormatError(f"a list of files of the Iceberg table of stream {name} is damaged") from error
         files = [entry.data_file for entry in entries]
-        ranges += [range_of(file.file_path, file.record_count) or FileRange(1, _MAX, _MAX) for file in files]
+        ranges += [range_of(file.file_path, file.record_count) or ANY_RANGE for file in files]
     return ranges
 
 
