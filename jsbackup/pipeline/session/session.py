@@ -115,8 +115,7 @@ def _opened(settings: SparkSettings) -> Iterator[SparkSession]:
                 load_classes(session, folder / "example")
                 archive.keep()
         finally:
-            with suppress(*SPARK_FAILURES):  # its JVM may have ended already
-                session.stop()
+            _stop(session)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -245,6 +244,23 @@ def _launch(master: str, conf: Mapping[str, str], home: Path, wait_seconds: floa
     )
     with bound, environment_with(variables):
         return builder.getOrCreate()
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop the session. PySpark's server for accumulators looks every half a second whether it is to end, and is not
+    waited for: Java, which talks to it, has ended its jobs.
+    """
+    context = session.sparkContext
+    server, context._accumulatorServer = getattr(context, "_accumulatorServer", None), None
+
+    def end() -> None:
+        with suppress(OSError):  # the folder of its socket may be removed meanwhile
+            server.shutdown()
+
+    with suppress(*SPARK_FAILURES):  # its JVM may have ended already
+        session.stop()
+    if server is not None:
+        threading.Thread(target=end, name="jsbackup-accumulators", daemon=True).start()
 
 
 def _end_java() -> None:
