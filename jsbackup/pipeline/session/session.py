@@ -20,7 +20,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark import SparkContext
@@ -102,7 +104,11 @@ def _opened(settings: SparkSettings) -> Iterator[SparkSession]:
     java = find_java(environment())
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
     try:
+        # Java takes a second to start. This, which nearly all jobs need, takes a tenth of one to import.
+        importing = threading.Thread(target=import_module, args=("pyarrow.compute",), name="jsbackup-import")
+        importing.start()
         session, archive = _start(master, settings, java, folder)
+        importing.join()
         try:
             if master.startswith("local"):
                 with _warmed_up(session) if settings.is_short else nullcontext():
@@ -250,17 +256,17 @@ def _stop(session: SparkSession) -> None:
     """Stop the session. PySpark's server for accumulators looks every half a second whether it is to end, and is not
     waited for: Java, which talks to it, has ended its jobs.
     """
-    context = session.sparkContext
-    server, context._accumulatorServer = getattr(context, "_accumulatorServer", None), None
-
-    def end() -> None:
-        with suppress(OSError):  # the folder of its socket may be removed meanwhile
-            server.shutdown()
-
+    context: Any = session.sparkContext
+    server, context._accumulatorServer = context._accumulatorServer, None
     with suppress(*SPARK_FAILURES):  # its JVM may have ended already
         session.stop()
     if server is not None:
-        threading.Thread(target=end, name="jsbackup-accumulators", daemon=True).start()
+        threading.Thread(target=_end_accumulators, args=(server,), name="jsbackup-accumulators", daemon=True).start()
+
+
+def _end_accumulators(server: Any) -> None:
+    with suppress(OSError):  # the folder of its socket may be removed meanwhile
+        server.shutdown()
 
 
 def _end_java() -> None:
