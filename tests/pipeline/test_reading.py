@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import JsBackupError, KeyUnavailable, RepositoryNotFound, UnsupportedError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader, open_backup
+from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from tests.harness.backups import FIRST
 from tests.harness.batches import Message, message_lists, some_messages
@@ -195,8 +196,33 @@ def test_damage_is_named_by_whoever_notices(spark: SparkSession, tmp_path: Path)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1])
     backup = open_backup(spark, kept.place)
-    from jsbackup.pipeline.session.failures import spark_errors
-
     with pytest.raises(JsBackupError, match=key) as caught, spark_errors("the query"):
         backup.messages(reader=FrameReader.STORE).collect()
     assert caught.value.exit_code == 14
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "gone meanwhile"])
+def test_no_setting_of_a_session_leaves_segments_out(spark: SparkSession, tmp_path: Path, damage: str) -> None:
+    """Sessions of a cluster may ignore files that are damaged or missing."""
+    kept = keep(tmp_path, {"A": some_messages(40, 100)})
+    key = kept.manifest.streams[0].segments[1].key
+    path = Path(kept.place.location) / key
+    backup = open_backup(spark, kept.place)
+    frame = backup.messages(reader=FrameReader.SPARK) if damage == "gone meanwhile" else None
+    path.chmod(0o600)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        path.unlink()
+    settings = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    for name in settings:
+        spark.conf.set(name, "true")
+    try:
+        with pytest.raises(JsBackupError, match=key) as caught, spark_errors("the query"):
+            (frame or backup.messages(reader=FrameReader.SPARK)).select("subject").collect()
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert caught.value.exit_code == 14
+    if damage == "missing":
+        assert caught.value.message == f"object {key} is missing"

@@ -27,6 +27,7 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.failures import spark_errors
+from jsbackup.pipeline.session.parquet_files import read_segments
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.tasks import OnSpark
@@ -76,7 +77,10 @@ class BackupFrames(ChosenBackup):
         pushdown: bool = False,
     ) -> DataFrame:
         """Return messages of the chosen streams, with these columns (`columns.py`), unordered. With `pushdown` our data
-        source takes filters: of a frame that is used once (`source_options.py`). Raises the same errors as `streams`.
+        source takes filters: of a frame that is used once (`source_options.py`).
+
+        Raises:
+            UsageError, UnsupportedError, IntegrityError: as `streams`; the last also for a segment that is missing.
         """
         names = check_columns(columns)
         streams = self.streams(patterns)
@@ -137,8 +141,8 @@ class BackupFrames(ChosenBackup):
         return reduce(DataFrame.unionByName, frames)
 
     def _parquet(self, streams: Sequence[StreamBackup]) -> DataFrame:
-        paths = [f"file:{self.place.folder}/{ref.key}" for stream in streams for ref in stream.segments]
-        return self.session.read.schema(ddl(_STORED)).parquet(*paths)
+        keys = [ref.key for stream in streams for ref in stream.segments]
+        return read_segments(self.session, str(self.place.folder), keys, ddl(_STORED))
 
     def _nothing(self, names: Sequence[str]) -> DataFrame:
         return self.session.createDataFrame([], ddl(names))
