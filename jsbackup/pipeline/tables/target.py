@@ -32,12 +32,22 @@ __all__ = [
     "new_target",
     "open_target",
     "put_again",
+    "refuse_foreign",
     "refuse_place",
 ]
 
 SUCCESS = "_SUCCESS"
 
 _PRIVATE = 0o700
+
+# What the first object of a table may be, or one that an interrupted export has left.
+_OF_TABLES = re.compile(
+    r"[^/]+/(_jsbackup/.|_delta_log/.|metadata/(version-hint\.text|[^/]+\.(metadata\.json|avro))|"
+    r"(data/)?([^/=]+=[^/]*/)*\d{20}-\d{20}[-.])",
+    re.DOTALL,
+)
+# Hidden folders that an export removes or uses, and what an empty disk has.
+_NOTHING = re.compile(r"\.incoming|\..*\.jsbackup-[0-9a-f]+|lost\+found", re.DOTALL)
 _ICEBERG = re.compile(r"metadata/(version-hint\.text|[^/]+\.metadata\.json)")
 
 
@@ -89,8 +99,9 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
 def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
     """Open tables at `place` to extend them, or make a new target where nothing is. `token` is random.
 
-    Raises the errors of `new_target`, and UsageError if there is something else than a folder.
+    Raises the errors of `new_target`, and UsageError as `refuse_foreign` or if there is something else than a folder.
     """
+    refuse_foreign(place)
     if place.folder is not None:
         folder = Path(place.folder)
         try:
@@ -151,6 +162,38 @@ def refuse_place(source: RepositoryRef, target: RepositoryRef) -> None:
                 f"{target.location} is itself the table of a stream: it has a folder {log}",
                 hint="Name the folder above it, which has a folder for each stream.",
             )
+
+
+def refuse_foreign(place: RepositoryRef) -> None:
+    """Raise UsageError where something is, but nothing of a table: it may be the folder of something that is in use.
+
+    Raises StoreError if the place cannot be read.
+    """
+    is_empty = True
+    for path in _paths_at(place):
+        if _OF_TABLES.match(path):
+            return
+        is_empty = False
+    if not is_empty:
+        raise UsageError(
+            f"{printable_name(place.location)} is not empty, and has no tables",
+            hint="Name one that is empty or does not exist yet, or that has the tables of an earlier run.",
+        )
+
+
+def _paths_at(place: RepositoryRef) -> Iterator[str]:
+    """Yield what is at a place, relative to it: objects, or names in a folder, whatever they are."""
+    if place.folder is None:
+        yield from (info.key for info in place.store().list() if info.key != SUCCESS)
+        return
+    # Not through a store, which refuses links and does not see names that are no keys.
+    root = Path(place.folder)
+    with folder_errors(f"{printable_name(place.folder)} cannot be read"):
+        entries = [entry for entry in root.iterdir() if not _NOTHING.fullmatch(entry.name)] if root.is_dir() else []
+    for entry in entries:
+        yield entry.name
+        for folder, _, files in os.walk(entry):
+            yield from (str((Path(folder) / file).relative_to(root)) for file in files)
 
 
 def ignores_case(target: TableTarget) -> bool:

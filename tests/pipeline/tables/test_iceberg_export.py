@@ -488,7 +488,9 @@ def test_folders_of_other_formats_are_refused(tmp_path: Path, made: str) -> None
         done = in_shell("export", "latest", *kept.line, "--format", other, "--append", "--output", out)
         assert done.code == 2 and f"--format {made}" in done.err, done
     assert sorted(out.rglob("*")) == before
-    (tmp_path / "plain" / "ORDERS").mkdir(parents=True)
+    line = ["export", "latest", "STILL", *kept.line, "--format", "iceberg", "--append", "--output"]
+    assert in_shell(*line, tmp_path / "plain").code == 0
+    (tmp_path / "plain" / "ORDERS").mkdir()
     (tmp_path / "plain" / "ORDERS" / "x.parquet").write_bytes(b"x")
     line = ["export", "latest", "ORDERS", *kept.line, "--format", "iceberg", "--append", "--output"]
     done = in_shell(*line, tmp_path / "plain")

@@ -62,7 +62,7 @@ def iceberg(
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg.backups import described_streams, write_iceberg
     from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
-    from jsbackup.pipeline.tables.target import location_of, refuse_place
+    from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
 
     start_log(shared)
     require_pyiceberg()
@@ -72,6 +72,7 @@ def iceberg(
     refuse_place(source, place)
     if place.folder is not None:
         check_output(Path(place.folder), hint="Name a folder, or one that does not exist yet.")
+    refuse_foreign(place)
     repository = open_repository(shared)
     if repository.objects.sealing.suffix:
         raise UnsupportedError(
