@@ -17,7 +17,7 @@ from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.stores.base import Store
 
-__all__ = ["ANY_RANGE", "FileRange", "TableLog", "put_commit", "range_of", "refuse_other_format"]
+__all__ = ["ANY_RANGE", "FileRange", "TableLog", "kind_of_table", "put_commit", "range_of", "refuse_other_format"]
 
 # What only tables of a format have in their folder.
 _MARKS = (
@@ -100,6 +100,13 @@ def put_commit(store: Store, key: str, data: bytes, name: str) -> None:
                 f"something else has changed the table of stream {name} meanwhile",
                 hint="Run the command again: it adds what is still missing.",
             ) from None
+
+
+def kind_of_table(path: str) -> str | None:
+    """Return in words of what table a file is that only tables of a format have; None for another file. `path` is that
+    below the folder of the table.
+    """
+    return next((what for _, what, mark in _MARKS if mark.match(path)), None)
 
 
 def refuse_other_format(name: str, kind: TableFormat, path: str) -> None:

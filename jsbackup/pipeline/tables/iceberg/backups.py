@@ -35,6 +35,8 @@ from jsbackup.pipeline.tables.iceberg.metadata_files import (
     point_to,
     version_key,
 )
+from jsbackup.pipeline.tables.iceberg.table import was_exported
+from jsbackup.pipeline.tables.table_log import kind_of_table
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.stores.base import Store
@@ -122,16 +124,21 @@ def write_iceberg(
 def _refuse_others(store: Store, stream: str, version: str, repository: str) -> None:
     """Raise TargetConflict if there is a table of another kind, or of another repository."""
     folder = f"{encode_name(stream)}/"
-    for info in store.list(folder):
-        if not info.key.startswith(f"{folder}metadata/"):
-            raise TargetConflict(
-                f"the folder of stream {stream} there has something else than an Iceberg table: {info.key[:200]}",
-                hint="Name another folder with --output.",
-            )
+    found = read_object(store.get(version), version, max_bytes=MAX_BYTES).get("properties") if version else None
+    properties = found if isinstance(found, dict) else {}
+    if was_exported(properties):
+        raise TargetConflict(
+            f"the table of stream {stream} there has messages of its own: `export --format iceberg` has made it",
+            hint="Name another folder with --output, or add to that table with `export --append`.",
+        )
+    keys = (info.key.removeprefix(folder) for info in store.list(folder))
+    if others := [path for path in keys if not path.startswith("metadata/")]:
+        kind = next((what for what in map(kind_of_table, others) if what), None)
+        what = f"is {kind}" if kind else f"has no metadata of jsbackup: {others[0][:200]} is there"
+        raise TargetConflict(f"the table of stream {stream} there {what}", hint="Name another folder with --output.")
     if not version:
         return
-    properties = read_object(store.get(version), version, max_bytes=MAX_BYTES).get("properties")
-    owner = properties.get(_OWNER) if isinstance(properties, dict) else None
+    owner = properties.get(_OWNER)
     if owner != repository:
         raise TargetConflict(
             f"the Iceberg table of stream {stream} there is of another repository",

@@ -32,7 +32,7 @@ from jsbackup.strict_json import read_object, write_json
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
 
-__all__ = ["KnownTable", "NewSnapshot", "known_table", "next_version"]
+__all__ = ["KnownTable", "NewSnapshot", "known_table", "next_version", "was_exported"]
 
 _SOURCE: Final = "jsbackup.export"
 _POSITION: Final = "jsbackup.position"
@@ -104,6 +104,11 @@ def known_table(name: str, version: int, data: bytes, location: str) -> KnownTab
     if last and not _is_after(document, int(last) if last.isdecimal() else _UNKNOWN):
         raise _changed(name, "was set back or made again, or lost snapshots since the last export")
     return KnownTable(version, location, document, state, snapshot)
+
+
+def was_exported(properties: Mapping[str, object]) -> bool:
+    """Return whether an export has made the table with these properties."""
+    return _SOURCE in properties
 
 
 def next_version(
