@@ -159,7 +159,10 @@ def check_output(path: Path, *, hint: str) -> None:
         if os.path.lexists(path):
             raise UsageError(f"{shown} is not a folder", hint=hint)
         if not path.parent.is_dir():
-            raise UsageError(f"there is no folder {printable_name(str(path.parent))} to make it in")
+            above = printable_name(str(path.parent))
+            if os.path.lexists(path.parent):
+                raise UsageError(f"{above} is not a folder", hint=hint)
+            raise UsageError(f"there is no folder {above} to make it in", hint="Make that first.")
 
 
 def _fsync_folder(path: Path) -> None:

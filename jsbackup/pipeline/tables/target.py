@@ -20,7 +20,7 @@ from typing import Protocol
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UsageError
 from jsbackup.exchange.folder import folder_errors, printable_name
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.new_folder import NewFolder, check_output
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 
@@ -104,6 +104,7 @@ def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
     refuse_foreign(place)
     if place.folder is not None:
         folder = Path(place.folder)
+        check_output(folder, hint="Name a folder that is empty or new, or has tables of an earlier export.")
         try:
             is_new = not folder.is_dir() or not any(folder.iterdir())
         except OSError as error:

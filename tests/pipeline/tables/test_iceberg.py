@@ -226,18 +226,21 @@ def test_an_output_that_cannot_be_made_is_the_error_of_export(tmp_path: Path) ->
     kept, _ = growing(tmp_path / "r", (40,))
     (tmp_path / "file").write_text("")
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
-    for where, said in (
-        (tmp_path / "no" / "such", f"there is no folder {tmp_path / 'no'} to make it in"),
-        (tmp_path / "file", f"{tmp_path / 'file'} is not a folder"),
-        (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} is not a folder"),
-        (tmp_path / "file" / "within", f"there is no folder {tmp_path / 'file'} to make it in"),
+    for where, said, hint in (
+        (tmp_path / "no" / "such", f"there is no folder {tmp_path / 'no'} to make it in", "Make that first."),
+        (tmp_path / "file", f"{tmp_path / 'file'} is not a folder", ""),
+        (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} is not a folder", ""),
+        (tmp_path / "file" / "within", f"{tmp_path / 'file'} is not a folder", ""),
     ):
-        found = [
-            in_shell(*line, *kept.line, "--output", where, "--json")
-            for line in (["iceberg"], ["export", "latest", "--format", "parquet"])
-        ]
-        assert [one.code for one in found] == [2, 2], found
-        assert [one.document["error"]["message"] for one in found] == [said, said]
+        into = ["export", "latest", "--format", "parquet"]
+        for line, own in (
+            (["iceberg"], "Name a folder, or one that does not exist yet."),
+            (into, "Name a folder that is empty or does not exist yet."),
+            ([*into, "--append"], "Name a folder that is empty or new, or has tables of an earlier export."),
+        ):
+            done = in_shell(*line, *kept.line, "--output", where, "--json")
+            error = done.document["error"]
+            assert (done.code, error["message"], error["hint"]) == (2, said, hint or own), done
     assert in_shell("iceberg", *kept.line, "--output", tmp_path / "new").code == 0
 
 
@@ -269,11 +272,16 @@ def test_what_else_is_there_is_left_alone(tmp_path: Path) -> None:
     done = in_shell("iceberg", *line)
     assert done.code == 16 and "the Iceberg table of stream ORDERS there is of another repository" in done.err, done
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    tables = tmp_path / "tables"
-    assert in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", tables).code == 0
-    done = in_shell("iceberg", *kept.line, "--output", tables)
-    assert done.code == 16 and "something else than an Iceberg table" in done.err, done
-    assert not list(tables.rglob("*.avro"))
+    for kind, said in (
+        ("parquet", "is one of plain Parquet files"),
+        ("delta", "is a Delta table"),
+        ("jsonl", "has no metadata of jsbackup: 0"),
+    ):
+        tables = tmp_path / kind
+        assert in_shell("export", "latest", *kept.line, "--format", kind, "--output", tables).code == 0
+        done = in_shell("iceberg", *kept.line, "--output", tables)
+        assert done.code == 16 and f"the table of stream ORDERS there {said}" in done.err, done
+        assert not list(tables.rglob("*.avro"))
 
 
 def test_a_table_of_which_no_backup_is_left_is_named(tmp_path: Path) -> None:
