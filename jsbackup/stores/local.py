@@ -35,10 +35,11 @@ from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_
 from jsbackup.stores.folder_names import sorted_names
 from jsbackup.stores.glance import glance_at
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "remove_incoming"]
 
 _INCOMING = ".incoming"
 _LEFTOVER_SECONDS = 3600
+_TRIES = 10  # to write a file into the folder of temporary ones
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO instead of an object must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -68,10 +69,9 @@ class LocalStore:
             posix.posix_errors(f"cannot store {key} in {self.location}"),
             posix.closing(self._make_root()) as root,
             posix.closing(self._make_folders(root, folders)) as folder,
-            posix.closing(self._incoming(root)) as incoming,
         ):
             # Checked first to avoid a useless write; the link decides.
-            created = not posix.exists(folder, name) and self._create_object(incoming, folder, name, view)
+            created = not posix.exists(folder, name) and self._create_in(root, folder, name, view)
             # Also if it exists: its writer may have been killed between link and flush, and the caller relies on it.
             posix.fsync(folder)
             if not folders:
@@ -233,6 +233,16 @@ class LocalStore:
             self._sweep(incoming)
         return incoming
 
+    def _create_in(self, root: int, folder: int, name: str, view: memoryview) -> bool:
+        """Create an object unless there is one. Other processes may remove the folder of temporary files meanwhile,
+        while it is empty (`remove_incoming`).
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(FileNotFoundError), posix.closing(self._incoming(root)) as incoming:
+                return self._create_object(incoming, folder, name, view)
+        with posix.closing(self._incoming(root)) as incoming:
+            return self._create_object(incoming, folder, name, view)
+
     def _create_object(self, incoming: int, folder: int, name: str, view: memoryview) -> bool:
         temporary = self._write(incoming, view)
         try:
@@ -330,6 +340,12 @@ class LocalStore:
                         )
                     if is_key(key):
                         yield ObjectInfo(key, info.st_size, info.st_mtime)
+
+
+def remove_incoming(root: Path) -> None:
+    """Remove the folder of temporary files below `root` if it is empty, so that nothing but objects stays."""
+    with suppress(OSError):
+        (root / _INCOMING).rmdir()
 
 
 def _identity_of(folder: int) -> tuple[int, int]:

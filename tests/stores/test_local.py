@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
-from jsbackup.stores.local import LocalStore
+from jsbackup.stores.local import LocalStore, remove_incoming
 
 
 @pytest.fixture
@@ -384,3 +385,23 @@ def test_what_encloses_it_is_the_nearest_folder_with_the_object(tmp_path: Path) 
         LocalStore(folder).put("mark.json", b"here")
     assert inner.enclosing("mark.json") == str(tmp_path / "a")
     assert LocalStore(tmp_path / "a").enclosing("mark.json") == str(tmp_path)
+
+
+def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> None:
+    store, done = LocalStore(tmp_path / "store"), threading.Event()
+
+    def remove() -> None:
+        while not done.is_set():
+            remove_incoming(tmp_path / "store")
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for number in range(300):
+            store.put(f"a/{number:03}", b"x")
+    finally:
+        done.set()
+        remover.join()
+    assert len(list(store.list())) == 300
+    remove_incoming(tmp_path / "store")
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"a"}

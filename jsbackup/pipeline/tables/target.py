@@ -23,6 +23,7 @@ from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.exchange.new_folder import NewFolder, check_output
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
+from jsbackup.stores.local import remove_incoming
 
 __all__ = [
     "SUCCESS",
@@ -254,3 +255,5 @@ class _GrowingTarget:
     def commit(self) -> None:
         if self.place.folder is None:
             put_again(self.place.store(), SUCCESS, b"")
+        else:
+            remove_incoming(Path(self.place.folder))

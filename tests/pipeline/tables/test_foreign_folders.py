@@ -62,6 +62,16 @@ def test_an_empty_folder_and_one_of_earlier_exports_is_taken(typed: Type, tmp_pa
         assert done.code == 0, done
 
 
+def test_no_folder_of_temporary_files_stays(typed: Type, tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r", (40, 100))
+    for line in _lines(kept.line):
+        out = tmp_path / "-".join(line[:5]).replace("/", "_")
+        if line[0] == "export":
+            assert typed("export", manifests[0].id, *line[2:], "--output", out).code == 0
+        assert typed(*line, "--output", out).code == 0
+        assert not (out / ".incoming").exists()
+
+
 @pytest.mark.s3
 def test_a_prefix_of_something_else_is_left_alone(
     typed: Type, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def iceberg(
     from jsbackup.pipeline.tables.iceberg.backups import described_streams, write_iceberg
     from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
+    from jsbackup.stores.local import remove_incoming
 
     start_log(shared)
     require_pyiceberg()
@@ -100,6 +101,8 @@ def iceberg(
             write_iceberg(store, location_of(place), name, backups, data=data, repository=repository_id)
             for name, backups in sorted(found.items())
         ]
+    if place.folder is not None:
+        remove_incoming(Path(place.folder))
     return _tell(shared, tables)
 
 
