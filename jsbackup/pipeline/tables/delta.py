@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.pipeline.tables.bounds import FileBounds
 from jsbackup.pipeline.tables.table_log import ANY_RANGE, FileRange, range_of
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
+from jsbackup.stores.base import is_key
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.tool import TOOL
 
@@ -182,9 +184,9 @@ def known_log(name: str, files: Mapping[str, bytes]) -> KnownLog:
     return KnownLog(files, version, TableState(source, TablePosition.from_json(position, what)), may_bound)
 
 
-def ranges_of(name: str, known: KnownLog) -> list[FileRange]:
+def ranges_of(name: str, known: KnownLog, folder_key: str) -> list[FileRange]:
     """Return the ranges of the files in the log of a table called `name`; those that others have joined by their rows,
-    or as if they may be of any messages. Raises as `known_log`.
+    or as if they may be of any messages. `folder_key` is the folder of the table in its store. Raises as `known_log`.
     """
     from deltalake import DeltaTable
 
@@ -197,7 +199,10 @@ def ranges_of(name: str, known: KnownLog) -> list[FileRange]:
     for path, rows, first, last in zip(*(one.to_pylist() for one in found), strict=True):
         first, last = ANY_RANGE[:2] if first is None or last is None else (first, last)
         rows = ANY_RANGE.rows if rows is None else rows
-        ranges.append(range_of(path, rows) or FileRange(first, last, rows))
+        plain = unquote(path)  # a URI, relative unless the file is elsewhere
+        key = f"{folder_key}/{plain}"
+        key = key if is_key(key) else ""
+        ranges.append(range_of(plain, rows, key) or FileRange(first, last, rows, key))
     return ranges
 
 

@@ -72,7 +72,7 @@ class DeltaLog:
         return self._folder
 
     def ranges(self) -> list[FileRange]:
-        return [] if self._known is None else ranges_of(self._name, self._known)
+        return [] if self._known is None else ranges_of(self._name, self._known, self._folder)
 
     def finish(self) -> None:
         """A commit is complete at once."""

@@ -30,12 +30,12 @@ from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
+from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups, without_gaps
 from jsbackup.pipeline.tables.iceberg.iceberg_log import IcebergLog
 from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
 from jsbackup.pipeline.tables.parquet_log import ParquetLog
 from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
 from jsbackup.pipeline.tables.refused import all_refused
-from jsbackup.pipeline.tables.table_gaps import OtherBackups, without_gaps
 from jsbackup.pipeline.tables.table_growth import TableGrowth, exported_of, kept_of, misfits_of, refusals_of
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_payloads import TablePayloads
@@ -140,11 +140,12 @@ def plan_export(
     if partition_by is not None:
         escapes = partition_by is PartitionBy.SUBJECT and ignores_case(target)
         partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes, kind is not TableFormat.DELTA)
+    secret = key.secret() if options.reshape.masks.needs_secret else b""
     growths, logs, refusals = _growths(
-        manifest, target, kind, streams, options=options, key=key, partition=partition_by or "", payloads=payloads
+        manifest, target, kind, streams, options=options, secret=secret, partition=partition_by or "", payloads=payloads
     )
     if others is not None:
-        growths, gaps = without_gaps(growths, manifest, others)
+        growths, gaps = without_gaps(growths, manifest, others, store=target.place.store(), secret=secret)
         refusals.update(gaps)
     refused = {**(refused or {}), **refusals}
     if refused and not growths:
@@ -231,14 +232,13 @@ def _growths(
     streams: Sequence[PlannedStream],
     *,
     options: TransformOptions,
-    key: MaskKey,
+    secret: bytes,
     partition: str,
     payloads: TablePayloads | None,
 ) -> tuple[list[TableGrowth], list[TableLog], dict[str, JsBackupError]]:
     """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
     be extended, or whose schema is not that of a sample. Nothing is written before.
     """
-    secret = key.secret() if options.reshape.masks.needs_secret else b""
     now_ms = time.time_ns() // 1_000_000
     growths: list[TableGrowth] = []
     logs: list[TableLog] = []

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from jsbackup.errors import FormatError, ObjectNotFound, UsageError
 from jsbackup.pipeline.tables.partitions import partition_of
-from jsbackup.pipeline.tables.table_log import FileRange, put_commit, range_of, refuse_other_format
+from jsbackup.pipeline.tables.table_log import ANY_RANGE, FileRange, put_commit, range_of, refuse_other_format
 from jsbackup.pipeline.tables.table_state import TablePosition, TableSource, TableState
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
@@ -83,12 +83,18 @@ class ParquetLog:
         return _JOINT if self._is_new else _STAGED_JOINT
 
     def ranges(self) -> list[FileRange]:
-        found = []
+        found, staged = [], set(self._staged)
         for number in range(self._number):
             key = self._record(number)
             record = _checked(self._store.get_range(key, 0, _MAX_BYTES), f"the log {key} of the table")
-            found += [range_of(file["name"], _rows_of(file, key)) for file in record["files"]]
-        return [one for one in found if one is not None]
+            folder = self._staging(number, record["token"])
+            for file in record["files"]:
+                name, rows = file["name"], _rows_of(file, key)
+                # An interrupted export may not have moved it up.
+                before = _staged_key(folder, name)
+                path = before if before in staged else f"{self._folder}/{name}"
+                found.append(range_of(name, rows, path) or ANY_RANGE._replace(rows=rows, key=path))
+        return found
 
     def finish(self) -> None:
         if self._last is not None:
@@ -144,7 +150,7 @@ class ParquetLog:
         """Move committed files to where readers find them. Those that are not staged have been moved."""
         folder, staged = self._staging(number, token), set(self._staged)
         for name in names:
-            key = f"{folder}/{name.removesuffix(_ENDING).replace('/', _STAGED_JOINT)}{_STAGED_ENDING}"
+            key = _staged_key(folder, name)
             if key not in staged:
                 continue
             try:
@@ -170,6 +176,11 @@ class ParquetLog:
 
     def _staging(self, number: int, token: str) -> str:
         return f"{self._folder}/{_FOLDER}/{number:020}-{token}"
+
+
+def _staged_key(folder: str, name: str) -> str:
+    """Return where a file was written that is to be moved up under this name."""
+    return f"{folder}/{name.removesuffix(_ENDING).replace('/', _STAGED_JOINT)}{_STAGED_ENDING}"
 
 
 def _rows_of(file: dict[str, Any], key: str) -> int:

@@ -34,22 +34,24 @@ _NAME = re.compile(r"(\d{20})-(\d{20})[-.]")
 
 
 class FileRange(NamedTuple):
-    """The messages that were looked at for a file, or for some, by sequences, and the rows that came of it."""
+    """The messages that were looked at for a file, by sequences, the rows that came of it, and its key in the store; ""
+    if it is not in the folder of the table.
+    """
 
     first_seq: int
     last_seq: int
     rows: int
+    key: str = ""
 
 
-_MOST = (1 << 63) - 1
-ANY_RANGE = FileRange(1, _MOST, _MOST)
+ANY_RANGE = FileRange(1, (1 << 63) - 1, 0)
 """That of a file of which nothing is known: it may be of any messages."""
 
 
-def range_of(path: str, rows: int) -> FileRange | None:
+def range_of(path: str, rows: int, key: str) -> FileRange | None:
     """Return the range of a file that an export has named; None for another name."""
     found = _NAME.match(path.rpartition("/")[2])
-    return None if found is None else FileRange(int(found[1]), int(found[2]), rows)
+    return None if found is None else FileRange(int(found[1]), int(found[2]), rows, key)
 
 
 class TableLog(Protocol):

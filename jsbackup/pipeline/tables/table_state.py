@@ -2,8 +2,8 @@
 changed, and how far it goes. Pure.
 
 A sequence is exported once, and each export begins behind the last sequence that the stream had given by the one
-before. So the table has all messages of the backups that were exported, if that was in order (`table_gaps.py`); what is
-deleted later stays in it.
+before. So the table has all messages of the backups that were exported, if that was in order (`gaps/`); what is deleted
+later stays in it.
 """
 
 from __future__ import annotations

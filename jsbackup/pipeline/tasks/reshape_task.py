@@ -23,7 +23,7 @@ from jsbackup.pipeline.jobs.joining import Group
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import OPENING_BYTES
 from jsbackup.planning.selection.subset import Counted
-from jsbackup.repository.manifest import total_of
+from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns
 from jsbackup.repository.segment_size import fitting_bytes
@@ -34,7 +34,7 @@ from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.renumber import following
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "reshape_piece"]
+__all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "kept_batches", "reshape_piece"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +226,26 @@ class CountPieces:
 
 
 def _count(objects: Objects, piece: SegmentRun, key: MaskKey) -> int:
-    counting, secret = piece.reshape.keeping, b""
-    if piece.reshape.masks_drop:
-        counting = replace(counting, masks=piece.reshape.masks)
-        secret = key.secret() if counting.masks.needs_secret else b""
-    tally = ReshapeTally()
+    reshape, tally = piece.reshape, ReshapeTally()
+    secret = key.secret() if reshape.masks_drop and reshape.masks.needs_secret else b""
     for ref in (ref for group in piece.groups for ref in group):
-        if counting.masks:
-            batches = SegmentReader(objects).read(ref)
-        else:
-            batches = read_columns(objects, ref, counting.filters.columns)
-        for _ in counting.apply(batches, stream=piece.stream, secret=secret, tally=tally):
+        for _ in kept_batches(objects, ref, piece.stream, reshape, secret=secret, tally=tally):
             pass
     return tally.kept.messages
+
+
+def kept_batches(
+    objects: Objects, ref: SegmentRef, stream: str, reshape: Reshape, *, secret: bytes, tally: ReshapeTally
+) -> Iterator[MessageBatch]:
+    """Yield the messages of a segment that a change to their stream keeps, with only those columns that decide. Updates
+    the tally; `secret` is the key of masks, b"" without one.
+
+    Raises IntegrityError, KeyUnavailable, StoreError.
+    """
+    counting = reshape.keeping
+    if reshape.masks_drop:
+        counting = replace(counting, masks=reshape.masks)
+        batches = SegmentReader(objects).read(ref)
+    else:
+        batches = read_columns(objects, ref, counting.filters.columns)
+    yield from counting.apply(batches, stream=stream, secret=secret, tally=tally)

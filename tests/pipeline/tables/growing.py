@@ -18,8 +18,8 @@ from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
 from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
+from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups
 from jsbackup.pipeline.tables.partitions import PartitionBy
-from jsbackup.pipeline.tables.table_gaps import OtherBackups
 from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
 from jsbackup.pipeline.tables.target import open_target
 from jsbackup.pipeline.tables.writing import TableFormat

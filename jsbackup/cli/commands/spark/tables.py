@@ -185,8 +185,8 @@ def write_tables(
     from jsbackup.exchange.leftovers import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import opened, place_of
     from jsbackup.pipeline.tables.export import export_tables, plan_export, require_package
+    from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups
     from jsbackup.pipeline.tables.partitions import PartitionBy
-    from jsbackup.pipeline.tables.table_gaps import OtherBackups
     from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
     from jsbackup.pipeline.tables.target import new_target, open_target, refuse_place
     from jsbackup.pipeline.tables.writing import TableFormat

@@ -31,7 +31,7 @@ from jsbackup.pipeline.tables.table_log import FileRange, put_commit, refuse_oth
 from jsbackup.pipeline.tables.table_state import TableState
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenFile
 from jsbackup.repository.names import encode_name
-from jsbackup.stores.base import Store
+from jsbackup.stores.base import Store, is_key
 
 __all__ = ["IcebergLog"]
 
@@ -79,7 +79,16 @@ class IcebergLog:
         return f"{self._folder}/{_DATA}"
 
     def ranges(self) -> list[FileRange]:
-        return [] if self._known is None else known_ranges(self._name, self._known.lists, self._list)
+        if self._known is None:
+            return []
+        found = known_ranges(self._name, self._known.lists, self._list)
+        within = f"{bare(self._about['location'])}/"
+        return [one._replace(key=self._key(bare(one.key), within)) for one in found]
+
+    def _key(self, path: str, within: str) -> str:
+        """Return the key of a file at a location; "" if that is not in the folder of the table."""
+        key = f"{self._folder}/{path.removeprefix(within)}"
+        return key if path.startswith(within) and is_key(key) else ""
 
     def finish(self) -> None:
         if self._known is not None:

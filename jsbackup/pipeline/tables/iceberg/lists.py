@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.errors import FormatError
+from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.tables.iceberg.metadata_files import file_of
 from jsbackup.pipeline.tables.table_log import ANY_RANGE, FileRange, range_of
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.manifest import DataFile, ManifestFile
 
 __all__ = ["DAMAGE", "known_lists", "known_ranges"]
 
 DAMAGE = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, AssertionError, struct.error, zlib.error)
 """What readers of pyiceberg raise for files that are damaged."""
+
+
+# The number that the column `sequence` has in all our tables (`columns.py`).
+_SEQUENCE = 1 + COLUMNS.index("sequence")
 
 
 def known_lists(name: str, location: str, content: bytes) -> list[ManifestFile]:
@@ -31,8 +36,9 @@ def known_lists(name: str, location: str, content: bytes) -> list[ManifestFile]:
 
 
 def known_ranges(name: str, lists: Iterable[ManifestFile], read: Callable[[str], bytes]) -> list[FileRange]:
-    """Return the ranges of the files in `lists`; files of other programs as if they may be of any messages. `read`
-    returns the content of a list at a location, and may raise.
+    """Return the ranges of the files in `lists`, with their locations instead of keys; those of files of other programs
+    by the bounds of sequences, or as if they may be of any messages. `read` returns the content of a list at a
+    location, and may raise.
 
     Raises:
         FormatError: a list is damaged.
@@ -49,8 +55,19 @@ def known_ranges(name: str, lists: Iterable[ManifestFile], read: Callable[[str],
         except DAMAGE as error:
             raise FormatError(f"a list of files of the Iceberg table of stream {name} is damaged") from error
         files = [entry.data_file for entry in entries]
-        ranges += [range_of(file.file_path, file.record_count) or ANY_RANGE for file in files]
+        ranges += [_range_of(file) for file in files]
     return ranges
+
+
+def _range_of(file: DataFile) -> FileRange:
+    path, rows = file.file_path, file.record_count
+    if named := range_of(path, rows, path):
+        return named
+    ends = [(bounds or {}).get(_SEQUENCE, b"") for bounds in (file.lower_bounds, file.upper_bounds)]
+    if any(len(end) != 8 for end in ends):
+        return ANY_RANGE._replace(key=path)
+    first, last = (int.from_bytes(end, "little", signed=True) for end in ends)
+    return FileRange(first, last, rows, path)
 
 
 class _OneFile:

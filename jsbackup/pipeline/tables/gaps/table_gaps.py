@@ -7,12 +7,13 @@ refused before anything of it is written, unless the caller `skips` what is miss
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jsbackup.errors import FormatError, IncompleteError, IntegrityError, JsBackupError, UnsupportedError
+from jsbackup.pipeline.tables.gaps.kept_messages import KeptMessages
+from jsbackup.pipeline.tables.gaps.older_backups import count_lacking
 from jsbackup.pipeline.tables.table_growth import TableGrowth
-from jsbackup.pipeline.tables.table_log import FileRange
 from jsbackup.pipeline.tables.table_state import NewMessages
 from jsbackup.planning.transforming import PlannedStream
 from jsbackup.readable import format_count, in_short
@@ -23,10 +24,10 @@ from jsbackup.repository.read.between import (
     EarlierState,
     RemovedMessages,
     SequencesOf,
-    count_within,
 )
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import AtSequence, KeptShare
 
@@ -48,9 +49,10 @@ class OtherBackups:
 
 
 def without_gaps(
-    growths: Sequence[TableGrowth], manifest: Manifest, others: OtherBackups
+    growths: Sequence[TableGrowth], manifest: Manifest, others: OtherBackups, *, store: Store, secret: bytes
 ) -> tuple[list[TableGrowth], dict[str, JsBackupError]]:
     """Return the growths that leave nothing out, with notes of what cannot be added, and why the others are refused.
+    `store` has the tables; `secret` is the key of masks, b"" without one.
 
     Raises KeyUnavailable, StoreError: other backups cannot be read.
     """
@@ -65,11 +67,12 @@ def without_gaps(
     kept: list[TableGrowth] = []
     refused: dict[str, JsBackupError] = {}
     for growth in growths:
+        messages = KeptMessages(others.repository.objects, growth.one, secret)
         try:
             if growth.one.entry.name in states:
                 note = _before(growth, between, sequences, skips=others.skips)
             else:
-                note = _below(growth, manifest, sequences, skips=others.skips)
+                note = _below(growth, manifest, sequences, messages, store=store, skips=others.skips)
         except (FormatError, IncompleteError, IntegrityError, UnsupportedError) as error:
             refused[growth.name] = error
         else:
@@ -146,32 +149,35 @@ def _missing(growth: TableGrowth, sequences: Callable[[SegmentRef], Sequence[int
 
 
 def _below(
-    growth: TableGrowth, manifest: Manifest, sequences: Callable[[SegmentRef], Sequence[int]], *, skips: bool
+    growth: TableGrowth, manifest: Manifest, sequences: SequencesOf, kept: KeptMessages, *, store: Store, skips: bool
 ) -> str:
-    """Return a note about what the backup has and a table lacks that reaches further, "" if nothing is known of that.
+    """Return a note about what the backup has and a table lacks that reaches further, "" if that is nothing. `store`
+    has the files of the table.
 
     Raises:
-        IncompleteError: it lacks some.
+        IncompleteError: it lacks some, or that cannot be found out.
         IntegrityError: a segment or a list of segments cannot be read.
     """
-    log, entry, messages = growth.log, growth.one.entry, growth.one.reshaped.messages
+    log, entry = growth.log, growth.one.entry
     # A later backup has nothing up to the end of the table that those before did not have.
     later = parse_time(manifest.created) >= growth.new.position.backup_ns
     if log is None or log.state is None or growth.new.planned is not None or later:
         return ""
-    if not entry.archive_format.has_messages or messages.drops:
-        return ""  # which messages were dropped is not known
-    lacks, exact = 0, True
-    reached = 0
-    for one in _joined(log.ranges()):
-        lacks += _count(entry.segments, reached + 1, one.first_seq - 1, sequences)
-        inside = _count(entry.segments, one.first_seq, one.last_seq, sequences) - one.rows
-        lacks, exact = lacks + max(0, inside), exact and inside <= 0
-        reached = max(reached, one.last_seq)
-    lacks += _count(entry.segments, reached + 1, _MAX, sequences)
+    if not entry.archive_format.has_messages:
+        return ""
+    try:
+        lacks = count_lacking(entry.segments, log.ranges(), store, sequences=sequences, kept=kept)
+    except FormatError as error:
+        if skips:
+            return f"whether it has all messages of this backup cannot be found out: {error.message}"
+        raise IncompleteError(
+            f"whether the table of stream {entry.name} has all messages of backup {manifest.id} cannot be found out: "
+            f"{error.message}",
+            hint="--skip-gaps leaves the table as it is.",
+        ) from error
     if not lacks:
         return ""
-    words = f"{'' if exact else 'at least '}{format_count(lacks, 'message')}"
+    words = format_count(lacks, "message")
     if skips:
         return f"it lacks {words} of this backup, which can no longer be added"
     raise IncompleteError(
@@ -179,24 +185,6 @@ def _below(
         f"table ends at sequence {growth.new.after}, by a later backup",
         hint="Export the backups to another folder, oldest first. --skip-gaps leaves the table as it is.",
     )
-
-
-def _count(
-    segments: Sequence[SegmentRef], first: int, last: int, sequences: Callable[[SegmentRef], Sequence[int]]
-) -> int:
-    return count_within(touching(segments, first, last), first, last, sequences) if first <= last else 0
-
-
-def _joined(ranges: Iterable[FileRange]) -> list[FileRange]:
-    """Return ranges in order, those that overlap as one."""
-    found: list[FileRange] = []
-    for one in sorted(ranges, key=lambda one: (one.first_seq, one.last_seq)):
-        if found and one.first_seq <= found[-1].last_seq:
-            last = found[-1]
-            found[-1] = FileRange(last.first_seq, max(last.last_seq, one.last_seq), last.rows + one.rows)
-        else:
-            found.append(one)
-    return found
 
 
 def _counted(found: RemovedMessages) -> str:
