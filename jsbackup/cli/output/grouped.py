@@ -89,8 +89,10 @@ def _lost_text(problem: Problem | None) -> str:
 
 
 def broken_json(broken: Mapping[str, JsBackupError]) -> list[JsonObject]:
-    """Return the streams that a command did without, because the lists of their segments cannot be read."""
-    return [failure_json(name, error) for name, error in broken.items()]
+    """Return the streams that a command did without, because the lists of their segments cannot be read, or their
+    tables not be extended.
+    """
+    return [failure_json(name, error) | ({"hint": error.hint} if error.hint else {}) for name, error in broken.items()]
 
 
 def tell_broken(output: Output, broken: Mapping[str, JsBackupError]) -> None:

@@ -39,6 +39,7 @@ def _of_several(name: str, text: str) -> str:
     said = without_name(name, text)
     for words, instead in (
         (" of stream <stream>", ""),
+        ("in its table", "in their tables"),
         ("the table of <stream>", "its table"),
         ("stream <stream>", "each"),
     ):

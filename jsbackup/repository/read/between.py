@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from jsbackup.errors import FormatError, IntegrityError, UnsupportedError, UsageError
 from jsbackup.repository import layout
@@ -45,7 +45,7 @@ class EarlierState:
 @dataclass(frozen=True, slots=True)
 class RemovedMessages:
     """How many `messages` only earlier `backups` have, oldest first, within which range of sequences. `unread` are
-    backups between that may have some and cannot be read.
+    backups between that may have some and cannot be read. `others`: they have more, which are not of interest.
     """
 
     messages: int = 0
@@ -53,6 +53,7 @@ class RemovedMessages:
     last_seq: int = 0
     backups: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,10 @@ class BackupsBetween:
         *,
         keeps: Callable[[SegmentRef], bool],
         sequences: Callable[[SegmentRef], Sequence[int]],
+        kept: Callable[[SegmentRef, Sequence[int]], Sequence[int]] | None = None,
     ) -> RemovedMessages:
         """Return what the backup lacks of a stream and earlier ones have, after what is known of it. Only what `keeps`
-        is true of is of interest. Raises as `sequences`.
+        is true of is of interest, and of these segments the sequences that `kept` returns. Raises as both.
         """
         state = self.states[entry.name]
         newest = self._seen_in(self.manifest, entry, state)
@@ -162,15 +164,19 @@ class BackupsBetween:
             ),
             key=lambda one: (one.moment_ns, one.last_seq, one.backup),
         )
-        first, last, messages, backups = _MAX, 0, 0, []
+        first, last, messages, backups, others = _MAX, 0, 0, [], False
         for one, later in pairwise([*chain, newest]):
             found = _lost_between(one, later, state.last_seq + 1, keeps=keeps, sequences=sequences)
+            if found is not None and kept is not None:
+                exact = _kept_of_lost(one, later, found, keeps=keeps, sequences=sequences, kept=kept)
+                others = others or exact is None or exact[0] < found[0]
+                found = exact
             if found is not None:
                 backups.append(one.backup)
                 messages += found[0]
                 first, last = min(first, found[1]), max(last, found[2])
         unread = tuple(sorted(self._unread.get(entry.name, ())))
-        return RemovedMessages(messages, first if messages else 0, last, tuple(backups), unread)
+        return RemovedMessages(messages, first if messages else 0, last, tuple(backups), unread, others)
 
     def _manifest(self, backup: str) -> Manifest | Exception | None:
         """Read a manifest; None if it was forgotten since."""
@@ -227,6 +233,33 @@ def _lost_between(
     if start <= last and count_within(own, first, start - 1, sequences) == lost:
         last = start - 1
     return lost, first, last
+
+
+def _kept_of_lost(
+    one: _Seen,
+    later: _Seen,
+    found: tuple[int, int, int],
+    *,
+    keeps: Callable[[SegmentRef], bool],
+    sequences: Callable[[SegmentRef], Sequence[int]],
+    kept: Callable[[SegmentRef, Sequence[int]], Sequence[int]],
+) -> tuple[int, int, int] | None:
+    """Return what `_lost_between` has `found`, without the messages that are not kept."""
+    theirs, mine = {ref.key for ref in later.segments}, {ref.key for ref in one.segments}
+    others = [ref for ref in later.segments if ref.key not in mine]
+    count, first, last = 0, _MAX, 0
+    for ref in one.segments:
+        if ref.key in theirs or not keeps(ref) or ref.last_seq < found[1] or found[2] < ref.first_seq:
+            continue
+        lost = set(sequences(ref))
+        for other in islice(others, bisect_left(others, ref.first_seq, key=lambda other: other.last_seq), None):
+            if other.first_seq > ref.last_seq:
+                break
+            lost.difference_update(sequences(other))
+        left = kept(ref, [number for number in sorted(lost) if found[1] <= number <= found[2]])
+        if left:
+            count, first, last = count + len(left), min(first, left[0]), max(last, left[-1])
+    return (count, first, last) if count else None
 
 
 def _from(ref: SegmentRef, first: int, sequences: Callable[[SegmentRef], Sequence[int]]) -> int:

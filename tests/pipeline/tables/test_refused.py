@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsbackup.errors import FormatError, JsBackupError, TargetConflict, UnsupportedError, UsageError
+from jsbackup.errors import FormatError, IncompleteError, JsBackupError, TargetConflict, UnsupportedError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.tables import export as export_module
@@ -69,6 +69,7 @@ def test_the_others_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.M
     assert done.code == 3, done
     assert [(one["name"], one["messages"]) for one in done.document["streams"]] == [("GROWS", 80)]
     failed = {one["name"]: (one["code"], one["reason"]) for one in done.document["failed"]}
+    assert all("Export to another folder" in one["hint"] for one in done.document["failed"])
     assert failed.keys() == {"ANEW", "BACK", "SWAPPED"} and {code for code, _ in failed.values()} == {16}
     assert "deleted and created again" in failed["ANEW"][1]
     assert "BACK was set back" in failed["BACK"][1]
@@ -155,6 +156,15 @@ def test_one_error_for_several() -> None:
     assert isinstance(both, TargetConflict)
     assert both.message == "nothing was exported: streams A, B: each is new"
     assert both.hint == "Move <stream>."
+    gaps = {
+        name: IncompleteError(f"messages 1 to 9 of stream {name} would be missing in its table: export backup X first")
+        for name in ("C", "D")
+    }
+    assert all_refused(gaps).message == (
+        "nothing was exported: streams C, D: messages 1 to 9 would be missing in their tables: export backup X first"
+    )
+    other = {name: TargetConflict(f"message 3 of stream {name} is not that of the table of {name}") for name in "AB"}
+    assert all_refused(other).message == "nothing was exported: streams A, B: message 3 is not that of its table"
     mixed = all_refused({"A": one, "C": UsageError("no"), "D": UnsupportedError("never", hint="Go.")})
     assert type(mixed) is JsBackupError
     assert mixed.message == "nothing was exported: stream A: stream A is new; stream C: no; stream D: never"

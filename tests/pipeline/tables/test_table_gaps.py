@@ -201,14 +201,58 @@ def test_what_a_cut_leaves_out_is_not_missing(tmp_path: Path, cut: Cut) -> None:
     assert not done.refused and "no backup" not in str(done.streams[0].notes)
 
 
-def test_tables_with_filters_are_looked_at_too(tmp_path: Path) -> None:
-    """Which messages a filter keeps is not known before they are read."""
-    kept, found = _backups(tmp_path / "r", *(_messages(range(n, n + 50)) for n in (1, 51, 101)), still=False)
+def _even_and_odd(*ranges: range) -> list[Message]:
+    return [one._replace(subject=f"orders.{one.sequence % 2}") for one in _messages(*ranges)]
+
+
+@each
+def test_only_messages_that_a_filter_keeps_are_missing(tmp_path: Path, kind: TableFormat) -> None:
+    """The last backup lacks the even ones of 61 to 80, and 81 to 90."""
+    states = (
+        _even_and_odd(range(1, 51)),
+        _even_and_odd(range(31, 101)),
+        _even_and_odd(range(41, 61), range(61, 81, 2), range(91, 151)),
+    )
+    for subject, number in (("orders.0", 15), ("orders.1", 5)):
+        kept, found = _backups(tmp_path / f"r{subject}", *states, still=False)
+        place = place_of(str(tmp_path / subject), S3Settings(), {})
+        options = TransformOptions(reshape=Reshape(filters=Filters.parse({"subject": [subject]})))
+        export(kept, found[0], place, kind, options=options)
+        first, last = (62, 90) if subject == "orders.0" else (81, 89)
+        with pytest.raises(IncompleteError) as caught:
+            export(kept, found[2], place, kind, options=options)
+        assert caught.value.message == (
+            f"{number} of the messages {first} to {last} of stream ORDERS would be missing in its table: export backup "
+            f"{found[1].id} first"
+        )
+        for manifest in found[1:]:
+            export(kept, manifest, place, kind, options=options, token=manifest.id[-6:] + "ab")
+        had = [row[0] for row in rows_of(tmp_path / subject / "ORDERS", kind)]
+        assert had == [one for one in range(1, 151) if f"orders.{one % 2}" == subject]
+
+
+@each
+def test_nothing_is_refused_where_the_filter_keeps_none_of_it(tmp_path: Path, kind: TableFormat) -> None:
+    """And the note does not say that no backup has it."""
+    states = (_even_and_odd(range(1, 51)), _even_and_odd(range(51, 101, 2)), _even_and_odd(range(101, 151)))
+    kept, found = _backups(tmp_path / "r", *states, still=False)
     place = place_of(str(tmp_path / "out"), S3Settings(), {})
-    options = TransformOptions(reshape=Reshape(filters=Filters.parse({"subject": ["orders.1"]})))
-    export(kept, found[0], place, TableFormat.PARQUET, options=options)
-    with pytest.raises(IncompleteError, match="messages 51 to 100 of stream ORDERS would be missing"):
-        export(kept, found[2], place, TableFormat.PARQUET, options=options)
+    options = TransformOptions(reshape=Reshape(filters=Filters.parse({"subject": ["orders.0"]})))
+    export(kept, found[0], place, kind, options=options)
+    done = export(kept, found[2], place, kind, options=options, token="00000002")
+    assert (done.streams[0].messages, done.streams[0].notes) == (25, ())
+
+
+@pytest.mark.parametrize("kind", [TableFormat.DELTA, TableFormat.ICEBERG])
+def test_a_cut_within_a_segment_decides_by_its_messages(tmp_path: Path, kind: TableFormat) -> None:
+    kept, found = _backups(tmp_path / "r", *(_messages(range(n, n + 50)) for n in (1, 51, 101)), still=False)
+    for first, many in ((97, "messages 97 to 100"), (100, "message 100")):
+        options = TransformOptions(reshape=Reshape(cut=Cut(since=AtSequence(first))), allow_empty=True)
+        place = place_of(str(tmp_path / str(first)), S3Settings(), {})
+        export(kept, found[0], place, kind, options=options)
+        with pytest.raises(IncompleteError) as caught:
+            export(kept, found[2], place, kind, options=options)
+        assert caught.value.message.startswith(f"{many} of stream ORDERS would be missing")
 
 
 @each
@@ -217,7 +261,8 @@ def test_the_command_ends_with_3_and_names_what_to_export(tmp_path: Path, kind: 
     line = ["--format", kind, "--output", tmp_path / "out", "--append", *kept.line, "--json"]
     assert in_shell("export", ids(0)[0], *line).code == 0
     refused = in_shell("export", "latest", *line)
-    assert refused.code == 3 and found[1].id in str(refused.document["failed"])
+    (failed,) = refused.document["failed"]
+    assert refused.code == 3 and found[1].id in failed["reason"] and "--skip-gaps" in failed["hint"]
     for backup in (found[1].id, "latest", ids(0)[0]):
         done = in_shell("export", backup, *line)
         assert (done.code, done.document["failed"]) == (0, [])

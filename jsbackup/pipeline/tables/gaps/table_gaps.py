@@ -15,7 +15,6 @@ from jsbackup.pipeline.tables.gaps.kept_messages import KeptMessages
 from jsbackup.pipeline.tables.gaps.older_backups import count_lacking
 from jsbackup.pipeline.tables.table_growth import TableGrowth
 from jsbackup.pipeline.tables.table_state import NewMessages
-from jsbackup.planning.transforming import PlannedStream
 from jsbackup.readable import format_count, in_short
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.pages.segment_list import touching
@@ -29,13 +28,13 @@ from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
-from jsbackup.transforms.cut import AtSequence, KeptShare
+from jsbackup.transforms.cut import AtSequence
 
 __all__ = ["OtherBackups", "without_gaps"]
 
 _MAX = (1 << 63) - 1
 _MOST_NAMED = 10
-_SKIP = "With --skip-gaps they are left out."
+_SKIP = "--skip-gaps leaves out what is missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def without_gaps(
         messages = KeptMessages(others.repository.objects, growth.one, secret)
         try:
             if growth.one.entry.name in states:
-                note = _before(growth, between, sequences, skips=others.skips)
+                note = _before(growth, between, sequences, messages, skips=others.skips)
             else:
                 note = _below(growth, manifest, sequences, messages, store=store, skips=others.skips)
         except (FormatError, IncompleteError, IntegrityError, UnsupportedError) as error:
@@ -93,7 +92,7 @@ def _is_dense(new: NewMessages) -> bool:
 
 
 def _before(
-    growth: TableGrowth, between: BackupsBetween, sequences: Callable[[SegmentRef], Sequence[int]], *, skips: bool
+    growth: TableGrowth, between: BackupsBetween, sequences: SequencesOf, kept: KeptMessages, *, skips: bool
 ) -> str:
     """Return a note about what the backup lacks just behind the end of a table, "" if there is nothing to say.
 
@@ -101,10 +100,10 @@ def _before(
         IncompleteError: other backups have it, or may have it.
         IntegrityError: a segment or a list of segments cannot be read.
     """
-    stream, entry = growth.one, growth.one.entry
+    entry = growth.one.entry
     try:
-        found = between.removed(entry, keeps=lambda ref: _wants(stream, ref), sequences=sequences)
-        missing = _missing(growth, sequences)
+        found = between.removed(entry, keeps=kept.may_have, sequences=sequences, kept=None if kept.all else kept.of)
+        missing = "" if found.others else _missing(growth, sequences)
     except IntegrityError:
         if not skips:
             raise
@@ -117,7 +116,7 @@ def _before(
         raise IncompleteError(
             f"{said} of stream {entry.name} would be missing in its table: export {_backups(found.backups)} first"
             f"{', in this order' if len(found.backups) > 1 else ''}",
-            hint=f"They were removed before this backup was made. {_SKIP}",
+            hint=f"This was removed before this backup was made. {_SKIP}",
         )
     if found.unread and not skips:
         raise IncompleteError(
@@ -126,11 +125,6 @@ def _before(
             hint=f"'jsbackup verify' says what is wrong with it. {_SKIP}",
         )
     return f"{missing} in no backup" if missing and not found.unread else ""
-
-
-def _wants(stream: PlannedStream, ref: SegmentRef) -> bool:
-    cut = stream.reshaped.messages.cut
-    return cut.share(ref.first_seq, ref.last_seq, ref.min_ns, ref.max_ns) is not KeptShare.NONE
 
 
 def _missing(growth: TableGrowth, sequences: Callable[[SegmentRef], Sequence[int]]) -> str:
