@@ -25,20 +25,21 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from jsbackup.config import parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
-from jsbackup.pipeline.messages.columns import ddl, rows_alone
+from jsbackup.pipeline.messages.columns import arrow_schema, rows_alone
 from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
 from jsbackup.pipeline.payloads.json_payload import JsonParser
 from jsbackup.pipeline.payloads.json_schema import infer_schema
-from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema, type_text
+from jsbackup.pipeline.payloads.json_spark import parsed_type, to_spark
+from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.payloads.payload_sample import warn_if_missed
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
@@ -67,8 +68,8 @@ class OpenedSource(Protocol):
     parser: PayloadParser | None
 
 
-def find_schema(source: OpenedSource) -> str:
-    """Return the columns in DDL. Raises all that is wrong as one sentence."""
+def find_schema(source: OpenedSource) -> StructType:
+    """Return the columns. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
         given = _payloads(source, options)
@@ -80,9 +81,10 @@ def find_schema(source: OpenedSource) -> str:
             source.backup = manifest.id
             if options.names_backup:
                 choose_streams(manifest, options.patterns)
-        columns = ddl(options.columns)
+        # Types, not their names: a session may take TIMESTAMP for another type.
+        columns = [StructField(field.name, to_spark(field.type)) for field in arrow_schema(options.columns)]
         if given is None:
-            return columns
+            return StructType(columns)
         if isinstance(given, str) and is_infer(given):
             manifest = options.choose(repository).manifest
             streams = ChosenBackup(options.place, manifest).streams(options.patterns)
@@ -93,7 +95,7 @@ def find_schema(source: OpenedSource) -> str:
                 manifest = options.choose(repository).manifest
                 streams = ChosenBackup(options.place, manifest).streams(options.patterns)
                 warn_if_missed(repository.objects, streams, parser)
-        return f"struct<{columns}, {', '.join(f'{one.name} {type_text(one.type)}' for one in parser.fields)}>"
+        return StructType([*columns, *parsed_type(parser).fields])
 
 
 def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:

@@ -83,8 +83,8 @@ def check_types(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def ddl(names: Sequence[str]) -> str:
-    """Return a schema in Spark's syntax."""
-    return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in names)
+    """Return a schema in Spark's syntax, which means the same whatever a session takes TIMESTAMP for."""
+    return ", ".join(f"{name} {'timestamp_ltz' if name == 'time' else _SPARK_TYPES[name]}" for name in names)
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:

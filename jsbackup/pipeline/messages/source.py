@@ -45,7 +45,7 @@ class BackupSource(DataSource):
     def name(cls) -> str:
         return "jsbackup"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         from jsbackup.pipeline.messages.backup_reader import find_schema
 
         return find_schema(self)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import TimestampType
 
 from jsbackup.errors import UsageError
+from jsbackup.pipeline.jobs.query import run_query
+from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.source_options import SourceOptions, options_of, read_options
 from jsbackup.pipeline.session.session import attach
 from jsbackup.repository.repository import Repository
@@ -80,6 +83,22 @@ def test_the_backup_is_chosen_when_the_frame_is_made(load: Callable[..., DataFra
     for moment in ("2026-11-21T01:46:00Z", "2026-11-22", "0s"):
         assert load(at=moment, stream="A").count() == 310, moment
     _fails(lambda: load(at="2026-11-21T01:44:59Z"), f"no backup was made at .*The first one is {FIRST}")
+
+
+def test_times_are_moments_whatever_a_session_takes_a_timestamp_for(
+    spark: SparkSession, load: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    """With TIMESTAMP_NTZ the data source could not be read at all."""
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert load(stream="A").schema["time"].dataType == TimestampType()
+        assert load(stream="A").select("time").distinct().count() == 300
+        parsed = load(stream="A", json="id BIGINT")
+        assert parsed.where("payload IS NULL").count() == 300
+        encrypted = open_backup(spark, keep(tmp_path / "encrypted", STREAMS, encrypted=True).place)
+        assert run_query(encrypted, "SELECT count(DISTINCT time) FROM A", most_rows=1).rows == [(300,)]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_filters_are_pushed_down_if_the_session_allows(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
