@@ -44,6 +44,11 @@ _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 _LOOKS_SECRET = re.compile(
     r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:|AGE-SECRET-KEY-|jsbackup-writer-", re.ASCII | re.IGNORECASE
 )
+# Also within a path: of a name in the working directory, or in place of one the whole content of a file.
+_PASTED = re.compile(
+    r"(?<![A-Z0-9])(?:S[A-Z2-7]{50,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|jsbackup-writer-[0-9]+:)|-----BEGIN ",
+    re.ASCII | re.IGNORECASE,
+)
 _SECRET_WORD = re.compile(rf"(?:{_LOOKS_SECRET.pattern})\S*", re.ASCII | re.IGNORECASE)
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
@@ -138,7 +143,9 @@ def home(environ: Mapping[str, str]) -> Path:
 
 def shown(text: str) -> str:
     """Return a file name for a message, or a phrase instead if it looks like a secret given by mistake."""
-    return "(hidden: it looks like a secret, not like a file name)" if _LOOKS_SECRET.match(text.strip()) else text
+    if _LOOKS_SECRET.match(text.strip()) or _PASTED.search(text):
+        return "(hidden: it looks like a secret, not like a file name)"
+    return text
 
 
 def hide_secrets(text: str) -> str:

@@ -20,6 +20,7 @@ from jsbackup.config.secrets import (
     parse_creds,
     parse_seed,
     read_file,
+    shown,
 )
 from jsbackup.errors import UsageError
 
@@ -170,6 +171,17 @@ def _assert_hidden(error: BaseException, secret: str) -> None:
     while seen is not None:
         assert secret not in repr(seen) + str(seen) + str(getattr(seen, "hint", ""))
         seen = seen.__cause__
+
+
+@pytest.mark.parametrize("folder", ["", "/work/jobs/", "~/.config/"])
+def test_a_key_in_place_of_a_file_name_is_not_shown(folder: str) -> None:
+    """Also where it was made absolute, as paths are that executors read, or where it is a whole file."""
+    seed, identity = new_seed(), f"AGE-SECRET-KEY-1{'Q' * 58}"
+    writer = f"jsbackup-writer-1:{'ab' * 16}:{'cd' * 32}"
+    for text in (seed, identity, writer, f"# a key\n{writer}", f"-----BEGIN NATS USER JWT-----\n{PLANTED}"):
+        assert shown(f"{folder}{text}") == "(hidden: it looks like a secret, not like a file name)"
+    for name in ("jsbackup-writer-1.key", "AGE-SECRET-KEY-1.txt", "SUPPORT.nk", f"{'s' * 30}-{'s' * 30}"):
+        assert shown(f"/etc/{folder.strip('/')}/{name}").endswith(name)
 
 
 def test_logins_in_urls_are_hidden() -> None:
