@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -57,6 +59,8 @@ _OF_MACOS = "._"
 
 # A version of a table of Iceberg, by any writer.
 _ICEBERG = re.compile(r"\.metadata\.json(?:\.gz)?$")
+# Of folders in such a table: `data`, and partitions.
+_LEVELS = 5
 _PLAIN = "Write its rows out as plain Parquet, and give the folder of that."
 
 
@@ -88,6 +92,7 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
     if not path.exists():
         raise UsageError(f"there is no table {shown}")
     _refuse_lake(path)
+    _refuse_part_of_lake(path)
     if stream is not None:
         if not asset_name_is_sound(stream):
             raise UsageError(f"not a stream's name: {stream[:80]!r}")
@@ -233,6 +238,21 @@ def _refuse_lake(path: Path) -> None:
             raise UsageError(
                 f"{printable_name(str(path))} is of the {what} table, {printable_name(str(folder.parent))}, "
                 "and has no messages",
+                hint=_PLAIN,
+            )
+
+
+def _refuse_part_of_lake(path: Path) -> None:
+    """Refuse a file or folder within a table of Delta or Iceberg: rows that were deleted from that would come back."""
+    for folder in islice(path.resolve().parents, _LEVELS):
+        with suppress(OSError, StoreError):  # of somebody else
+            is_delta = (folder / "_delta_log").is_dir()
+            if not is_delta and not _is_metadata(folder / "metadata"):
+                continue
+            kind = "Delta" if is_delta else "Iceberg"
+            raise UsageError(
+                f"{printable_name(str(path))} is of the {kind} table {printable_name(str(folder))}, of which files may "
+                "be obsolete",
                 hint=_PLAIN,
             )
 

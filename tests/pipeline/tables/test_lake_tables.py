@@ -67,6 +67,23 @@ def test_a_table_of_delta_is_called_so(tmp_path: Path) -> None:
             find_tables(path, TableFormat.JSONL, "S")
 
 
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+@pytest.mark.parametrize("by", [[], ["--partition-by", "day"]])
+def test_a_part_of_a_table_is_called_so(tmp_path: Path, kind: str, by: list[str]) -> None:
+    """Its files may have rows that were deleted from the table since: these would come back."""
+    kept, _ = growing(tmp_path / "r", (40,))
+    lake = tmp_path / "lake"
+    assert in_shell("export", "latest", *kept.line, "--format", kind, *by, "--output", lake).code == 0
+    table = lake / "ORDERS"
+    file = next(table.rglob("*.parquet"))
+    parts = [file, *(path for path in file.parents if path.is_relative_to(table) and path != table)]
+    assert len(parts) == 1 + len(by) // 2 + (kind == "iceberg")
+    for path in parts:
+        with pytest.raises(UsageError, match=rf"is of the .* table {table}, of which files may be obsolete$") as caught:
+            find_tables(path, TableFormat.PARQUET, "S")
+        assert caught.value.hint == "Write its rows out as plain Parquet, and give the folder of that."
+
+
 def test_a_folder_that_is_only_called_so_is_taken(tmp_path: Path) -> None:
     folder = tmp_path / "lake" / "metadata"
     folder.mkdir(parents=True)
