@@ -21,7 +21,7 @@ from jsbackup.cli.commands.spark.tables import (
     table_options,
     write_tables,
 )
-from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.reshaping import (
@@ -304,7 +304,8 @@ def export(
     With --append, run it after each backup, with the same options: each message is added to its table once, whatever
     interrupts the command. Messages that were deleted since stay in the table. If earlier backups that were not
     exported have messages that BACKUP lacks, the stream is left out (exit code 3), and these backups are named: export
-    them first, or leave these messages out with --skip-gaps. See 'jsbackup help spark'.
+    them first, or leave these messages out with --skip-gaps. So it is with a stream that was deleted on the server; of
+    streams that you name, `latest` may lack some, as long as it has one. See 'jsbackup help spark'.
 
     With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
     a file for each partition in them, so many subjects make many small files.
@@ -344,7 +345,7 @@ def export(
         with keeping:
             written_tables, choice = write_tables(
                 shared,
-                WantedBackup(backup, choosing, patterns),
+                WantedBackup(backup, choosing, patterns, as_newest=tables.append and backup == LATEST),
                 options,
                 tables=tables,
                 output=directory,

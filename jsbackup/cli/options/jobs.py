@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.tasks.runner import TaskRunner
+    from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.repository import Repository
 
@@ -167,13 +168,13 @@ def open_job(
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.repository.read.broken_lists import refuse_unreadable
 
-    place, streams = place_given(shared), names_of(wanted)
+    place = place_given(shared)
     repository = place.open()
     with reading(shared, repository, purpose, lock_timeout), ExitStack() as stack:
         manifest = find_backup(shared, repository, wanted)
         check_readable(repository)
         opened, frames = ChosenBackup(place, manifest), None
-        chosen = opened.streams(streams)
+        chosen = opened.streams(names_of(wanted, manifest))
         refuse_unreadable(chosen)
         size = sum(stream.captured.bytes for stream in chosen) if raw_bytes is None else raw_bytes(opened)
         choice = choose_spark(where, size, least_bytes)
@@ -200,9 +201,13 @@ def open_with_spark(
         yield job.frames
 
 
-def names_of(wanted: WantedBackup) -> tuple[str, ...]:
-    """Return the names and patterns of the streams as they were typed."""
-    return tuple(glob.pattern for glob in wanted.streams)
+def names_of(wanted: WantedBackup, manifest: Manifest) -> tuple[str, ...]:
+    """Return the names and patterns of the streams as they were typed, without those that `latest` may lack."""
+    names = tuple(glob.pattern for glob in wanted.streams)
+    if not wanted.as_newest:
+        return names
+    there = [glob for glob in wanted.streams if any(glob.matches(stream.name) for stream in manifest.streams)]
+    return tuple(glob.pattern for glob in there) or names
 
 
 def choose_readable(shared: Shared, backup: ChosenBackup, streams: Sequence[str]) -> tuple[Sequence[str], BrokenLists]:

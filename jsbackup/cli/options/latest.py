@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.read.latest import Choice
     from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.search import BackupSearch
+    from jsbackup.repository.read.sources import Wanted
     from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "notes_json",
     "origin_option",
     "parse_choosing",
+    "wanted_of",
 ]
 
 LATEST = "latest"  # as in `repository/layout/`
@@ -138,7 +140,8 @@ class WantedBackup:
     """The backup that a command works on: what was typed for it, and which streams it must have.
 
     `silent`: the result of the command says which backup it is. Unless `all_needed`, named streams may be in other
-    backups. A manifest is read `in_part` if so asked, and for the `needed` streams (`repository/read/needed.py`).
+    backups; `as_newest`, that some of them were deleted does not lead to an older one. A manifest is read `in_part` if
+    so asked, and for the `needed` streams (`repository/read/needed.py`).
     """
 
     text: str
@@ -147,6 +150,7 @@ class WantedBackup:
     exclude: tuple[Glob, ...] = ()
     silent: bool = False
     all_needed: bool = True
+    as_newest: bool = False
     in_part: bool = False
     needed: Needed = ()
 
@@ -154,21 +158,28 @@ class WantedBackup:
 def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> Finder:
     """Return a `Finder`, which considers what the named profile backs up."""
     from jsbackup.repository.read.search import BackupSearch
+
+    wanted = wanted_of(shared, backup)
+    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
+    return Finder(shared, search, backup.silent)
+
+
+def wanted_of(shared: Shared, backup: WantedBackup) -> Wanted:
+    """Return what is wanted of `latest`, with what the named profile backs up."""
     from jsbackup.repository.read.sources import Wanted
 
     choosing = backup.choosing
-    wanted = Wanted(
+    return Wanted(
         streams=backup.streams,
         exclude=backup.exclude,
-        all_needed=backup.all_needed,
+        all_needed=backup.all_needed and not backup.as_newest,
+        as_newest=backup.as_newest,
         origins=choosing.origins,
         tags=choosing.tags,
         choosable=choosing.given,
         profile=shared.profile,
         usual=_usual(shared) if backup.text == LATEST and shared.profile else None,
     )
-    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
-    return Finder(shared, search, backup.silent)
 
 
 def find_backup(shared: Shared, repository: Repository, backup: WantedBackup) -> Manifest:

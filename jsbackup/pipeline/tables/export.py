@@ -30,6 +30,7 @@ from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.tables.delta import require_deltalake
 from jsbackup.pipeline.tables.delta_log import DeltaLog
+from jsbackup.pipeline.tables.gaps.deleted_streams import deleted_tables
 from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups, without_gaps
 from jsbackup.pipeline.tables.iceberg.iceberg_log import IcebergLog
 from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
@@ -85,7 +86,8 @@ class Exported:
 class PlannedExport:
     """What an export writes of each stream, as `plan_export` decided. `key` is that of masks. `refused` are the streams
     that are left out, and why; `logs` are those of all tables that could be read. `partitions` divide the tables.
-    `payloads_may_miss`: the schema of payloads may be that of none of a stream.
+    `payloads_may_miss`: the schema of payloads may be that of none of a stream. `deleted` are notes on streams that are
+    in earlier backups only.
     """
 
     kind: TableFormat
@@ -96,6 +98,7 @@ class PlannedExport:
     logs: tuple[TableLog, ...]
     partitions: Partitions | None
     payloads_may_miss: bool = False
+    deleted: tuple[ExportedStream, ...] = ()
 
     @property
     def raw_bytes(self) -> int:
@@ -144,9 +147,17 @@ def plan_export(
     growths, logs, refusals = _growths(
         manifest, target, kind, streams, options=options, secret=secret, partition=partition_by or "", payloads=payloads
     )
+    deleted: dict[str, str] = {}
     if others is not None:
-        growths, gaps = without_gaps(growths, manifest, others, store=target.place.store(), secret=secret)
-        refusals.update(gaps)
+
+        def log_of(name: str) -> TableLog | None:
+            return _log_of(name, manifest, target, kind, now_ms=0, partition=partition_by or "")
+
+        tables = deleted_tables(manifest, target, others.wanted, options, log_of=log_of)
+        store = target.place.store()
+        found = without_gaps(growths, manifest, others, tables, options=options, store=store, secret=secret)
+        growths, deleted = found.growths, found.deleted
+        refusals.update(found.refused)
     refused = {**(refused or {}), **refusals}
     if refused and not growths:
         raise all_refused(refused)
@@ -154,7 +165,8 @@ def plan_export(
         # That nothing of what is new matches says nothing about the options.
         options = _lenient(options)
     may_miss = payloads is None or payloads.may_miss
-    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions, may_miss)
+    gone = tuple(ExportedStream(name, kind, 0, (note,)) for name, note in deleted.items())
+    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions, may_miss, gone)
 
 
 def require_package(kind: TableFormat) -> None:
@@ -218,7 +230,7 @@ def export_tables(
     )
     runs = [one for growth in growths for one in written.get(growth.name, ())]
     files, size = sum(len(one.files) for one in runs), sum(one.bytes for one in runs)
-    return Exported(files, size, exported, not extended, refused)
+    return Exported(files, size, (*exported, *plan.deleted), not extended, refused)
 
 
 def _lenient(options: TransformOptions) -> TransformOptions:

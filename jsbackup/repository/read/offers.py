@@ -2,7 +2,7 @@
 
 Backups with the same selection form a *series* (a `line` in the code), as in retention. Each series offers its newest
 complete backup, or its newest partial one if there is no complete one; if streams are named, also a newer partial one
-that has them completely, and an older one if the newer ones no longer have them.
+that has them completely, and an older one if the newer ones no longer have them (or, `as_newest`, any of them).
 
 The one whose selection covers most of the requested streams is chosen, and among equals the newest: a restore of
 everything does not mean a backup of one stream that was made by hand after the nightly one. A series that has ended
@@ -204,6 +204,8 @@ class Offers:
             newest.append(line.newer_partial)
         offers = [offer for one in newest if (offer := self.offer(one)) is not None]
         yield from offers
+        if self.wanted.as_newest and any(offer.has(glob) for offer in offers for glob in globs):
+            return
         for glob in globs:
             if not any(offer.has(glob) for offer in offers):
                 older = self._newest_with(line, glob)

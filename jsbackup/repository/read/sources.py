@@ -35,13 +35,15 @@ class Wanted:
     """What is requested of `latest`.
 
     `streams` and `exclude` are those of the command (no `streams`: all); if `all_needed`, a backup must have all of
-    them. `origin` is the connected source. `origins` and `tags` are from --origin and --tag, which the command has if
-    it is `choosable`. `profile` is the named one; `usual` is the selection of its backups, which it means by "all".
+    them. If it is `as_newest`, that some of these were deleted does not lead to an older one. `origin` is the connected
+    source. `origins` and `tags` are from --origin and --tag, which the command has if it is `choosable`. `profile` is
+    the named one; `usual` is the selection of its backups, which it means by "all".
     """
 
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     all_needed: bool = True
+    as_newest: bool = False
     origin: Origin | None = None
     origins: tuple[Glob, ...] = ()
     tags: tuple[TagRule, ...] = ()

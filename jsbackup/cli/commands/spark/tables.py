@@ -25,7 +25,7 @@ from jsbackup.cli.options.jobs import (
     names_of,
     open_job,
 )
-from jsbackup.cli.options.latest import WantedBackup
+from jsbackup.cli.options.latest import WantedBackup, wanted_of
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
 from jsbackup.cli.options.spark import Where, place_given, settings_of
@@ -64,7 +64,7 @@ _APPEND = click.option(
     "--append",
     is_flag=True,
     help="For parquet, delta and iceberg: DIR may have the tables of an earlier export; add the messages that came "
-    "since.",
+    "since. `latest` is then the newest backup, also if streams that you name were deleted.",
 )
 _SKIP_GAPS = click.option(
     "--skip-gaps",
@@ -209,8 +209,11 @@ def write_tables(
         ExitStack() as stack,
     ):
 
+        def others_of(backup: ChosenBackup) -> OtherBackups:
+            return OtherBackups(opened(backup.place), tables.skip_gaps, wanted_of(shared, wanted))
+
         def plan(backup: ChosenBackup) -> int:
-            readable, broken = choose_readable(shared, backup, names_of(wanted))
+            readable, broken = choose_readable(shared, backup, names_of(wanted, backup.manifest))
             may_miss = tables.payload_may_miss
             payloads = None if given is None else TablePayloads(source, parser_for_tables(given), may_miss)
             found = plan_export(
@@ -224,7 +227,7 @@ def write_tables(
                 refused=broken,
                 partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
                 payloads=payloads,
-                others=OtherBackups(opened(backup.place), tables.skip_gaps) if tables.append else None,
+                others=others_of(backup) if tables.append else None,
             )
             planned.append(found)
             return found.raw_bytes

@@ -8,29 +8,33 @@ refused before anything of it is written, unless the caller `skips` what is miss
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, IncompleteError, IntegrityError, JsBackupError, UnsupportedError
+from jsbackup.pipeline.tables.gaps.deleted_streams import DeletedTables, without_tables
 from jsbackup.pipeline.tables.gaps.kept_messages import KeptMessages
 from jsbackup.pipeline.tables.gaps.older_backups import count_lacking
 from jsbackup.pipeline.tables.table_growth import TableGrowth
 from jsbackup.pipeline.tables.table_state import NewMessages
+from jsbackup.planning.transforming import TransformOptions
 from jsbackup.readable import format_count, in_short
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.pages.segment_list import touching
 from jsbackup.repository.read.between import (
     BackupsBetween,
     EarlierState,
+    Newcomers,
     RemovedMessages,
     SequencesOf,
 )
+from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import AtSequence
 
-__all__ = ["OtherBackups", "without_gaps"]
+__all__ = ["OtherBackups", "WithoutGaps", "without_gaps"]
 
 _MAX = (1 << 63) - 1
 _MOST_NAMED = 10
@@ -40,44 +44,98 @@ _SKIP = "--skip-gaps leaves out what is missing."
 @dataclass(frozen=True, slots=True)
 class OtherBackups:
     """The other backups of the repository, in which messages may be that a backup lacks. `skips`: they do not stop an
-    export.
+    export. `wanted` is what was asked for.
     """
 
     repository: Repository
     skips: bool = False
+    wanted: Wanted = field(default_factory=Wanted)
+
+
+@dataclass(slots=True)
+class WithoutGaps:
+    """What `without_gaps` decided: `growths` that leave nothing out, with notes of what cannot be added; notes on
+    `deleted` streams, by the names of their tables; and why others are `refused`.
+    """
+
+    growths: list[TableGrowth] = field(default_factory=list)
+    deleted: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, JsBackupError] = field(default_factory=dict)
 
 
 def without_gaps(
-    growths: Sequence[TableGrowth], manifest: Manifest, others: OtherBackups, *, store: Store, secret: bytes
-) -> tuple[list[TableGrowth], dict[str, JsBackupError]]:
-    """Return the growths that leave nothing out, with notes of what cannot be added, and why the others are refused.
-    `store` has the tables; `secret` is the key of masks, b"" without one.
+    growths: Sequence[TableGrowth],
+    manifest: Manifest,
+    others: OtherBackups,
+    deleted: DeletedTables,
+    *,
+    options: TransformOptions,
+    store: Store,
+    secret: bytes,
+) -> WithoutGaps:
+    """Decide which tables would lack messages that other backups have. `deleted` are tables of streams that this backup
+    does not have; `store` has all tables; `secret` is the key of masks, b"" without one.
 
-    Raises KeyUnavailable, StoreError: other backups cannot be read.
+    Raises:
+        UsageError: no backup has a stream that was asked for.
+        KeyUnavailable, StoreError: other backups cannot be read.
     """
-    sequences = SequencesOf(others.repository)
-    states = {
-        one.one.entry.name: EarlierState(one.one.entry.incarnation, one.new.after, one.log.state.position.backup_ns)
-        for one in growths
-        if one.log is not None and one.log.state is not None and one.new.planned is not None and not _is_dense(one.new)
-    }
-    between = BackupsBetween(others.repository, manifest, states)
+    sequences, objects, done = SequencesOf(others.repository), others.repository.objects, WithoutGaps()
+    states, since_ns = _states(growths, deleted)
+    newcomers = Newcomers(since_ns, deleted.asked) if since_ns is not None and deleted.asked is not None else None
+    between = BackupsBetween(others.repository, manifest, states, set(deleted.states), newcomers)
     between.read()
-    kept: list[TableGrowth] = []
-    refused: dict[str, JsBackupError] = {}
     for growth in growths:
-        messages = KeptMessages(others.repository.objects, growth.one, secret)
+        entry = growth.one.entry
+        kept = KeptMessages(objects, entry.name, growth.one.reshaped.messages, secret)
         try:
-            if growth.one.entry.name in states:
-                note = _before(growth, between, sequences, messages, skips=others.skips)
+            if entry.name in states:
+                note = _before(growth, between, sequences, kept, skips=others.skips)
             else:
-                note = _below(growth, manifest, sequences, messages, store=store, skips=others.skips)
+                note = _below(growth, manifest, sequences, kept, store=store, skips=others.skips)
         except (FormatError, IncompleteError, IntegrityError, UnsupportedError) as error:
-            refused[growth.name] = error
+            done.refused[growth.name] = error
         else:
             notes = "; ".join(one for one in (growth.new.note, note) if one)
-            kept.append(replace(growth, new=replace(growth.new, note=notes)))
-    return kept, refused
+            done.growths.append(replace(growth, new=replace(growth.new, note=notes)))
+    for name in sorted(between.deleted):
+        table = options.renames.over({name: {}}).name(name)
+        kept = KeptMessages(objects, name, options.reshape, secret)
+        try:
+            note = _of_deleted(name, between, sequences, kept, skips=others.skips)
+        except (FormatError, IncompleteError, IntegrityError, UnsupportedError) as error:
+            done.refused[table] = error
+        else:
+            named = any(glob.is_literal and glob.matches(name) for glob in others.wanted.streams)
+            if note or named or between.has_seen(name):
+                done.deleted[table] = f"it is not in backup {manifest.id} any more{note or _nothing_new(states[name])}"
+    found = {*between.deleted, *deleted.refused}
+    for name, lacking in without_tables(others.repository, manifest, others.wanted, found):
+        table = options.renames.over({name: {}}).name(name)
+        if others.skips:
+            done.deleted[table] = f"it is left out: {lacking.message}"
+        else:
+            done.refused[table] = lacking.with_hint(_SKIP)
+    done.refused.update(deleted.refused)
+    return done
+
+
+def _states(growths: Sequence[TableGrowth], deleted: DeletedTables) -> tuple[dict[str, EarlierState], int | None]:
+    """Return how far the tables go of which messages may be in other backups, by the names of their streams; also when
+    the backup was made that was exported last, None if none was.
+    """
+    states, times = deleted.earlier, [state.position.backup_ns for state in deleted.states.values()]
+    times += [one.log.state.position.backup_ns for one in growths if one.log is not None and one.log.state is not None]
+    since_ns = max(times, default=None)
+    for one in growths:
+        entry, planned = one.one.entry, one.new.planned
+        if one.log is None or planned is None or not entry.archive_format.has_messages or _is_dense(one.new):
+            continue
+        if one.log.state is not None:
+            states[entry.name] = EarlierState(entry.incarnation, one.new.after, one.log.state.position.backup_ns)
+        elif since_ns is not None:
+            states[entry.name] = EarlierState(entry.incarnation, 0, since_ns)
+    return states, since_ns
 
 
 def _is_dense(new: NewMessages) -> bool:
@@ -109,22 +167,68 @@ def _before(
             raise
         return "what earlier backups have and this one lacks could not be found out"
     if found.messages:
-        said = _counted(found)
         if skips:
-            verb = "is" if found.messages == 1 else "are"
-            return f"{said} {verb} left out: {'they are' if verb == 'are' else 'it is'} in {_backups(found.backups)}"
+            return _left_out(found)
         raise IncompleteError(
-            f"{said} of stream {entry.name} would be missing in its table: export {_backups(found.backups)} first"
-            f"{', in this order' if len(found.backups) > 1 else ''}",
+            f"{_counted(found)} of stream {entry.name} would be missing in its table: {_export_first(found)}",
             hint=f"This was removed before this backup was made. {_SKIP}",
         )
-    if found.unread and not skips:
+    if found.unread:
+        return _unread(entry.name, growth.new.after, found, skips=skips)
+    # Where no table was, messages from before are not expected.
+    return f"{missing} in no backup" if missing and growth.log is not None and growth.log.state is not None else ""
+
+
+def _of_deleted(name: str, between: BackupsBetween, sequences: SequencesOf, kept: KeptMessages, *, skips: bool) -> str:
+    """Return the end of a note about a stream that the backup has no more, "" without one. Raises as `_before`."""
+    backup, after = between.manifest.id, between.states[name].last_seq
+    try:
+        found = between.removed(name, keeps=kept.may_have, sequences=sequences, kept=None if kept.all else kept.of)
+    except IntegrityError:
+        if not skips:
+            raise
+        return "; what earlier backups have of it could not be found out"
+    if found.messages:
+        if skips:
+            return f"; {_left_out(found)}"
         raise IncompleteError(
-            f"messages of stream {entry.name} after sequence {growth.new.after} may be in {_backups(found.unread)}, "
-            "which cannot be read, and not in this one",
-            hint=f"'jsbackup verify' says what is wrong with it. {_SKIP}",
+            f"stream {name} is not in backup {backup} any more, and {_counted(found)} of it would be missing in its "
+            f"table: {_export_first(found)}",
+            hint=f"It was deleted before this backup was made. {_SKIP}",
         )
-    return f"{missing} in no backup" if missing and not found.unread else ""
+    if (other := between.another(name)) and not skips:
+        raise IncompleteError(
+            f"stream {name} is not in backup {backup} any more, and backup {other} has another stream of that name, "
+            "which has no table",
+            hint=f"Export it to another folder, or move the folder of {name} away first. {_SKIP}",
+        )
+    if found.unread:
+        return f"; {_unread(name, after, found, skips=skips)}"
+    return ""
+
+
+def _nothing_new(state: EarlierState) -> str:
+    return f": nothing is new, the table ends at sequence {state.last_seq}" if state.last_seq else ": nothing is new"
+
+
+def _export_first(found: RemovedMessages) -> str:
+    return f"export {_backups(found.backups)} first{', in this order' if len(found.backups) > 1 else ''}"
+
+
+def _left_out(found: RemovedMessages) -> str:
+    are, they_are = ("is", "it is") if found.messages == 1 else ("are", "they are")
+    return f"{_counted(found)} {are} left out: {they_are} in {_backups(found.backups)}"
+
+
+def _unread(stream: str, after: int, found: RemovedMessages, *, skips: bool) -> str:
+    """Return a note about backups that cannot be read, if that is no obstacle; else raise IncompleteError."""
+    if skips:
+        return f"{_backups(found.unread)} cannot be read, and may have more"
+    raise IncompleteError(
+        f"messages of stream {stream} after sequence {after} may be in {_backups(found.unread)}, which cannot be read, "
+        "and not in this one",
+        hint=f"'jsbackup verify' says what is wrong with it. {_SKIP}",
+    )
 
 
 def _missing(growth: TableGrowth, sequences: Callable[[SegmentRef], Sequence[int]]) -> str:
