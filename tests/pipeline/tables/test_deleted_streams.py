@@ -25,6 +25,7 @@ from tests.cli.typed import Typed, in_shell
 from tests.harness import backups
 from tests.harness.backups import store_stream
 from tests.harness.batches import Message
+from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.tables.growing import StoreAt, export, ids, rows, rows_of
 from tests.pipeline.tables.test_table_gaps import STILL, _messages
@@ -280,6 +281,46 @@ def test_renamed_streams_are_found_by_their_new_names(tmp_path: Path) -> None:
     _made(kept, 3, {"Y": Y[2]})
     done = _run(kept, tmp_path / "out", "latest", *line)
     assert done.code == 3 and [one["name"] for one in done.document["failed"]] == ["OLD_X"]
+
+
+def test_a_deleted_stream_may_still_be_renamed(tmp_path: Path) -> None:
+    """The options of all tables stay the same; a name that no table has is an error, as ever."""
+    kept = _kept(tmp_path / "r")
+    _made(kept, 1, {"X": X[0], "Y": Y[0]})
+    line = ("latest", "--rename", "X=OLD", "--rename", "Y=NEW")
+    assert _run(kept, tmp_path / "out", *line).code == 0
+    between = _made(kept, 2, {"X": X[1], "Y": Y[1]})
+    last = _made(kept, 3, {"Y": Y[2]})
+    done = _run(kept, tmp_path / "out", *line)
+    assert done.code == 3 and [one["name"] for one in done.document["failed"]] == ["OLD"]
+    assert f"stream X is not in backup {last.id} any more" in done.document["failed"][0]["reason"]
+    assert _run(kept, tmp_path / "out", between.id, "X", *line[1:]).code == 0
+    done = _run(kept, tmp_path / "out", *line)
+    assert done.code == 0, done
+    assert rows_of(tmp_path / "out" / "NEW", TableFormat.PARQUET) == rows(Y[2])
+    done = _run(kept, tmp_path / "out", *line, "--rename", "TYPO=OTHER")
+    assert done.code == 2 and "TYPO" in done.document["error"]["message"]
+
+
+@pytest.mark.by_turns
+@pytest.mark.s3
+@each
+def test_in_s3_as_it_is(s3_server: S3Server, tmp_path: Path, kind: TableFormat) -> None:
+    """With partitions, a deleted stream, and an older backup of which messages are missing within a file."""
+    kept = _kept(tmp_path / "r")
+    found = [_made(kept, 1, {"X": X[0], "Y": Y[1]})]
+    found += [_made(kept, 2, {"X": X[1], "Y": [*Y[1][:4], *Y[2][7:]]}), _made(kept, 3, {"Y": [*Y[1][:4], *Y[3][7:]]})]
+    place, s3 = f"s3://{BUCKET}/deleted-{kind}", ["--s3-endpoint", s3_server.url, "--s3-region", REGION]
+    line = ["--format", kind, "--output", place, "--append", "--partition-by", "subject", *kept.line, *s3, "--json"]
+    credentials = s3_server.credentials()
+    assert in_shell("export", found[0].id, "X", *line, **credentials).code == 0
+    done = in_shell("export", "latest", *line, **credentials)
+    assert done.code == 3 and [one["name"] for one in done.document["failed"]] == ["X"], done
+    done = in_shell("export", found[1].id, *line, **credentials)
+    assert done.code == 0 and done.document["rows"] == 50, done
+    done = in_shell("export", found[0].id, "Y", *line, **credentials)
+    assert done.code == 3 and "lacks 3 messages of backup" in done.document["error"]["message"], done
+    assert in_shell("export", "latest", *line, **credentials).code == 0
 
 
 def test_a_stream_that_was_created_again_and_deleted_again_is_another_one(

@@ -185,6 +185,7 @@ def write_tables(
     from jsbackup.exchange.leftovers import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import opened, place_of
     from jsbackup.pipeline.tables.export import export_tables, plan_export, require_package
+    from jsbackup.pipeline.tables.gaps.deleted_streams import without_other_renames
     from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups
     from jsbackup.pipeline.tables.partitions import PartitionBy
     from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
@@ -216,11 +217,14 @@ def write_tables(
             readable, broken = choose_readable(shared, backup, names_of(wanted, backup.manifest))
             may_miss = tables.payload_may_miss
             payloads = None if given is None else TablePayloads(source, parser_for_tables(given), may_miss)
+            streams, their = backup.streams(readable), options
+            if tables.append:
+                their = without_other_renames(options, [one.name for one in streams], target)
             found = plan_export(
                 backup.manifest,
                 target,
                 kind,
-                plan_streams(backup.manifest, backup.streams(readable), options, "exported"),
+                plan_streams(backup.manifest, streams, their, "exported"),
                 options=options,
                 mask_key=MaskKey(mask_key),
                 append=tables.append,

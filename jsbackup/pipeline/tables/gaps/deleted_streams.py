@@ -18,14 +18,14 @@ from jsbackup.pipeline.tables.target import TableTarget
 from jsbackup.planning.transforming import TransformOptions
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.names import decode_name
+from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.repository.read.between import EarlierState
 from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import summary_of
 from jsbackup.transforms.rename import RenameOptions, bucket_of
 
-__all__ = ["DeletedTables", "deleted_tables", "without_tables"]
+__all__ = ["DeletedTables", "deleted_tables", "without_other_renames", "without_tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,19 @@ def without_tables(
                 why = ", which is of other streams"
             first = f"export backup {holder.id} first, the newest that has it"
             yield name, IncompleteError(f"stream {name} is not in backup {manifest.id}{why}: {first}")
+
+
+def without_other_renames(options: TransformOptions, streams: Collection[str], target: TableTarget) -> TransformOptions:
+    """Return the options without new names of streams that are not among the exported `streams` and have tables under
+    these names: options have to stay the same, also once a stream was deleted. Raises StoreError.
+    """
+    store = target.place.store()
+
+    def has_table(name: str) -> bool:
+        return next(iter(store.list(f"{encode_name(name)}/")), None) is not None
+
+    names = tuple((old, new) for old, new in options.renames.names if old in streams or not has_table(new))
+    return replace(options, renames=replace(options.renames, names=names))
 
 
 def _tables(target: TableTarget) -> list[str]:
