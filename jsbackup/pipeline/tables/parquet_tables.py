@@ -1,14 +1,16 @@
 """Read the Parquet files of a table by Spark, as what they mean and not as what Spark makes of their schemas.
 
-Writers store a column without any value as one without a type, which Spark takes for integers. So such files are read
-apart, and files without rows are not read at all. Spark reads times in nanoseconds only as integers, as we need them.
+Spark reads all files by the schema of one of them, and checks little: times in microseconds become nanoseconds, numbers
+become bytes. So files are read apart by their types, and types that do not mean the same are refused. Writers store a
+column without any value as one without a type, which Spark takes for integers. Files without rows are not read at all.
+Spark reads times in nanoseconds only as integers, as we need them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,40 +29,63 @@ _NANOS_AS_INTEGERS = "spark.sql.legacy.parquet.nanosAsLong"
 _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 _TYPES = dict(part.split() for part in ddl(_COLUMNS).split(", "))
 _SOME_LACK = {"headers", "stream"}
+_UNKNOWN_TO_SPARK = {"BROTLI", "LZO"}  # without libraries that it does not come with
+_BYTES, _INTEGER = "bytes", "integer"
 
 
 @dataclass(frozen=True, slots=True)
 class _Footer:
-    """What a file says of itself. `untyped` are those of our columns, in small letters, that have no type."""
+    """What a file says of itself. `types` are those of our columns, in small letters, without those that have none."""
 
     names: tuple[str, ...] = ()
     rows: int = 1
-    untyped: frozenset[str] = frozenset()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    codecs: frozenset[str] = frozenset()
     has_nanos: bool = False
+
+    @property
+    def untyped(self) -> frozenset[str]:
+        """Those of our columns that have no type."""
+        return frozenset(set(map(str.lower, self.names)) & _TYPES.keys() - self.types.keys())
+
+    @property
+    def key(self) -> frozenset[tuple[str, str]]:
+        """The same for files that Spark reads by the schema of each of them."""
+        return frozenset((name, _read_as(kind)) for name, kind in self.types.items())
 
 
 def read_parquet_files(session: SparkSession, files: Sequence[str]) -> DataFrame:
     """Return the rows of all files. Headers and streams that only some of them have are added.
 
     Raises:
-        UsageError: a file has two columns whose names differ in case only, or a misspelt one in place of headers.
+        UsageError: a file has two columns whose names differ in case only, or a misspelt one in place of headers; files
+            have a column with types that do not mean the same; Spark does not read the compression.
         AnalysisException: Spark does not understand a file.
     """
     footers = {file: _footer(file) for file in files}
     for file, footer in footers.items():
         _refuse_same(file, footer.names)
+        if unknown := sorted(footer.codecs & _UNKNOWN_TO_SPARK):
+            raise UsageError(
+                f"{printable_name(file)} is compressed by {unknown[0]}, which Spark does not read",
+                hint="Write it again, with zstd or snappy.",
+            )
     _refuse_misspelt_in_some(footers)
+    _refuse_other_types(footers)
     if any(footer.has_nanos for footer in footers.values()):
         session.conf.set(_NANOS_AS_INTEGERS, "true")
-    groups: dict[frozenset[str], dict[str, _Footer]] = {}
+    groups: dict[frozenset[tuple[str, str]], dict[str, _Footer]] = {}
+    known = [footer for footer in footers.values() if footer.names]
     for file, footer in footers.items():
         if footer.rows:
-            groups.setdefault(footer.untyped, {})[file] = footer
+            # One that is damaged goes with others, and Spark says so.
+            like = footer if footer.names or not known else known[0]
+            groups.setdefault(like.key, {})[file] = footer
     if not groups:
         return session.createDataFrame([], ddl([one for one in _COLUMNS if _some_has(one, footers)]))
     found: DataFrame | None = None
-    for untyped, group in sorted(groups.items(), key=lambda one: len(one[0])):
-        frame = _typed(_read_group(session, group), untyped, found)
+    for group in sorted(groups.values(), key=lambda one: len(next(iter(one.values())).untyped)):
+        frame = _typed(_read_group(session, group), next(iter(group.values())).untyped, found)
         found = frame if found is None else _ours(found).unionByName(_ours(frame), allowMissingColumns=True)
     assert found is not None
     return found
@@ -109,6 +134,37 @@ def _refuse_same(file: str, names: Sequence[str]) -> None:
             )
 
 
+def _refuse_other_types(footers: Mapping[str, _Footer]) -> None:
+    """Raise UsageError if files have one of our columns with types that do not mean the same."""
+    first: dict[str, tuple[str, pa.DataType]] = {}
+    for file, footer in footers.items():
+        for name, kind in footer.types.items() if footer.rows else ():
+            other, known = first.setdefault(name, (file, kind))
+            if _meaning(kind) != _meaning(known):
+                raise UsageError(
+                    f"{printable_name(file)} has the column {name} as {kind}, and {printable_name(other)} as {known}",
+                    hint="Write them with the same type.",
+                )
+
+
+def _read_as(kind: pa.DataType) -> str:
+    """Return a type in words; those of which Spark reads one as the other without a change have the same."""
+    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()) or pa.types.is_fixed_size_binary(kind):
+        return _BYTES
+    return str(pa.int64()) if _is_nanos(kind) else str(kind)
+
+
+def _meaning(kind: pa.DataType) -> str:
+    """Return what values of a type are, in words; all integers are the same, in nanoseconds, too."""
+    # Spark has such decimals for integers of 64 bits without a sign.
+    is_integer = pa.types.is_integer(kind) or _is_nanos(kind) or kind == pa.decimal128(20, 0)
+    return _INTEGER if is_integer else _read_as(kind)
+
+
+def _is_nanos(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
+
+
 def _refuse_misspelt_in_some(footers: Mapping[str, _Footer]) -> None:
     """Raise UsageError if files have headers, and another one has a column of a misspelt name in their place.
 
@@ -124,7 +180,10 @@ def _footer(file: str) -> _Footer:
     with suppress(OSError, pa.ArrowException, ValueError):
         metadata = pq.read_metadata(file)
         schema = metadata.schema.to_arrow_schema()
-        untyped = {field.name.lower() for field in schema if pa.types.is_null(field.type)}
-        has_nanos = any("[ns" in str(field.type) for field in schema)
-        return _Footer(tuple(schema.names), metadata.num_rows, frozenset(untyped & _TYPES.keys()), has_nanos)
+        types = {one.name.lower(): one.type for one in schema if not pa.types.is_null(one.type)}
+        has_nanos = any("[ns" in str(one.type) for one in schema)
+        group = metadata.row_group(0) if metadata.num_row_groups else None
+        codecs = frozenset(group.column(n).compression for n in range(group.num_columns)) if group else frozenset()
+        ours = {name: kind for name, kind in types.items() if name in _TYPES}
+        return _Footer(tuple(schema.names), metadata.num_rows, ours, codecs, has_nanos)
     return _Footer()

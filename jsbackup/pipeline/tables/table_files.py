@@ -181,6 +181,9 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
 def _refuse_of_others(file: Path, kind: TableFormat) -> None:
     """Refuse a file that neither is called as one of this format nor begins so: it is not damaged, but of another."""
     if file.name.lower().endswith(_OF_KIND[kind]):
+        if kind is TableFormat.PARQUET and not file.stat().st_size:
+            # Spark passes over it.
+            raise FormatError(f"{printable_name(str(file))} is empty, and no Parquet file")
         return
     with file.open("rb") as opened:
         begins = opened.read(_LOOKED_AT_BYTES).lstrip(b"" if kind is TableFormat.PARQUET else None)
@@ -200,8 +203,8 @@ def _named_by_folder(file: Path, root: Path) -> str | None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the files below, without links to folders, which may lead back up. Raises UsageError for a table of Delta
-    or Iceberg.
+    """Yield the files below. Raises UsageError for a table of Delta or Iceberg, and for a link to a folder, which may
+    lead back up.
     """
     if path.is_file():
         yield path
@@ -210,7 +213,12 @@ def _files(path: Path) -> Iterator[Path]:
         for entry in _entries(path):
             if entry.name.startswith("_"):
                 _refuse_rows(entry)
-            elif not (entry.is_symlink() and entry.is_dir()):
+            elif entry.is_symlink() and entry.is_dir():
+                raise UsageError(
+                    f"{printable_name(str(entry))} is a link to a folder, which is not followed",
+                    hint="Take it away if that has no messages of the table; else put the files here.",
+                )
+            else:
                 yield from _files(entry)
 
 
