@@ -37,7 +37,7 @@ _HINTS = {
     errno.ENOENT: "Create it, or mount the file system that holds it.",
     errno.ENOSPC: "Free some space and run the command again; what was stored already is used again.",
     errno.EDQUOT: "Free some space and run the command again; what was stored already is used again.",
-    errno.EACCES: "Check the owner and mode of the repository's folder.",
+    errno.EACCES: "Check the owner and mode of the folder.",
 }
 _TEMPORARY = {
     errno.EINTR,

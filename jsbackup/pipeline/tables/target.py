@@ -40,6 +40,7 @@ __all__ = [
 SUCCESS = "_SUCCESS"
 
 _PRIVATE = 0o700
+_USED_AGAIN = "; what was stored already is used again"
 
 # What the first object of a table may be, or one that an interrupted export has left.
 _OF_TABLES = re.compile(
@@ -83,7 +84,7 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
         StoreError: it cannot be written.
     """
     if place.folder is not None:
-        with NewFolder(Path(place.folder), token, _PRIVATE) as new:
+        with _true_hints(), NewFolder(Path(place.folder), token, _PRIVATE) as new:
             staged = replace(place, location=str(new.staging))
             yield _FolderTarget(staged, new, token, location_of(place))
         return
@@ -91,7 +92,8 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
     if next(iter(place.store().list()), None) is not None:
         raise UsageError(f"{place.store().location} is not empty", hint="Name a prefix under which there is nothing.")
     try:
-        yield target
+        with _true_hints():
+            yield target
     finally:
         target.clean()
 
@@ -116,7 +118,19 @@ def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
                 yield target
             return
     # Also where nothing is in S3: what an interrupted first export leaves there is then no obstacle.
-    yield _GrowingTarget(place, token)
+    with _true_hints():
+        yield _GrowingTarget(place, token)
+
+
+@contextmanager
+def _true_hints() -> Iterator[None]:
+    """Leave out of hints what is true of repositories only: nothing that a failed export has written is used again."""
+    try:
+        yield
+    except StoreError as error:
+        if error.hint is None or _USED_AGAIN not in error.hint:
+            raise
+        raise error.with_hint(error.hint.replace(_USED_AGAIN, "")) from error
 
 
 def location_of(place: RepositoryRef) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.typed import Typed
+from tests.harness.batches import some_messages
+from tests.harness.disks import small_disk
 from tests.harness.s3server import BUCKET, S3Server
 from tests.pipeline.places import keep
 from tests.pipeline.tables.growing import growing
@@ -70,6 +72,19 @@ def test_no_folder_of_temporary_files_stays(typed: Type, tmp_path: Path) -> None
             assert typed("export", manifests[0].id, *line[2:], "--output", out).code == 0
         assert typed(*line, "--output", out).code == 0
         assert not (out / ".incoming").exists()
+
+
+def test_a_full_disk_is_named_and_nothing_is_said_to_be_kept(typed: Type, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"S": some_messages(200, 20_000, seed=5)})
+    with small_disk(tmp_path / "disk", 1) as disk:
+        for more in ([], ["--append"]):
+            done = typed(
+                "export", "latest", *kept.line, "--format", "parquet", *more, "--output", disk / "out", "--json"
+            )
+            error = done.document["error"]
+            assert done.code == 21 and "no space left" in error["message"], done
+            assert error["hint"] == "Free some space and run the command again."
+            assert not list(disk.iterdir())
 
 
 @pytest.mark.s3
