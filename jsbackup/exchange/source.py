@@ -183,10 +183,10 @@ def _foreign(shown: str, entries: dict[str, FolderEntry]) -> JsBackupError:
     if {"meta.inf", "msgs"} <= entries.keys():
         return UnsupportedError(
             f"{shown} is a nats-server's own store, not a backup",
-            hint="Start a nats-server on it, and use 'jsbackup backup'.",
+            hint="Import it with --server-store if its server is stopped; else use 'jsbackup backup'.",
         )
     return UsageError(
         f"{shown} holds no backup of the nats CLI and no config files",
         hint="Name the folder that 'nats backup stream' or 'nats backup account' wrote, or one with streams/*.json, "
-        "*.yaml of NACK or *.tf.json of Terraform.",
+        "*.yaml of NACK or *.tf.json of Terraform. For a table of messages, give --format.",
     )

@@ -108,14 +108,15 @@ def test_a_strangers_folder_is_a_usage_error(tmp_path: Path, content: list[str])
         (tmp_path / name).write_text("")
     with pytest.raises(UsageError, match=r"holds no backup of the nats CLI and no config files") as caught:
         look(tmp_path)
-    assert caught.value.hint is not None
+    assert caught.value.hint is not None and "For a table of messages, give --format." in caught.value.hint
 
 
 def test_a_servers_own_store_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "msgs").mkdir()
     (tmp_path / "meta.inf").write_text("{}")
-    with pytest.raises(UnsupportedError, match=r"is a nats-server's own store"):
+    with pytest.raises(UnsupportedError, match=r"is a nats-server's own store") as caught:
         look(tmp_path)
+    assert caught.value.hint is not None and "--server-store" in caught.value.hint
 
 
 def test_a_file_or_nothing_is_a_usage_error(tmp_path: Path) -> None:
