@@ -27,7 +27,7 @@ from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.messages.source_options import options_of
 from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.failures import spark_errors
-from jsbackup.pipeline.session.parquet_files import read_segments
+from jsbackup.pipeline.session.parquet_files import whole_files
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, open_backup_at
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.tasks import OnSpark
@@ -141,8 +141,8 @@ class BackupFrames(ChosenBackup):
         return reduce(DataFrame.unionByName, frames)
 
     def _parquet(self, streams: Sequence[StreamBackup]) -> DataFrame:
-        keys = [ref.key for stream in streams for ref in stream.segments]
-        return read_segments(self.session, str(self.place.folder), keys, ddl(_STORED))
+        paths = [f"file:{self.place.folder}/{ref.key}" for stream in streams for ref in stream.segments]
+        return whole_files(self.session).schema(ddl(_STORED)).parquet(*paths)
 
     def _nothing(self, names: Sequence[str]) -> DataFrame:
         return self.session.createDataFrame([], ddl(names))

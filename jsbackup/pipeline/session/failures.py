@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from jsbackup import errors
-from jsbackup.errors import ExecutorsLost, FormatError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import ExecutorsLost, FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +31,8 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _PYTHON = re.compile(r"^(?:\S+: )*(\w+(?:\.\w+)*(?:Error|Exception): .*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ?")
 _DAMAGED = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?:file:)?/*(/.+?)\.(?=\s|$)")
+# With Spark Connect, what uses a DataFrame is told that a file of it is missing.
+_NO_SEGMENT = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: \S*/(segments/[^/\s]+/[^/\s]+\.parquet)")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 
@@ -69,6 +71,8 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         return found
     if damaged := _DAMAGED.search(text):
         return FormatError(f"{doing} failed: {damaged[1]} is damaged, or not a Parquet file of that kind")
+    if absent := _NO_SEGMENT.search(text):
+        return IntegrityError(f"object {absent[1]} is missing", hint="See 'jsbackup verify'.")
     if isinstance(error, ParseException | AnalysisException):
         return UsageError(f"{doing} cannot be understood: {plain_message(error)}")
     if "PYTHON_VERSION_MISMATCH" in text:

@@ -227,6 +227,11 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, client: Cli
     assert not (tmp_path / "out").exists()
     plain = client.type("query", "latest", "SELECT 1", *kept.line, "--spark-remote", server.url, "--json")  # no stream
     assert (plain.code, plain.document["rows"]) == (0, [[1]]), plain
+    kept = keep(tmp_path / "damaged", {"A": some_messages(40, 100)})
+    key = kept.manifest.streams[0].segments[1].key
+    (Path(kept.place.location) / key).unlink()
+    gone = client.type("query", "latest", "SELECT count(subject) FROM A", *kept.line, "--spark-remote", server.url)
+    assert (gone.code, f"error: object {key} is missing" in gone.err) == (14, True), gone
 
 
 def test_a_repository_is_read_by_the_data_source_there(client: Client, tmp_path: Path) -> None:
