@@ -78,7 +78,7 @@ def check_types(given: Mapping[str, str]) -> tuple[str, ...]:
     names = check_columns(list(given))
     for name in names:
         if given[name] != _SPARK_TYPES[name]:
-            raise UsageError(f"the column {name} is a {_SPARK_TYPES[name]}, not a {given[name][:80]}")
+            raise UsageError(f"the column {name} has the type {_SPARK_TYPES[name]}, not {given[name][:80]}")
     return names
 
 

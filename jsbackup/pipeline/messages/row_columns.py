@@ -87,4 +87,4 @@ class RowColumns:
 def _check(name: str, given: DataType, wanted: DataType) -> None:
     # The texts, which do not say what may be null: nothing that is given is NOT NULL.
     if (told := given.simpleString()) != (right := wanted.simpleString()):
-        raise UsageError(f"the column {name} is a {right[:200]}, not a {told[:200]}")
+        raise UsageError(f"the column {name} has the type {right[:200]}, not {told[:200]}")

@@ -272,7 +272,7 @@ def _moment(text: str) -> int:
 
 def _number(name: str, text: str, most: int) -> int:
     if not re.fullmatch("[0-9]{1,19}", text.strip()) or int(text) > most:
-        raise UsageError(f"the option {name!r} is not a number: {text[:40]!r}")
+        raise UsageError(f"the option {name!r} is not a number from 0 to {most}: {text[:40]!r}")
     return int(text)
 
 

@@ -47,6 +47,11 @@ _A_BACKUP = (
 _NO_QUERY = "a streaming query does not write a backup"
 _TO_A_SERVER = "To publish rows to a stream, give the options 'server' and 'stream', and call {} without a path."
 
+_NAME_THEM = (
+    "Give the options 'server' and 'stream'. With CREATE TABLE … USING jsbackup, Spark passes no options: "
+    "call df.write.format('jsbackup')."
+)
+
 _TYPES = {
     "subject": ("string",),
     "data": ("binary", "string"),
@@ -86,6 +91,8 @@ def read_writer_options(options: Mapping[str, str], *, streaming: bool = False) 
             "the option 'resume' is one of df.write", hint="A streaming query goes on from its checkpointLocation."
         )
     stream = found.get("stream", "").strip()
+    if not found:
+        raise UsageError("the server and the stream are not named", hint=_NAME_THEM)
     if not stream:
         raise UsageError("the option 'stream' is missing", hint="It names the stream that rows are published to.")
     if not (found.get("server") or found.get("context")):
@@ -117,7 +124,7 @@ def check_rows(types: Mapping[str, str]) -> None:
                 or f"Columns are {', '.join(_TYPES)}; {', '.join(_IGNORED)} are ignored. Drop the others.",
             )
         if kind not in _TYPES[name]:
-            raise UsageError(f"the column {name} is a {kind[:80]}, not a {' or a '.join(_TYPES[name])}")
+            raise UsageError(f"the column {name} has the type {kind[:80]}, not {' or '.join(_TYPES[name])}")
     for name in _NEEDED:
         if name not in types:
             raise UsageError(f"the column {name} is missing", hint=f"Columns are {', '.join(_TYPES)}.")

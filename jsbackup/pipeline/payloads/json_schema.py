@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.pipeline.payloads.json_types import EXAMPLE, as_ddl
+from jsbackup.pipeline.payloads.json_types import as_ddl
 from jsbackup.pipeline.payloads.payload_sample import ReadSegment, SampleSize, sampled_payloads, stored
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
@@ -51,7 +51,10 @@ def infer_schema(objects: Objects, streams: Sequence[StreamBackup], read: ReadSe
     if kind := infer_type(found):
         _log.info("payloads: %d of %d sampled messages are JSON objects: %s", len(found), looked, as_ddl(kind))
         return kind
-    raise UsageError(f"no schema can be inferred: of {looked} sampled messages none is a JSON object", hint=EXAMPLE)
+    raise UsageError(
+        f"no schema can be inferred: of {looked} sampled messages none is a JSON object",
+        hint="Give a schema of Spark, such as 'id BIGINT, total DOUBLE'.",
+    )
 
 
 def _object(payload: bytes) -> dict[str, Any] | None:

@@ -73,6 +73,8 @@ def protobuf_parser(given: str) -> ProtobufParser:
 
 
 def _content(file: str) -> bytes:
+    if not file.strip():
+        raise UsageError("the file with the schema has no name")
     shown = printable_name(file)
     try:
         with Path(file).open("rb") as opened:

@@ -197,7 +197,7 @@ def test_what_is_wrong_is_said_in_a_sentence(
     ):
         _fails(doing, sentence)
     reader = attach(spark).read.format("jsbackup").schema("sequence string")
-    _fails(lambda: reader.load(kept.place.location).count(), "the column sequence is a bigint, not a string")
+    _fails(lambda: reader.load(kept.place.location).count(), "the column sequence has the type bigint, not string")
 
 
 def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
@@ -221,6 +221,7 @@ def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
         ({"streams": " , "}, "'streams' is empty"),
         ({"streams": '[""]'}, "'streams' is empty"),
         ({"cores": "many"}, "'cores' is not a number"),
+        ({"cores": "-1"}, "'cores' is not a number from 0 to 999999: '-1'"),
         ({"maxMessagesPerTrigger": "0"}, "is 0"),
         ({"maxBytesPerTrigger": "much"}, "'maxBytesPerTrigger': not a size"),
         ({"pushdown": "perhaps"}, "'pushdown' is neither true nor false"),

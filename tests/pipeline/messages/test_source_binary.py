@@ -151,10 +151,10 @@ def test_a_schema_of_the_user_has_the_types_of_the_file(load: Callable[..., Data
         frame = load(schema, stream="AVRO", avro=short)
         assert frame.columns == columns and frame.count() == 4
     for schema, sentence in (
-        ("payload STRUCT<id: INT>", "the column payload is a struct<id:bigint>, not a struct<id:int>"),
-        ("payload STRING", "the column payload is a struct<id:bigint>, not a string"),
+        ("payload STRUCT<id: INT>", "the column payload has the type struct<id:bigint>, not struct<id:int>"),
+        ("payload STRING", "the column payload has the type struct<id:bigint>, not string"),
         ("payload STRUCT<id: BIGINT NOT NULL>", "the column payload has fields that are NOT NULL"),
-        (f"{kind}, _corrupt_record STRING", "the column _corrupt_record is a binary, not a string"),
+        (f"{kind}, _corrupt_record STRING", "the column _corrupt_record has the type binary, not string"),
     ):
         _fails(lambda schema=schema: load(schema, stream="AVRO", avro=short).count(), sentence)  # type: ignore[misc]
 

@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, nats_server: S
         (to(rows=frame.withColumn("header", frame.data)), "no column 'header'. Did you mean headers"),
         (to(rows=frame.withColumn("key", frame.data)), "no column 'key'. Columns are .*backup are ignored"),
         (to(rows=frame.drop("data")), "the column data is missing"),
-        (to(rows=frame.withColumn("headers", frame.data)), "the column headers is a string, not a binary"),
+        (to(rows=frame.withColumn("headers", frame.data)), "the column headers has the type string, not binary"),
         (
             to("OTHER"),
             "row 0 of partition 0 cannot be a message: stream OTHER does not listen .* orders.0.* "
@@ -146,6 +146,9 @@ def test_no_secret_is_in_what_is_sent(tmp_path: Path, monkeypatch: pytest.Monkey
         if name not in ("server", "stream"):
             with pytest.raises(UsageError, match=r"server is not named|stream' is missing"):
                 read_writer_options({name: "x"})
+    with pytest.raises(UsageError, match="the server and the stream are not named") as caught:
+        read_writer_options({})
+    assert caught.value.hint is not None and "With CREATE TABLE" in caught.value.hint
     with pytest.raises(UsageError, match="'tlsfirst' is neither true nor false"):
         read_writer_options({"server": "h", "stream": "S", "tlsfirst": "perhaps"})
     check_rows({"subject": "string", "data": "binary", "sequence": "bigint", "time": "timestamp", "stream": "string"})
