@@ -14,9 +14,11 @@ from jsbackup.pipeline.payloads.payload_tally import PayloadTally, about_payload
 from jsbackup.pipeline.tables.table_log import TableLog
 from jsbackup.pipeline.tables.table_state import NewMessages, TableSource
 from jsbackup.pipeline.tables.writing import TableFormat, WrittenRun
+from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptStream, segments_within
 from jsbackup.planning.transforming import PlannedStream, TransformOptions, about_transformed
+from jsbackup.readable import format_count
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
@@ -94,10 +96,10 @@ def exported_of(
     if kept is None or growth.new.planned is None:
         return ExportedStream(growth.name, kind, 0, (growth.new.note,), payloads=payloads, payload_counts=counts)
     messages, grew = kept.entry.captured.messages, growth.log is not None and growth.log.state is not None
-    # Of a table that has messages, nothing is told as of a stream that is restored without any.
-    notes = (
-        [] if grew and not messages else [one.reason for one in about_transformed(growth.new.planned, kept, options)]
-    )
+    # Of a table that has messages, nothing is told as of a stream without any.
+    found = [] if grew and not messages else about_transformed(growth.new.planned, kept, options)
+    nothing = f"nothing is written: none of its {format_count(kept.had, 'message')} is kept"  # and nothing is restored
+    notes = [nothing if one.rule is Rule.NOTHING_KEPT else one.reason for one in found]
     if grew and not messages:
         notes.append("nothing that is new matches")
     if extended and not grew:

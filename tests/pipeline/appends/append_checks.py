@@ -15,7 +15,7 @@ _BENIGN = (
     re.compile(r"a new table"),
     re.compile(r"nothing is new: the table ends at sequence \d+(, from a later backup)?"),
     re.compile(r"nothing that is new matches"),
-    re.compile(r"is restored empty: none of its [\d,]+ messages? is kept"),
+    re.compile(r"nothing is written: none of its [\d,]+ messages? is kept"),
 )
 _NOWHERE = re.compile(r"messages? (?P<first>\d+)( to (?P<last>\d+))? (is|are) in no backup")
 _COUNTED = r"(message (?P<one>\d+)|messages (?P<first>\d+) to (?P<last>\d+)"
