@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.pipeline.appends.append_world import NAMES, Backup, Done, Row, Target, World
@@ -102,16 +102,16 @@ class Checked:
             error.add_note(f"of export {backup} {' '.join(streams)}: {done}")
             raise
         for name, backups in refused if obey else ():
-            self._obey(name, backups, meant, streams)
+            self._obey(name, backups, meant, lambda: self._world.export(self._target, backup, streams))
 
-    def _obey(self, stream: str, backups: Sequence[str], meant: Backup | None, streams: Sequence[str]) -> None:
-        """Do what a refusal says: it has to help."""
+    def _obey(self, stream: str, backups: Sequence[str], meant: Backup | None, repeat: Callable[[], Done]) -> None:
+        """Do what a refusal says, and then `repeat` what was refused: it has to help."""
         assert meant is not None
         for backup in backups:
             done = self._world.export(self._target, backup, [stream])
             assert done.code == 0, f"to export {backups} before {meant.id} does not help: {backup}: {done}"
             self._know(self._named(backup), stream)
-        done = self._world.export(self._target, meant.id, streams)
+        done = repeat()
         failed = {one["name"] for one in done.document.get("failed", [])}
         assert done.code == 0 or ("error" not in done.document and stream not in failed), (
             f"{backups} do not help: {done}"
