@@ -260,6 +260,26 @@ def test_bad_input_is_one_sentence_and_makes_no_backup(
     assert not repo.exists()
 
 
+@pytest.mark.parametrize("damage", [b"", b"PAR1 and nothing"])
+def test_no_setting_of_a_session_leaves_files_out(
+    spark: SparkSession, typed: Type, tmp_path: Path, damage: bytes
+) -> None:
+    """Sessions of a cluster may ignore damaged files."""
+    kept = keep(tmp_path / "r", {"A": some_messages(400, 100)})
+    table = tmp_path / "table"
+    assert typed("export", "latest", *kept.line, "--format", "parquet", "--output", table).code == 0
+    (good,) = (table / "A").glob("*.parquet")
+    (table / "A" / "zz.parquet").write_bytes(damage or good.read_bytes()[:-1000])
+    setting = "spark.sql.files.ignoreCorruptFiles"
+    spark.conf.set(setting, "true")
+    try:
+        done = typed("import", table, "-r", tmp_path / "new", "--format", "parquet")
+    finally:
+        spark.conf.unset(setting)
+    assert done.code == 14 and "zz.parquet" in done.err, done
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("options", [[], ["--format", "parquet"], ["--server-store"]])
 def test_a_url_is_not_taken_for_a_folder(tmp_path: Path, options: list[str]) -> None:
     done = in_shell("import", "s3://key:secret@bucket/tables", *options, "-r", tmp_path / "repo")
@@ -361,6 +381,9 @@ def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"folder A%2EB does not say"):  # no stream is called A.B
         find_tables(root, TableFormat.JSONL, None)
     (root / "A%2EB").rename(root / "%C3%BC")
+    with pytest.raises(UsageError, match="up is a link to a folder, which is not followed"):
+        find_tables(root, TableFormat.JSONL, None)
+    (root / "B" / "up").unlink()
     tables = find_tables(root, TableFormat.JSONL, None)
     assert [(one.stream, len(one.files)) for one in tables] == [("B", 1), ("_x", 1), ("ü", 1), (LONG, 1)]
     with pytest.raises(UsageError, match="folder day=1 does not have the name of"):

@@ -22,6 +22,7 @@ from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.json_lines import refuse_misspelt
 from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.session.parquet_files import whole_files
 
 __all__ = ["read_parquet_files"]
 
@@ -112,16 +113,16 @@ def _ours(frame: DataFrame) -> DataFrame:
 def _read_group(session: SparkSession, footers: Mapping[str, _Footer]) -> DataFrame:
     """Return the rows of files. Spark takes the columns of one of them; those that only others have are added."""
     paths = [f"file:{file}" for file in footers]
-    frame = session.read.parquet(*paths)
+    frame = whole_files(session).parquet(*paths)
     schema, lacking = frame.schema, _SOME_LACK - {name.lower() for name in frame.columns}
     for file, footer in footers.items() if lacking else ():
         if found := lacking & {name.lower() for name in footer.names}:
-            fields = session.read.parquet(f"file:{file}").schema.fields
+            fields = whole_files(session).parquet(f"file:{file}").schema.fields
             schema = StructType([*schema.fields, *(one for one in fields if one.name.lower() in found)])
             lacking -= found
     if schema == frame.schema:
         return frame
-    return session.read.schema(schema).parquet(*paths)
+    return whole_files(session).schema(schema).parquet(*paths)
 
 
 def _refuse_same(file: str, names: Sequence[str]) -> None:
