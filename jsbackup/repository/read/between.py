@@ -113,9 +113,9 @@ class Newcomers:
 
 @dataclass(slots=True)
 class BackupsBetween:
-    """The backups of a repository that were made before that of `manifest`, for streams of which an earlier state is
-    known. They are those of `states`, by name; those that are `deleted` are not in that backup any more. Reading adds
-    `newcomers` that it does not have to both.
+    """The backups of a repository that were made before that of `manifest`, or meanwhile, for streams of which an
+    earlier state is known. They are those of `states`, by name; those that are `deleted` are not in that backup any
+    more. Reading adds `newcomers` that it does not have to both.
     """
 
     repository: Repository
@@ -141,20 +141,22 @@ class BackupsBetween:
         if not times:
             return
         oldest_ns = min(times)
-        ids = [one for one in self.repository.backups() if one < self.manifest.id]
-        ids = [one for one in ids if layout.begun_ns(one) >= oldest_ns - _LATE_NS]
+        ours = summary_of(self.manifest)
+        # One that began while ours was made may have captured a stream before it.
+        newest_ns = parse_time(ours.ended or ours.created)
+        ids = [one for one in self.repository.backups() if one != self.manifest.id]
+        ids = [one for one in ids if oldest_ns - _LATE_NS <= layout.begun_ns(one) <= newest_ns]
         if not ids:
             return
         inventory = self.repository.inventory(ids)
-        transformed = summary_of(self.manifest).transformed
         wanted = [
             one
             for one in inventory.summaries
-            if one.transformed == transformed and parse_time(one.ended or one.created) > oldest_ns
+            if one.transformed == ours.transformed and parse_time(one.ended or one.created) > oldest_ns
         ]
         self._open = set(self.states)
         for name in sorted(self.deleted):
-            self._advance(name, wanted)
+            self._advance(name, [one for one in wanted if one.id < self.manifest.id])
         lost = deque(sorted(one.id for one in inventory.unreadable))
         found = in_order([partial(self._manifest, one) for one in wanted], _THREADS)
         for summary, manifest in zip(wanted, found, strict=True):
@@ -284,7 +286,7 @@ class BackupsBetween:
             return error
 
     def _take(self, manifest: Manifest, summary: BackupSummary) -> None:
-        same = self._is_of_server(summary)
+        same = manifest.id < self.manifest.id and self._is_of_server(summary)
         came = self.newcomers if same else None
         for stream in manifest.streams:
             if came is not None and stream.name not in self.states and came.asked(stream.name):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.pipeline.appends.append_world import NAMES, Backup, Done, Row, Target, World
 from tests.pipeline.appends.store_faults import Fault
 
-__all__ = ["KNOWN", "STRICT", "Checked", "Known"]
+__all__ = ["Checked"]
 
 _BENIGN = (
     re.compile(r"a new table"),
@@ -34,20 +34,6 @@ _SET_BACK = re.compile(r"stream (?P<stream>\S+) was set back since its table was
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Faults that are known and are passed over."""
-
-    inside_files: bool = True  # an older backup has messages within the range of a file of the table that lacks them
-    deleted_streams: bool = True  # the exported backup does not have the stream of a table any more
-    filtered_numbers: bool = True  # numbers of messages are those of all subjects, and not of --subject
-    later_ids: bool = True  # a backup that began later than the exported one has read a stream earlier
-
-
-STRICT = Known(inside_files=False, deleted_streams=False, filtered_numbers=False, later_ids=False)
-KNOWN = Known()  # the one switch: `STRICT`, when none of them is left
-
-
 @dataclass(slots=True)
 class _Table:
     """What the test knows of a table: of which incarnation it is, and the last sequence that had been given when the
@@ -62,8 +48,8 @@ class _Table:
 class Checked:
     """Exports to a target, each looked at. Raises AssertionError for what must not be."""
 
-    def __init__(self, world: World, target: Target, known: Known = KNOWN) -> None:
-        self._world, self._target, self._known = world, target, known
+    def __init__(self, world: World, target: Target) -> None:
+        self._world, self._target = world, target
         self._tables: dict[str, _Table] = {}
 
     def export_interrupted(self, backup: str, streams: Sequence[str], fault: Fault) -> None:
@@ -165,7 +151,7 @@ class Checked:
             added = set(after[name]) - set(before[name])
             assert again or len(added) == one["messages"], f"{name}: {len(added)} rows are new, not {one['messages']}"
             self._check_written(meant, name, added, one["notes"], skip_gaps=skip_gaps)
-        if not streams and not self._known.deleted_streams:
+        if not streams:
             for name in filter(meant.selects, self._tables.keys() - named):
                 assert not self._unseen(meant, name, self._tables[name]), f"{name} is gone, and nothing is said"
         return later
@@ -195,8 +181,8 @@ class Checked:
         if _OTHER_STREAM.fullmatch(message):
             assert table is None or have is None or table.incarnation != have.incarnation
             return []
-        if _SET_BACK.fullmatch(message):  # it was not: the backup began later and read the stream earlier
-            assert self._known.later_ids and table is not None and meant.moment_ns < table.read_ns
+        if _SET_BACK.fullmatch(message):  # it was not: a fault that is left, if it began later and read it earlier
+            assert table is not None and meant.moment_ns < table.read_ns
             return []
         assert not skip_gaps, f"{stream}: --skip-gaps does not go on"
         assert table is None or have is None or table.incarnation == have.incarnation, f"{stream}: of another stream"
@@ -214,9 +200,8 @@ class Checked:
         found = _MISSING.fullmatch(message)
         assert found is not None, f"{stream}: an unknown refusal: {message}"
         if table is not None:  # otherwise it is not known here from where on messages are expected
-            has = self._all(meant, stream)
-            missing, of_all = (self._unseen(meant, stream, table, of_all=of) - has for of in (False, True))
-            self._compare_range(found, missing, of_all)
+            missing = self._unseen(meant, stream, table) - self._all(meant, stream)
+            self._compare_range(found, missing)
             held = {n for one in named for n in self._all(one, stream)}
             assert missing <= held, f"{stream}: {named} do not have {missing - held}"
         return backups
@@ -232,7 +217,6 @@ class Checked:
         rows = self._by_sequence(stream)
         lacks = self._wanted(meant, stream) - set(rows)
         unseen = set() if table is None else self._unseen(meant, stream, table) - set(rows)
-        of_all = set() if table is None else self._unseen(meant, stream, table, of_all=True)
         for note in (part for one in notes for part in one.split("; ")):
             if any(benign.fullmatch(note) for benign in _BENIGN):
                 continue
@@ -240,13 +224,13 @@ class Checked:
                 said = range(int(found["first"]), int(found["last"] or found["first"]) + 1)
                 assert have is not None
                 for one in self._backups_of(stream, have.incarnation):
-                    if one.id <= meant.id or not self._known.later_ids:
+                    if one.moment_ns <= meant.moment_ns:
                         assert not set(said) & self._all(one, stream), f"{stream}: {note}, but {one.id}"
                 assert not set(said) & set(rows)
             elif found := _LEFT_OUT.fullmatch(note):
                 assert skip_gaps
                 if table is not None:
-                    self._compare_range(found, unseen, of_all - self._all(meant, stream))
+                    self._compare_range(found, unseen)
                 named = [self._named(one) for one in _ID.findall(found["backups"])]
                 assert unseen <= {n for one in named for n in self._all(one, stream)}
                 unseen = set()
@@ -258,9 +242,7 @@ class Checked:
                 assert have is None
             else:
                 assert skip_gaps and note.startswith("it is left out: "), f"{stream}: an unknown note: {note}"
-        older = table is not None and have is not None and have.last_seq <= table.end and self._known.inside_files
-        filtered = self._target.subject is not None  # then older backups are not looked at
-        assert not lacks or (older and (filtered or self._are_inside(stream, lacks))), f"{stream}: lacks {lacks}"
+        assert not lacks, f"{stream}: lacks {lacks}"
         assert not unseen, f"{stream}: {sorted(unseen)} are left out, and nothing is said"
         if have is not None:
             self._know(meant, stream)
@@ -287,34 +269,23 @@ class Checked:
         having = [one for one in self._world.backups if stream in one.streams]
         return [one for one in having if one.streams[stream].incarnation == incarnation]
 
-    def _unseen(self, meant: Backup, stream: str, table: _Table, *, of_all: bool = False) -> set[int]:
+    def _unseen(self, meant: Backup, stream: str, table: _Table) -> set[int]:
         """The messages behind the end of a table that are in a backup up to this one."""
         found: set[int] = set()
         for one in self._backups_of(stream, table.incarnation):
-            if one.moment_ns <= meant.moment_ns and (one.id <= meant.id or not self._known.later_ids):
-                found |= {n for n in (self._all if of_all else self._wanted)(one, stream) if n > table.end}
+            if one.moment_ns <= meant.moment_ns:
+                found |= {n for n in self._wanted(one, stream) if n > table.end}
         return found
-
-    def _are_inside(self, stream: str, sequences: Iterable[int]) -> bool:
-        """Whether all are within the range of some file of a table."""
-        names = [path.name for path in (self._target.folder / stream).rglob("*.parquet")]
-        ranges = [tuple(map(int, found.groups())) for name in names if (found := re.match(r"(\d{20})-(\d{20})", name))]
-        return all(any(first <= n <= last for first, last in ranges) for n in sequences)
 
     def _compare(self, found: re.Match[str], sequences: set[int]) -> None:
         count = int(found["count"].replace(",", ""))
-        right = count <= len(sequences) if found["bound"] else count == len(sequences)
-        assert right or (self._known.inside_files and count <= len(sequences)), f"{found[0]}: {sorted(sequences)}"
+        assert count == len(sequences), f"{found[0]}: {sorted(sequences)}"
 
-    def _compare_range(self, found: re.Match[str], sequences: set[int], of_all: set[int]) -> None:
-        """Compare what is said with the missing messages; `of_all` are those of all subjects."""
+    def _compare_range(self, found: re.Match[str], sequences: set[int]) -> None:
         shown = f"{found[0]}: {sorted(sequences)}"
         if found["some"]:
             least, most, count = (int(found[name].replace(",", "")) for name in ("least", "most", "some"))
-            right = [one for one in (sequences, of_all) if len(one) == count]
-            assert right and all(least <= n <= most for one in right for n in one), shown
+            assert len(sequences) == count and all(least <= n <= most for n in sequences), shown
         else:
             first = int(found["one"] or found["first"])
-            said = set(range(first, int(found["one"] or found["last"]) + 1))
-            right = [one for one in (sequences, of_all) if one == said]
-        assert right and (right[0] == sequences or self._known.filtered_numbers), shown
+            assert sequences == set(range(first, int(found["one"] or found["last"]) + 1)), shown

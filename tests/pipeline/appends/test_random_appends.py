@@ -226,3 +226,10 @@ def test_tables_have_what_backups_had(kind: TableFormat) -> None:
             shorter = _shortened(kind, history)
             steps = "".join(f"\n    {step}," for step in shorter)
             raise AssertionError(f"history {number} of seed {SEED}:{steps}") from _failure(kind, shorter)
+
+
+@pytest.mark.parametrize("skip_gaps", [False, True])
+def test_a_backup_that_began_later_may_have_read_a_stream_earlier(tmp_path: Path, skip_gaps: bool) -> None:
+    """What only that one has is not "in no backup"."""
+    start: list[Step] = [Publish(0, 5), BackUp(), Export(), Begin(), Publish(0, 5), BackUp(), Purge(0), Publish(0, 5)]
+    _run(tmp_path, TableFormat.PARQUET, [*start, BackUp(begun=True), Export(1, (0,), skip_gaps, obey=True)])
