@@ -130,16 +130,21 @@ def test_a_stream_that_came_and_went_between_two_exports_is_refused(tmp_path: Pa
     assert rows_of(tmp_path / "out" / "X", TableFormat.PARQUET) == rows(X[0])
 
 
-def test_a_new_table_beside_others_lacks_nothing_of_backups_since_the_last_export(tmp_path: Path) -> None:
+def test_a_new_table_beside_others_lacks_nothing_that_backups_have(tmp_path: Path) -> None:
     kept = _kept(tmp_path / "r")
     found = [_made(kept, 1, {"Y": Y[0]})]
     found += [_made(kept, 2 + n, {"X": x, "Y": Y[1 + n]}) for n, x in enumerate((X[1], X[2]))]
     place = _at(tmp_path / "out")
     export(kept, found[0], place, TableFormat.PARQUET)
-    done = export(kept, found[2], place, TableFormat.PARQUET, token="00000002")
-    assert done.refused["X"].message == (
-        f"messages 1 to 70 of stream X would be missing in its table: export backup {found[1].id} first"
-    )
+    found.append(_made(kept, 4, {"X": X[2], "Y": Y[3]}))
+    for number in (2, 3):  # also when the table of Y has gone on
+        done = export(kept, found[number], place, TableFormat.PARQUET, token=f"0000000{number}")
+        assert done.refused["X"].message == (
+            f"messages 1 to 70 of stream X would be missing in its table: export backup {found[1].id} first"
+        )
+    for number, backup in enumerate((found[1], found[3]), 4):
+        assert not export(kept, backup, place, TableFormat.PARQUET, token=f"0000000{number}").refused
+    assert rows_of(tmp_path / "out" / "X", TableFormat.PARQUET) == rows(_messages(range(1, 151)))
 
 
 def test_messages_that_a_filter_drops_are_not_missing(tmp_path: Path) -> None:
@@ -314,6 +319,7 @@ def test_in_s3_as_it_is(s3_server: S3Server, tmp_path: Path, kind: TableFormat) 
     line = ["--format", kind, "--output", place, "--append", "--partition-by", "subject", *kept.line, *s3, "--json"]
     credentials = s3_server.credentials()
     assert in_shell("export", found[0].id, "X", *line, **credentials).code == 0
+    assert in_shell("export", "latest", "Y", *line, "--skip-gaps", **credentials).code == 0
     done = in_shell("export", "latest", *line, **credentials)
     assert done.code == 3 and [one["name"] for one in done.document["failed"]] == ["X"], done
     done = in_shell("export", found[1].id, *line, **credentials)
