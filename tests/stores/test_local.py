@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -388,20 +387,22 @@ def test_what_encloses_it_is_the_nearest_folder_with_the_object(tmp_path: Path) 
 
 
 def test_the_folder_of_temporary_files_may_go_at_any_time(tmp_path: Path) -> None:
-    store, done = LocalStore(tmp_path / "store"), threading.Event()
+    """Others remove it between each opening of it and the file in it, some times in a row."""
 
-    def remove() -> None:
-        while not done.is_set():
-            remove_incoming(tmp_path / "store")
+    class Disturbed(LocalStore):
+        times = 0
 
-    remover = threading.Thread(target=remove)
-    remover.start()
-    try:
-        for number in range(300):
-            store.put(f"a/{number:03}", b"x")
-    finally:
-        done.set()
-        remover.join()
+        def _incoming(self, root: int) -> int:
+            incoming = super()._incoming(root)
+            self.times += 1
+            if self.times % 4:
+                remove_incoming(tmp_path / "store")
+            return incoming
+
+    store = Disturbed(tmp_path / "store")
+    for number in range(300):
+        store.put(f"a/{number:03}", b"x")
+    assert store.times == 1200
     assert len(list(store.list())) == 300
     remove_incoming(tmp_path / "store")
     assert {path.name for path in (tmp_path / "store").iterdir()} == {"a"}
