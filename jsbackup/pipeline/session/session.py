@@ -104,8 +104,7 @@ def _opened(settings: SparkSettings) -> Iterator[SparkSession]:
     java = find_java(environment())
     folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
     try:
-        # Java takes a second to start. This, which nearly all jobs need, takes a tenth of one to import.
-        importing = threading.Thread(target=import_module, args=("pyarrow.compute",), name="jsbackup-import")
+        importing = threading.Thread(target=_import, name="jsbackup-import")
         importing.start()
         session, archive = _start(master, settings, java, folder)
         importing.join()
@@ -200,6 +199,15 @@ def _start(master: str, settings: SparkSettings, java: Path, folder: Path) -> tu
     return session, archive
 
 
+def _import() -> None:
+    """Import what nearly all jobs need, and what PySpark imports when it talks to Java for the first time, with pandas
+    if that is installed. That takes some tenths of a second, and Java a whole one to start.
+    """
+    for name in ("pyspark.testing.utils", "pyarrow.compute"):
+        with suppress(ImportError):
+            import_module(name)
+
+
 @contextmanager
 def _warmed_up(session: SparkSession) -> Iterator[None]:
     """Let Java run a first, small job while the real one is planned, which takes one core: the classes and the code
@@ -284,6 +292,8 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
         "spark.log.level": "ERROR",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.speculation": "false",
+        # Otherwise PySpark imports IPython, if it is there, and tells Java the place of each call.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
