@@ -42,6 +42,7 @@ __all__ = ["make_views", "run_query"]
 
 _log = logging.getLogger(__name__)
 
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # a user may have turned it off
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,7 +75,8 @@ def run_query(
                 made = make_views(backup, sql, parsers)
             stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
             if not remote:
-                made = make_views(backup, sql, parsers, narrow=True, pushdown=True)
+                allowed = backup.session.conf.get(_PUSHDOWN) == "true"
+                made = make_views(backup, sql, parsers, narrow=True, pushdown=allowed)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             kinds = [field.dataType for field in frame.schema.fields]

@@ -101,13 +101,17 @@ def test_times_are_moments_whatever_a_session_takes_a_timestamp_for(
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_filters_are_pushed_down_if_the_session_allows(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
-    """Without the setting, Spark refuses a reader that takes filters."""
+def test_filters_are_pushed_down_if_the_session_allows(
+    spark: SparkSession, load: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    """Without the setting, Spark refuses a reader that takes filters; a query goes without."""
     enabled = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(enabled)
     wanted = sum(m.sequence > 500 for m in STREAMS["A"])
+    encrypted = open_backup(spark, keep(tmp_path / "encrypted", STREAMS, encrypted=True).place)
     try:
         spark.conf.set(enabled, "false")
+        assert run_query(encrypted, "SELECT count(*) FROM A WHERE sequence > 500", most_rows=1).rows == [(wanted,)]
         assert load(stream="A").where("sequence > 500").count() == wanted
         with pytest.raises(PySparkException, match=r"filterPushdown\.enabled' is false"):
             load(stream="A", pushdown="true").where("sequence > 500").count()
