@@ -129,6 +129,7 @@ class BackupsBetween:
     _until: dict[str, str] = field(default_factory=dict)  # backups that show that streams are deleted
     _around: set[str] = field(default_factory=set)  # as `has_seen` says
     _others: dict[str, str] = field(default_factory=dict)  # as `another` says
+    _older: dict[str, str] = field(default_factory=dict)  # as `older` says
     _ends: dict[str, dict[str, int]] = field(default_factory=dict)  # of deleted streams, by backups
     _refs: dict[str, SegmentRef] = field(default_factory=dict)  # backups share them
 
@@ -177,6 +178,10 @@ class BackupsBetween:
     def another(self, name: str) -> str:
         """Return the backup that has a later stream with the name of a deleted one, "" if none has."""
         return self._others.get(name, "")
+
+    def older(self, name: str) -> str:
+        """Return the newest backup with messages of an earlier stream of that name, if none are known; or ""."""
+        return self._older.get(name, "")
 
     def removed(
         self,
@@ -294,6 +299,9 @@ class BackupsBetween:
                 self.deleted.add(stream.name)
                 self._open.add(stream.name)
             self._add(manifest, stream)
+            known = self.states.get(stream.name)
+            if same and known is not None and not known.last_seq and stream.incarnation != known.incarnation:
+                self._older.update({stream.name: manifest.id} if stream.segments else {})
         selection, created_ns = manifest.selection, parse_time(manifest.created)
         if not same or manifest.result is not Result.COMPLETE or selection is None or selection.config_only:
             return

@@ -13,6 +13,7 @@ __all__ = ["Checked"]
 
 _BENIGN = (
     re.compile(r"a new table"),
+    re.compile(r"backup \S+ has an earlier stream of that name, which is not in this table"),
     re.compile(r"nothing is new: the table ends at sequence \d+(, from a later backup)?"),
     re.compile(r"nothing that is new matches"),
     re.compile(r"nothing is written: none of its [\d,]+ messages? is kept"),

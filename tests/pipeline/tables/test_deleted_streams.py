@@ -348,6 +348,25 @@ def test_a_stream_that_was_created_again_and_deleted_again_is_another_one(
     assert not export(kept, last, place, TableFormat.PARQUET, skip_gaps=True).refused
 
 
+def test_a_new_table_says_that_there_was_an_earlier_stream_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _kept(tmp_path / "r")
+    first = _made(kept, 1, {"Y": Y[0]})
+    _made(kept, 2, {"X": X[0], "Y": Y[1]})
+    with monkeypatch.context() as patch:
+        patch.setattr(backups, "INCARNATION", "ffff0000")
+        stored = store_stream(kept.repository.objects, "X", X[1])
+    last = _made(kept, 3, {"Y": Y[2]})
+    again = replace(last, id=ids(4)[0], created=ids(4)[1], streams=(stored, *last.streams))
+    kept.repository.commit(again)
+    assert _run(kept, tmp_path / "out", first.id).code == 0
+    done = _run(kept, tmp_path / "out", again.id)
+    said = f"backup {ids(2)[0]} has an earlier stream of that name, which is not in this table"
+    assert done.code == 0 and said in done.out, done
+    assert said not in _run(kept, tmp_path / "out", again.id).out
+
+
 def test_few_manifests_are_read_for_a_stream_that_had_nothing_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

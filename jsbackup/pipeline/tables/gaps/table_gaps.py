@@ -129,9 +129,11 @@ def _states(growths: Sequence[TableGrowth], deleted: DeletedTables) -> tuple[dic
     since_ns = max(times, default=None)
     for one in growths:
         entry, planned = one.one.entry, one.new.planned
-        if one.log is None or planned is None or not entry.archive_format.has_messages or _is_dense(one.new):
+        if one.log is None or planned is None or not entry.archive_format.has_messages:
             continue
         if one.log.state is not None:
+            if _is_dense(one.new):
+                continue
             states[entry.name] = EarlierState(entry.incarnation, one.new.after, one.log.state.position.backup_ns)
         elif since_ns is not None:
             # Of all backups: an export that was refused for this table may have extended the others since.
@@ -174,10 +176,13 @@ def _before(
             f"{_counted(found)} of stream {entry.name} would be missing in its table: {_export_first(found)}",
             hint=f"This was removed before this backup was made. {_SKIP}",
         )
-    if found.unread:
+    is_new = growth.log is None or growth.log.state is None
+    if found.unread and not (is_new and _is_dense(growth.new)):
         return _unread(entry.name, growth.new.after, found, skips=skips)
-    # Where no table was, messages from before are not expected.
-    return f"{missing} in no backup" if missing and growth.log is not None and growth.log.state is not None else ""
+    if is_new:  # messages from before are not expected
+        older = between.older(entry.name)
+        return f"backup {older} has an earlier stream of that name, which is not in this table" if older else ""
+    return f"{missing} in no backup" if missing else ""
 
 
 def _of_deleted(name: str, between: BackupsBetween, sequences: SequencesOf, kept: KeptMessages, *, skips: bool) -> str:
