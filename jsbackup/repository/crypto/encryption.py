@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NoReturn
 
@@ -114,12 +115,17 @@ class SignedEnvelope:
 
 
 class EncryptedEnvelope:
-    """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key."""
+    """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key:
+    `hint` then says which one to give.
+    """
 
     suffix = layout.SEALED_SUFFIX
 
-    def __init__(self, inner: Envelope, recipient: age.Recipient, documents: DocumentsSecret | None) -> None:
+    def __init__(
+        self, inner: Envelope, recipient: age.Recipient, documents: DocumentsSecret | None, hint: Callable[[], str]
+    ) -> None:
         self._inner = inner
+        self._hint = hint
         self._identity = documents.identity if documents else None
         self._recipient = recipient
 
@@ -134,10 +140,7 @@ class EncryptedEnvelope:
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         if self._identity is None:
-            raise KeyUnavailable(
-                "the repository is encrypted, and no key was given",
-                hint="Give --writer-key FILE for backups, lists and checks, --identity FILE to read messages.",
-            )
+            raise KeyUnavailable("the repository is encrypted, and no key was given", hint=self._hint())
         return self._inner.unwrap(key, self._opened(key, data, self._identity))
 
     def claimed_signer(self, key: str, data: bytes) -> str | None:

@@ -66,6 +66,7 @@ from jsbackup.stores.base import Store
 
 __all__ = [
     "WrappedIdentity",
+    "hint_of_keys",
     "labels_of",
     "list_identities",
     "list_lost",
@@ -149,6 +150,17 @@ def _as_text(secret: bytes, what: str) -> str:
 def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
     """List all of them, in the order of their keys."""
     return _list(store, descriptor)[0]
+
+
+def hint_of_keys(store: Store, descriptor: Descriptor) -> str:
+    """Return a hint that names the keys which this repository takes, or all kinds if they cannot be listed."""
+    try:
+        kinds = {one.whom.startswith(_PASSPHRASE) for one in list_identities(store, descriptor)}
+    except JsBackupError:
+        kinds = set()
+    options = {False: "--identity FILE", True: "--passphrase-file FILE"}
+    reading = " or ".join(options[kind] for kind in sorted(kinds or options))
+    return f"Give --writer-key FILE for backups, lists and checks, {reading} to read messages."
 
 
 def list_lost(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:

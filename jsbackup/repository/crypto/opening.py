@@ -13,12 +13,14 @@ shows a plain repository in place of an encrypted one must not get plain message
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 from jsbackup.errors import IntegrityError, KeyUnavailable, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import Access, GivenKeys
 from jsbackup.repository.crypto.encryption import AgeSealing, EncryptedEnvelope, SignedEnvelope
-from jsbackup.repository.crypto.keys import open_secret
+from jsbackup.repository.crypto.keys import hint_of_keys, open_secret
 from jsbackup.repository.crypto.sealing import PLAIN
 from jsbackup.repository.crypto.secret import DocumentsSecret
 from jsbackup.repository.crypto.signing import Signers
@@ -59,7 +61,8 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         None if secret is None else secret.identity,
         writes=writer is not None,
     )
-    envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents) for inner in (signed, BARE))
+    hint = cache(partial(hint_of_keys, store, descriptor))  # many documents may be tried, and it lists the store
+    envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents, hint) for inner in (signed, BARE))
     return Access(sealing, envelope, page_envelope, secret, signers, signatory)
 
 
