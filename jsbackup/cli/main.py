@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
@@ -253,8 +253,10 @@ def cli(ctx: click.Context, /, **_values: Any) -> None:
         raise UsageError("no command given", hint=_NO_COMMAND)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a command line; return the exit code and print errors. Only raises for bugs."""
+def run(arguments: Sequence[str], *, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Run a command line; return the exit code and print errors. Only raises for bugs. `stopped` says whether a signal
+    has stopped it.
+    """
     last = LastOutput(_output_for_errors(arguments))
     try:
         code = _run(arguments, last)
@@ -270,8 +272,10 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of a help text has closed the pipe (`| head`): not an error.
         silence(sys.stdout)
         return 0
-    except Exception as error:  # the last resort: a bug becomes one sentence, not a traceback
-        if _interrupted(error):
+    except SystemExit:
+        raise
+    except BaseException as error:  # the last resort: a bug becomes one sentence, not a traceback
+        if _interrupted(error) or (_is_panic(error) and stopped()):
             return _fail(last.output, Interrupted(INTERRUPTED))
         if "JSBACKUP_TRACEBACK" in environment():
             raise
@@ -289,7 +293,14 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _bug(error: Exception) -> str:
+def _is_panic(error: BaseException) -> bool:
+    """Return whether an extension in Rust panicked. If Ctrl-C comes while it calls Python, as when `pyrage` is
+    imported, it raises this instead of KeyboardInterrupt, and without it as the context.
+    """
+    return type(error).__name__ == "PanicException"
+
+
+def _bug(error: BaseException) -> str:
     """Return what is known about an error without its text, which may contain secrets."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -345,11 +356,13 @@ class _Stop:
 
     def __init__(self) -> None:
         self._calm_until = 0.0
+        self.stopped = False
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if now >= self._calm_until:
             self._calm_until = now + _CALM_SECONDS
+            self.stopped = True
             raise KeyboardInterrupt
 
 
@@ -365,7 +378,7 @@ def main() -> None:
     # Registered before all others, so run after them. Destroying modules and objects would take a tenth of a second.
     atexit.register(lambda: _leave(code))
     try:
-        code = run(sys.argv[1:])
+        code = run(sys.argv[1:], stopped=lambda: stop.stopped)
     except KeyboardInterrupt:  # again, during the message
         code = Interrupted.exit_code
     if code == Interrupted.exit_code or COMPLETE_VARIABLE in environment():

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -65,6 +66,36 @@ def test_what_an_interrupt_breaks_is_no_bug(
     monkeypatch.setattr(backup.COMMANDS["backup"], "callback", waiting)
     assert run(["backup", "-r", str(tmp_path)]) == 130
     assert capsys.readouterr().err == f"error: {SENTENCE}\n"
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_what_an_extension_in_rust_makes_of_an_interrupt(number: signal.Signals | None, tmp_path: Path) -> None:
+    """It raises a BaseException of its own, without a context; without a signal that is a bug like others."""
+    sent = "" if number is None else f"os.kill(os.getpid(), {int(number)})"
+    program = f"""
+import os, sys
+from jsbackup.cli.commands import backup
+from jsbackup.cli.main import main
+
+PanicException = type("PanicException", (BaseException,), {{}})
+
+def panicking(**_):
+    try:
+        {sent or "pass"}
+    except KeyboardInterrupt:
+        pass
+    raise PanicException("import sys; sys.modules['pyrage.x25519'] = x25519")
+
+backup.COMMANDS["backup"].callback = panicking
+sys.argv = ["jsbackup", "backup", "-r", {str(tmp_path)!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    if number is None:
+        assert done.returncode == 1 and done.stderr.startswith("error: internal error: PanicException in ")
+    else:
+        assert (done.returncode, done.stderr) == (130, f"error: {SENTENCE}\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_with_json_it_is_an_error_like_others(shop: Shop) -> None:
