@@ -173,7 +173,7 @@ def _assert_hidden(error: BaseException, secret: str) -> None:
         seen = seen.__cause__
 
 
-@pytest.mark.parametrize("folder", ["", "/work/jobs/", "~/.config/"])
+@pytest.mark.parametrize("folder", ["", "/srv/jobs/", "~/.config/"])
 def test_a_key_in_place_of_a_file_name_is_not_shown(folder: str) -> None:
     """Also where it was made absolute, as paths are that executors read, or where it is a whole file."""
     seed, identity = new_seed(), f"AGE-SECRET-KEY-1{'Q' * 58}"

@@ -22,12 +22,12 @@ _NOWHERE = re.compile(r"messages? (?P<first>\d+)( to (?P<last>\d+))? (is|are) in
 _COUNTED = r"(message (?P<one>\d+)|messages (?P<first>\d+) to (?P<last>\d+)"
 _COUNTED += r"|(?P<some>[\d,]+) of the messages (?P<least>\d+) to (?P<most>\d+))"
 _LEFT_OUT = re.compile(_COUNTED + r" (is|are) left out: (it is|they are) in (?P<backups>.*)")
-_LACKS = re.compile(r"it lacks (?P<bound>at least )?(?P<count>[\d,]+) messages? of this backup, which can .*")
+_LACKS = re.compile(r"it lacks (?P<count>[\d,]+) messages? of this backup, which can .*")
 _MISSING = re.compile(r".*?" + _COUNTED + r" of \S+.* would be missing in its table: (?P<first_do>.*)")
 _NO_TABLE = re.compile(r"stream (?P<stream>\S+) is not in backup \S+( any more, and has no table|, which is of .*): .*")
 _GONE = re.compile(r"it is not in backup \S+ any more(: nothing is new(, the table ends at sequence \d+)?)?")
 _TOO_LATE = re.compile(
-    r"the table of stream (?P<stream>\S+) lacks (?P<bound>at least )?(?P<count>[\d,]+) messages? of backup "
+    r"the table of stream (?P<stream>\S+) lacks (?P<count>[\d,]+) messages? of backup "
     r"(?P<id>\S+), which can no longer be added: the table ends at sequence \d+, by a later backup"
 )
 _OTHER_STREAM = re.compile(r"the table of stream \S+ is of another stream of that name: .*|.*has another stream of .*")

@@ -210,16 +210,14 @@ def write_tables(
         ExitStack() as stack,
     ):
 
-        def others_of(backup: ChosenBackup) -> OtherBackups:
-            return OtherBackups(opened(backup.place), tables.skip_gaps, wanted_of(shared, wanted))
-
         def plan(backup: ChosenBackup) -> int:
             readable, broken = choose_readable(shared, backup, names_of(wanted, backup.manifest))
             may_miss = tables.payload_may_miss
             payloads = None if given is None else TablePayloads(source, parser_for_tables(given), may_miss)
-            streams, their = backup.streams(readable), options
+            streams, their, others = backup.streams(readable), options, None
             if tables.append:
                 their = without_other_renames(options, [one.name for one in streams], target)
+                others = OtherBackups(opened(backup.place), tables.skip_gaps, wanted_of(shared, wanted))
             found = plan_export(
                 backup.manifest,
                 target,
@@ -231,7 +229,7 @@ def write_tables(
                 refused=broken,
                 partition_by=None if tables.partition_by is None else PartitionBy(tables.partition_by),
                 payloads=payloads,
-                others=others_of(backup) if tables.append else None,
+                others=others,
             )
             planned.append(found)
             return found.raw_bytes
