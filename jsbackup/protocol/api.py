@@ -8,14 +8,13 @@ Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject
 from jsbackup.protocol.info import state_to_json
 from jsbackup.protocol.responses import TYPE_PREFIX
-from jsbackup.strict_json import read_object, write_json
+from jsbackup.strict_json import write_json
 
 __all__ = [
     "ApiPrefix",
@@ -44,12 +43,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to send, and the `type` of its answer for `responses.decode_response`, which `read` reads as JSON."""
+    """A request to send, and the `type` of its answer for `responses.decode_response`."""
 
     subject: str
     payload: bytes
     response_type: str
-    read: Callable[[bytes, str], JsonObject] = read_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
@@ -195,10 +195,10 @@ def stream_names_page(document: JsonObject) -> Page[None]:
     return _page(document, "stream names", lambda value: ((name, None) for name in value.names("streams")))
 
 
-def stream_list_page(document: JsonObject, decode: Callable[[Any, str], StreamInfo] = stream_info) -> Page[StreamInfo]:
+def stream_list_page(document: JsonObject) -> Page[StreamInfo]:
     def entries(value: Fields) -> Iterator[tuple[str, StreamInfo]]:
         for entry in value.array("streams"):
-            info = decode(entry, "stream list")
+            info = stream_info(entry, "stream list")
             yield info.name, info
 
     return _page(document, "stream list", entries)

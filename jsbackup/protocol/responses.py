@@ -8,7 +8,6 @@ texts: `server/errors.json` of nats-server, 2.10 to 2.15, where no code ever cha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
@@ -142,18 +141,12 @@ def _cause(err_code: int, text: str) -> int:
     return err_code if wrapped is None else int(wrapped[1])
 
 
-def decode_response(
-    payload: bytes,
-    expected_type: str,
-    what: str = "answer of JetStream",
-    read: Callable[[bytes, str], JsonObject] = read_object,
-) -> JsonObject:
+def decode_response(payload: bytes, expected_type: str, what: str = "answer of JetStream") -> JsonObject:
     """Return the answer's JSON object, checked to be of `expected_type` and not an error. `what` begins error messages.
-    `read` reads it, and raises FormatError as `read_object` does.
 
     Raises ApiError for the server's own error and FormatError for an invalid answer.
     """
-    answer = Fields(read(payload, what), what)
+    answer = Fields(read_object(payload, what), what)
     error = answer.optional("error")
     if error is not None:
         code = error.number("code", 0)

@@ -7,14 +7,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jsbackup.errors import ApiError, JsBackupError, TargetConflict, TransferError, UnsupportedError
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.protocol import api, known_streams
+from jsbackup.protocol import api
 from jsbackup.protocol.advisories import Advisory, AdvisoryKind, advisory_subjects, decode_advisory
 from jsbackup.protocol.api import ApiPrefix, Request
 from jsbackup.protocol.events import ChunkReceived, Event, RestoreDone, SnapshotStarted
@@ -25,7 +24,6 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
-from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.paging import Pager, stream_list_page, stream_names_page
 from jsbackup.protocol.responses import decode_response, is_unknown_field
 from jsbackup.protocol.restore import RestoreSender
@@ -410,45 +408,6 @@ def test_lists_are_read_to_the_end_across_pages(wire: Wire) -> None:
         offsets.append(offset)
         pager.receive(stream_list_page(ask(wire, api.stream_list(P, offset))))
     assert offsets == [0, 248] and list(pager.result.entries) == [f"S{index:03}" for index in range(300)]
-
-
-def test_what_a_list_says_again_of_a_stream_at_rest_is_not_read(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise this server writes its lists in another way."""
-    monkeypatch.setattr(known_streams, "_SETTLED_NS", 0)
-    for name in ("A", "B", "C"):
-        config: JsonObject = {"name": name, "subjects": [name], "description": 'x",{"config":{"name":"Z"}'}
-        wire.ask(api.stream_create(P, config))
-    for name in ("A", "B"):
-        wire.request(name, b"x")
-    wire.ask(api.stream_create(P, {"name": "D", "mirror": {"name": "A"}}))
-    known = KnownStreams()
-
-    def listed() -> tuple[dict[str, StreamInfo], dict[str, StreamInfo]]:
-        known.begin()
-        payload = wire.ask(api.stream_list(P))
-        usual = decode_response(payload, api.stream_list(P).response_type)
-        document = decode_response(payload, api.stream_list(P).response_type, read=known.read)
-        return dict(stream_list_page(document, known.info).entries), dict(stream_list_page(usual).entries)
-
-    first, usual = listed()
-    assert first == usual
-    read = list[str]()
-    read_object = known_streams.read_object
-
-    def watched(payload: bytes, what: str, **limits: int) -> JsonObject:
-        value = read_object(payload, what, **limits)
-        read.append(value["config"]["name"] if "config" in value else "")
-        return value
-
-    monkeypatch.setattr(known_streams, "read_object", watched)
-    wire.request("B", b"x")
-    second, usual = listed()
-    assert {name: replace(info, now_ns=0) for name, info in second.items()} == {
-        name: replace(info, now_ns=0) for name, info in usual.items()
-    }
-    assert second["B"].state.messages == 2
-    assert second["A"] is first["A"] and second["C"] is first["C"]
-    assert read == ["", "B", "D"]  # how long a mirror has heard nothing is said each time
 
 
 def test_behind_a_domain_and_below_a_prefix_the_dialogues_are_the_same(nats_server: Starter) -> None:

@@ -32,7 +32,6 @@ from jsbackup.errors import ApiError, JsBackupError, NatsError, NothingChosen, U
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.repository.checks.document_checks import tend_readers
 from jsbackup.repository.keep import leases
@@ -268,14 +267,13 @@ async def choose_streams(
     *,
     pattern_may_miss: bool = True,
     may_exclude_all: bool = True,
-    known: KnownStreams | None = None,
 ) -> tuple[list[StreamInfo], list[Failure], list[str]]:
     """Return the chosen streams, largest first; those that did not answer; and sentences about others.
 
     Raises UsageError for a named stream that does not exist, and for an --exclude that matches no stream or leaves
     none, unless that is allowed.
     """
-    listing = await js.streams(known)
+    listing = await js.streams()
     silent = listing.silent
     there = set(listing.entries) | set(silent)
     copies = find_copies(listing.entries)

@@ -24,7 +24,6 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import ApiError, FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.failure import Failure
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
-from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.responses import lacks_stream
 
@@ -74,7 +73,6 @@ class Lookout:
         self._options = options
         self._clock_ns = clock_ns
         self._chosen: list[str] | None = None
-        self._known = KnownStreams()
         self._infos: Mapping[str, StreamInfo] = {}  # from the newest list
         self._silent: tuple[Failure, ...] = ()
         self._noted: frozenset[str] = frozenset()
@@ -172,13 +170,13 @@ class Lookout:
     async def _list(self) -> None:
         options = self._options
         try:
-            infos, silent, notes = await choose_streams(self._js, options.streams, options.exclude, known=self._known)
+            infos, silent, notes = await choose_streams(self._js, options.streams, options.exclude)
         except UsageError as error:
             if self._chosen is None:
                 raise
             # Streams may be deleted and created again after the start.
             _log.warning("%s any more", error.message)
-            infos, silent, notes = await choose_streams(self._js, (), options.exclude, known=self._known)
+            infos, silent, notes = await choose_streams(self._js, (), options.exclude)
             infos = [info for info in infos if any(glob.matches(info.name) for glob in options.streams)]
             silent = [one for one in silent if any(glob.matches(one.name) for glob in options.streams)]
         for note in notes:

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 from jsbackup.config import Connection
@@ -32,7 +31,6 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
-from jsbackup.protocol.known_streams import KnownStreams
 from jsbackup.protocol.paging import (
     Listing,
     Page,
@@ -43,7 +41,6 @@ from jsbackup.protocol.paging import (
     stream_names_page,
 )
 from jsbackup.protocol.responses import ErrCode, lacks_peers, lacks_stream, may_pass
-from jsbackup.strict_json import read_object
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
 
@@ -160,19 +157,11 @@ class JetStream:
             return version, error.err_code != ErrCode.CLUSTER_REQUIRED
         return version, True
 
-    async def streams(self, known: KnownStreams | None = None) -> Listing[StreamInfo]:
-        """Return all streams of the account, and those that did not answer. One by one if a list is not allowed.
-
-        What the server said before is `known`, and not decoded again.
-        """
-        decode, read = (stream_info, read_object) if known is None else (known.info, known.read)
-        if known is not None:
-            known.begin()
+    async def streams(self) -> Listing[StreamInfo]:
+        """Return all streams of the account, and those that did not answer. One by one if a list is not allowed."""
         try:
             return await self._list(
-                "list of streams",
-                lambda offset: replace(api.stream_list(self.prefix, offset), read=read),
-                lambda document: stream_list_page(document, decode),
+                "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
             )
         except NatsPermissionDenied:
             names = await self.stream_names()

@@ -176,7 +176,7 @@ class Peer(ServerFacts):
     async def api(self, request: Request, timeout: float | None = None) -> JsonObject:
         """Send a request to JetStream and check its answer. Raises as `request`, ApiError, or FormatError."""
         message = await self.request(request.subject, request.payload, timeout)
-        return decode_response(message.data, request.response_type, request.subject, request.read)
+        return decode_response(message.data, request.response_type, request.subject)
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str | None = None, headers: AnyHeaders | None = None
