@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F
 
 from jsbackup.formats import segment
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.backup_frames import open_backup
-from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from tests.cli.typed import Typed
 from tests.harness import backups
 from tests.harness.batches import Message, some_messages
@@ -141,30 +137,3 @@ def test_the_data_source_reads_the_segments_that_filters_leave(spark: SparkSessi
         read = metered.read_by(run)
         assert found == [m.sequence for m in wanted], where
         assert read < segments * LARGEST + BESIDE, where
-
-
-def test_spark_s_own_reader_reads_no_more(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what Linux counts of the one Java process: Java's own counters leave vectored reads out."""
-    monkeypatch.setattr(segment, "BATCH_BYTES", GROUP)
-    monkeypatch.setattr(backups, "SEGMENT_BYTES", SEGMENT)
-    kept = keep(tmp_path, {"ORDERS": DAY})
-    size = sum(ref.size for ref in kept.manifest.streams[0].segments)
-    backup = open_backup(spark, RepositoryRef(kept.place.location))
-    java = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/io")
-
-    def count(where: str) -> tuple[int, int]:
-        before = _read_bytes(java)
-        found = backup.messages(["ORDERS"]).where(where).select(F.sum(F.length("data")), F.count("*")).first()
-        return (found or (0, 0))[1], _read_bytes(java) - before
-
-    low, high = IN_HOUR[0].timestamp_ns, IN_HOUR[-1].timestamp_ns
-    assert count("length(data) > 1")[0] == len(DAY)  # and Java has all the classes that it takes
-    found, read = count("length(data) > 0")
-    assert found == len(DAY) and read > size
-    found, read = count(f"subject = 'orders.3' AND timestamp_ns BETWEEN {low} AND {high}")
-    assert found == sum(m.subject == "orders.3" for m in IN_HOUR)
-    assert read < size / 6
-
-
-def _read_bytes(counters: Path) -> int:
-    return int(re.findall(r"rchar: (\d+)", counters.read_text())[0])
