@@ -89,7 +89,7 @@ def continue_alike(target: str, had: Mapping[str, int]) -> None:
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.3"])
 @pytest.mark.parametrize(
     ("count", "reshape"),
     [

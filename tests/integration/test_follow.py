@@ -224,7 +224,7 @@ def test_a_cluster_that_elects_other_leaders_is_followed(
 @pytest.mark.by_turns
 def test_an_account_of_many_streams_is_followed_whole(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     """Of most of them the server's list says all but the consumers: each has one of ours, some get others."""
-    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    server, repo = nats_server("2.15.3"), tmp_path / "repo"
     names = [f"M{number:02}" for number in range(80)]
 
     async def make() -> None:
@@ -283,7 +283,7 @@ def test_an_account_of_many_streams_is_followed_whole(nats_server: Callable[...,
 def test_the_last_backup_has_a_stream_that_was_made_just_before(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
-    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    server, repo = nats_server("2.15.3"), tmp_path / "repo"
     asyncio.run(_make(server.url))
 
     async def make_late() -> None:
@@ -318,7 +318,7 @@ def test_what_takes_the_place_of_the_repository_gets_no_backup(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
     """As the empty folder below a disk that is unmounted. It goes on once the repository is there again."""
-    server, repo, away = nats_server("2.15.2"), tmp_path / "repo", tmp_path / "away"
+    server, repo, away = nats_server("2.15.3"), tmp_path / "repo", tmp_path / "away"
     asyncio.run(_make(server.url))
     with following(repo, server.url) as one:
         wait_for_rest(repo, one)
@@ -341,7 +341,7 @@ def test_what_takes_the_place_of_the_repository_gets_no_backup(
 
 
 def test_it_fails_where_the_repository_stays_away(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
-    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    server, repo = nats_server("2.15.3"), tmp_path / "repo"
     asyncio.run(_make(server.url))
     with following(repo, server.url) as one:
         wait_for_rest(repo, one)
@@ -359,7 +359,7 @@ def test_a_consumer_is_kept_where_that_of_follow_is_deleted(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
     """As by someone who tidies up: then one consumer is left, as where nobody has one but we."""
-    server, repo = nats_server("2.15.2"), tmp_path / "repo"
+    server, repo = nats_server("2.15.3"), tmp_path / "repo"
     names = [f"M{number:02}" for number in range(70)]
     first, other = names[:2]
 

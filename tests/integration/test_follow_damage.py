@@ -72,7 +72,7 @@ def _wait_for(repo: Path, what: Callable[[Manifest], bool], process: Following) 
 def test_follow_stores_a_page_again_that_verify_found_damaged(
     kind: str, damage: str, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
-    repo, server = tmp_path / "repo", nats_server("2.15.2")
+    repo, server = tmp_path / "repo", nats_server("2.15.3")
     names = [f"S{number:03}" for number in range(MANY if kind == "streams" else 1)]
     each = LONG if kind == "segments" else 3
 
@@ -109,6 +109,6 @@ def test_follow_stores_a_page_again_that_verify_found_damaged(
         assert code == 0 and "Traceback" not in said, (document, said)
     verified = {backup: jsbackup("verify", backup, "--level", "data", "-r", repo).code for backup in backups}
     assert set(verified.values()) == {0}, verified
-    other = nats_server("2.15.2")
+    other = nats_server("2.15.3")
     restore(other.url, repo)
     assert compare(seen(server.url), seen(other.url)) == []

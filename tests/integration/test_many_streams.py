@@ -101,7 +101,7 @@ def _files(repo: Path) -> set[Path]:
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("version", ["2.10.26", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.3"])
 def test_a_backup_costs_what_has_changed_and_each_is_restored(
     version: str, nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:
@@ -159,7 +159,7 @@ def test_follow_keeps_up_with_many_streams(nats_server: Callable[..., NatsServer
 
 @pytest.mark.by_turns
 def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
-    repo, server = tmp_path / "repo", nats_server("2.15.2")
+    repo, server = tmp_path / "repo", nats_server("2.15.3")
     asyncio.run(_make(server.url))
     jsbackup("init", "-r", repo).ok()
     backup = jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok().document["backup"]
@@ -189,7 +189,7 @@ def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[...
         assert found.code == 14, found
         assert page.name in json.dumps(found.document)
 
-    other = nats_server("2.15.2")
+    other = nats_server("2.15.3")
     refused = jsbackup("restore", backup, lost[-1], "-s", other.url, "-r", repo, *PATIENT)
     assert refused.code == 14 and "cannot be listed" in refused.document["error"]["message"]
     jsbackup("restore", "latest", kept, "-s", other.url, "-r", repo, *PATIENT).ok()
@@ -203,6 +203,6 @@ def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[...
 
     # The next backup is whole.
     jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok()
-    other = nats_server("2.15.2")
+    other = nats_server("2.15.3")
     jsbackup("restore", "latest", "-s", other.url, "-r", repo, *PATIENT).ok()
     assert compare(there, seen(other.url)) == []

@@ -27,7 +27,7 @@ from tests.harness.servers import NatsServer, binary
 
 pytestmark = pytest.mark.nats
 
-VERSIONS = ("2.10.26", "2.15.2")
+VERSIONS = ("2.10.26", "2.15.3")
 _END_SECONDS = 60
 
 

@@ -17,7 +17,7 @@ from tests.harness.oracle import ObservedMessage, observe
 
 T = TypeVar("T")
 
-VERSIONS = ("2.10.26", "2.12.8", "2.15.2")
+VERSIONS = ("2.10.26", "2.12.8", "2.15.3")
 ORIGIN = b"Jsbackup-Origin: "
 
 # The names of headers that may not be in a copy, as a server's source has them.

@@ -35,7 +35,7 @@ Starter = Callable[..., NatsServer]
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("version", ["2.12.8", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.12.8", "2.15.3"])
 def test_a_cluster_takes_keys_and_messages_in_order(tmp_path: Path, version: str) -> None:
     repo, chance = tmp_path / "repo", random.Random(version)
     names = [f"k.{n}" for n in range(200)]

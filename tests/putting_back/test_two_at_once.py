@@ -199,7 +199,7 @@ def test_what_is_written_twice_where_no_turn_can_be_had_is_said(nats_server: Sta
     assert any("another command put back the same" in note for report in reports for note in report.notes)
 
 
-@pytest.mark.parametrize("version", ["2.12.8", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.12.8", "2.15.3"])
 def test_two_commands_at_different_servers_of_a_cluster(tmp_path: Path, version: str) -> None:
     repo = tmp_path / "repo"
     with NatsCluster(version) as cluster:

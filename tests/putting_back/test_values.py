@@ -191,7 +191,7 @@ def test_a_stream_that_keeps_one_message_of_a_subject(nats_server: Starter, tmp_
     assert {one.subject: one.data for one in run(held(server.url, "LAST"))}[b"last.0"] == b"0"
 
 
-@pytest.mark.parametrize("version", ["2.12.8", "2.15.2"])
+@pytest.mark.parametrize("version", ["2.12.8", "2.15.3"])
 def test_a_time_to_live_goes_on_where_it_was(nats_server: Starter, tmp_path: Path, version: str) -> None:
     server, repo = nats_server(version), tmp_path / "repo"
     run(make(server.url, "T", allow_msg_ttl=True))

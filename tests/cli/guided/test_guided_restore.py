@@ -27,7 +27,7 @@ NOW, WORD = "Restore now? (y/n) [n]: ", "Type 'replace' to go on, anything else 
 UNCHANGED = "nothing was restored, nothing was changed"
 
 
-@pytest.fixture(params=["2.10.26", "2.15.2"])
+@pytest.fixture(params=["2.10.26", "2.15.3"])
 def target(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
     with NatsServer(request.param) as server:
         yield server
@@ -183,7 +183,7 @@ def test_the_target_must_not_change_after_the_plan_was_shown(shop: Shop, target:
 @pytest.mark.parametrize("keys", [b"\x03", b"\x04"], ids=["Ctrl-C", "Ctrl-D"])
 def test_an_end_at_any_question_changes_nothing(shop: Shop, question: str, keys: bytes, tmp_path: Path) -> None:
     answers = {REPOSITORY: str(shop.repo), BACKUP: "", STREAMS: "ORDERS", MOMENT: "", SERVER: ""}
-    with NatsServer("2.15.2") as server:
+    with NatsServer("2.15.3") as server:
         with dialogue("restore", folder=tmp_path, NATS_URL=server.url) as asking:
             for before, answer in answers.items():
                 if before == question:
@@ -211,7 +211,7 @@ def test_a_context_is_offered_and_a_secret_is_not_printed(shop: Shop, tmp_path: 
     folder = tmp_path / "home" / ".config" / "nats" / "context"
     folder.mkdir(parents=True)
     users = 'authorization { users: [ { user: me, password: "open-sesame" } ] }'
-    with NatsServer("2.15.2", config=users) as server:
+    with NatsServer("2.15.3", config=users) as server:
         plain = server.url.rpartition("@")[2].removeprefix("nats://")
         context = {"url": f"nats://{plain}", "user": "me", "password": "open-sesame"}
         (folder / "shop.json").write_text(json.dumps(context))
@@ -269,7 +269,7 @@ def test_what_an_older_server_does_not_know_can_be_left_out(tmp_path: Path) -> N
             await nc.jetstream().publish("$KV.b.k", b"v")
 
     repo = tmp_path / "repo"
-    with NatsServer("2.15.2") as server:
+    with NatsServer("2.15.3") as server:
         asyncio.run(bucket(server.url))
         made = in_shell("backup", "-s", server.url, "-r", repo)
         assert made.code == 0

@@ -41,7 +41,7 @@ async def created_again(nc: Client, storage: str) -> None:
 
 
 @pytest.mark.parametrize("change", [edited, created_again])
-@pytest.mark.parametrize(("version", "storage"), [("2.10.26", "memory"), ("2.10.26", "file"), ("2.15.2", "memory")])
+@pytest.mark.parametrize(("version", "storage"), [("2.10.26", "memory"), ("2.10.26", "file"), ("2.15.3", "memory")])
 def test_what_changed_since_the_list_is_in_the_backup(
     version: str, storage: str, change: Callable[[Client, str], Any], nats_server: Callable[..., NatsServer]
 ) -> None:

@@ -26,7 +26,7 @@ def _warnings(backed_up: str, drilled: str, *exclude: str) -> tuple[str, ...]:
     return DrillRun(repository, manifest, options, ServerProgram(Path("nats-server"), drilled), print).warnings
 
 
-@pytest.mark.parametrize(("backed_up", "drilled"), [("2.14.6", "2.15.1"), ("2.15.2", "2.15.1"), ("", "2.10.26")])
+@pytest.mark.parametrize(("backed_up", "drilled"), [("2.14.6", "2.15.1"), ("2.15.3", "2.15.1"), ("", "2.10.26")])
 def test_a_server_that_is_not_of_an_older_release_will_do(backed_up: str, drilled: str) -> None:
     assert _warnings(backed_up, drilled) == ()
 

@@ -63,7 +63,7 @@ def test_a_server_takes_the_permissions_whatever_the_names_are(tmp_path: Path) -
     denied = read_permissions({AWKWARD: [AWKWARD, "a b", "x.*", "\ud800"], "S": ["c"], ">": ["c"]})["publish"]["deny"]
     assert len(denied) == 12 and f"$JS.API.CONSUMER.DELETE.{AWKWARD}.{AWKWARD}" in denied
     assert "deny" not in read_permissions({"S": []})["publish"]
-    for version in ("2.10.26", "2.15.2"):
+    for version in ("2.10.26", "2.15.3"):
         program = ServerProgram(binary(version), version)
         folder = tmp_path / version
         folder.mkdir()

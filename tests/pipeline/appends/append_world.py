@@ -240,7 +240,7 @@ class World:
             layout.backup_id(begun_ns, len(self.published).to_bytes(3, "big"), newest),
             begin,
             "jsbackup tests",
-            Source("2.15.2", cluster="here"),
+            Source("2.15.3", cluster="here"),
             Result.COMPLETE,
             tuple(stored),
             previous=newest,
