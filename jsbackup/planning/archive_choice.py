@@ -10,7 +10,7 @@ from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup
 
-__all__ = ["choose_wire", "is_kept_in_memory", "release_of"]
+__all__ = ["ageless", "choose_wire", "is_kept_in_memory", "release_of"]
 
 
 def choose_wire(
@@ -83,3 +83,16 @@ def release_of(source: Source) -> tuple[int, int] | None:
 
 def is_kept_in_memory(consumer: ConsumerBackup) -> bool:
     return bool(consumer.config.get("mem_storage")) and consumer.state is not None
+
+
+def ageless(config: JsonObject, wire: SendAs) -> JsonObject:
+    """Return the configuration with which a server takes an archive: without `max_age`, if a message may never expire.
+    An update brings the final one.
+
+    Server source (`expireMsgsOnRecover`), and measured, 2.11.11 to 2.15.3: what is older than `max_age` is removed from
+    an archive v1 whatever its `Nats-TTL` says, unless the stream marks deletions. An update of `max_age` heeds `never`.
+    """
+    never = config.get("allow_msg_ttl") and not config.get("subject_delete_marker_ttl")
+    if wire is not SendAs.V1 or not never:
+        return config
+    return {key: value for key, value in config.items() if key != "max_age"}

@@ -12,7 +12,9 @@ would be replaced (`selection/outlived.py`), and counts in the same way, except 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from jsbackup.model import JsonObject
 from jsbackup.planning.configs.overrides import about_unit
 from jsbackup.planning.model import Action, Expiring, RestoreOptions, Target
 from jsbackup.planning.rules import Finding, Rule
@@ -29,8 +31,14 @@ _PART = (
 )
 
 
-def find_expiring(kept: KeptStream, max_age_ns: int, now_ns: int) -> Expiring:
-    """Return how many of the kept messages are older than `max_age_ns` (0: none expires) at `now_ns` (0: unknown)."""
+def find_expiring(kept: KeptStream, config: JsonObject, now_ns: int) -> Expiring:
+    """Return how many of the kept messages are older than the `max_age` of `config` at `now_ns` (0: unknown)."""
+    expiring = _older(kept, config.get("max_age") or 0, now_ns)
+    # A message that never expires has that in its headers.
+    return replace(expiring, least=0) if config.get("allow_msg_ttl") else expiring
+
+
+def _older(kept: KeptStream, max_age_ns: int, now_ns: int) -> Expiring:
     entry, of = kept.entry, kept.entry.captured.messages
     if not now_ns or max_age_ns <= 0 or not of:
         return Expiring(of=of)

@@ -69,6 +69,11 @@ def about_messages(action: Action, target: Target) -> Iterator[Finding]:
     if config.get("allow_msg_ttl") and entry.captured.messages:
         reason = f"the target removes messages whose TTL has expired{_outlived(action)}"
         yield Finding(entry.name, Rule.MESSAGE_TTL, reason)
+    if (outlived := action.outlived).due:
+        first = "" if outlived.looked >= entry.captured.messages else f", of the first {outlived.looked:,} messages"
+        reason = f"{count_are(outlived.due, 'schedule')} due, and published by the target at once{first}"
+        hint = "With --set allow_msg_schedules=null they are restored, and nothing is published."
+        yield Finding(entry.name, Rule.SCHEDULES_FIRE, reason, hint)
     largest = max((part.bytes // part.messages for part in parts_of(entry.segments) if part.messages), default=0)
     most = target.max_payload_bytes
     if 0 < most < largest:

@@ -183,12 +183,22 @@ class Expiring:
 @dataclass(frozen=True, slots=True)
 class Outlived:
     """How many of the first messages that were `looked` at expire at once: `by_ttl` because of their own time to live
-    (`Nats-TTL`), `expired` for that or their age. Without any that was looked at nothing is known.
+    (`Nats-TTL`), `expired` for that or their age. `due` are schedules that fire at once. Without any that was looked at
+    nothing is known.
     """
 
     by_ttl: int = 0
     expired: int = 0
     looked: int = 0
+    due: int = 0
+
+    def __add__(self, other: Outlived) -> Outlived:
+        return Outlived(
+            self.by_ttl + other.by_ttl,
+            self.expired + other.expired,
+            self.looked + other.looked,
+            self.due + other.due,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +228,7 @@ class Action:
     may_be_empty: bool = True  # whether a selection may keep none of its messages
     left_out: LeftOut | None = None  # of the stream that it replaces, because of the selection
     expiring: Expiring = field(default_factory=Expiring)  # because they are older than its `max_age`
-    outlived: Outlived = field(default_factory=Outlived)  # if it replaces a stream that has messages
+    outlived: Outlived = field(default_factory=Outlived)  # if it replaces a stream that has messages, or has schedules
     copies: tuple[StagedCopy, ...] = ()  # copies left by interrupted replacements
 
     @property

@@ -236,7 +236,7 @@ def _plan_stream(
         had=kept.had,
         may_be_empty=options.allow_empty or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
-        expiring=find_expiring(kept, config.get("max_age") or 0, target.now_ns),
+        expiring=find_expiring(kept, config, target.now_ns),
         outlived=kept.outlived,
     )
     found = list(about_kept(kept, action, target))

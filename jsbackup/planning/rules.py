@@ -116,6 +116,7 @@ class Rule(StrEnum):
     MAX_AGE = "max-age", 0, True
     EXPIRES = "expires", 0, True
     MESSAGE_TTL = "message-ttl"
+    SCHEDULES_FIRE = "schedules-fire", 0, True
     LARGE_MESSAGES = "large-messages"
     DELETED_TAIL = "deleted-tail", 0, True
     FIRST_SEQ = "first-seq", 0, True

@@ -31,7 +31,7 @@ from typing import NamedTuple, Self
 from jsbackup.errors import FormatError
 from jsbackup.names import is_name
 from jsbackup.times import format_time, parse_time
-from jsbackup.transforms.message_ttl import NEVER, ttl_seconds
+from jsbackup.transforms.removal import NEVER, ttl_seconds
 
 __all__ = [
     "ORIGIN_HEADER",

@@ -23,7 +23,6 @@ from itertools import islice
 
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import Failure
-from jsbackup.model import JsonObject
 from jsbackup.readable import format_count
 from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import EMPTIED, ArchiveFormat, Manifest, Result, StreamBackup
@@ -32,6 +31,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import parse_time
+from jsbackup.transforms.removal import empties_itself
 
 __all__ = ["Lost", "find_vanished", "warn_emptied", "with_last_backups"]
 
@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 _LOOKED_AT = 8
 _NOTHING_LEFT = "nothing is left of what backup"
 _ANOTHER = "is another stream now"
-# With these settings a stream may become empty by itself.
-_LETTING_GO = ("max_age", "allow_msg_ttl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def warn_emptied(
     before = [
         earlier[now.name]
         for now in empty
-        if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not _lets_go(now.config)
+        if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not empties_itself(now.config)
     ]
     why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
     held = _last_held(repository, {one.name: one for one in before if one.captured.messages})
@@ -227,11 +225,7 @@ def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> s
         holds = f"with {format_count(count, 'message')}" if count else "without messages"
         return f"{held}, and {_ANOTHER}, {holds}"
     # If our clock is behind the server's, old messages seem newer than the backup that has them.
-    return "" if now.captured.messages or _lets_go(now.config) else f"{held}, and has none now"
-
-
-def _lets_go(config: JsonObject) -> bool:
-    return config.get("retention", "limits") != "limits" or any(config.get(name) for name in _LETTING_GO)
+    return "" if now.captured.messages or empties_itself(now.config) else f"{held}, and has none now"
 
 
 def _warned(result: StoredStream, why: str) -> StoredStream:

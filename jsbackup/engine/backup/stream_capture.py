@@ -12,7 +12,7 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stored import Stored
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at, is_overwritten
+from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, gone_at
 from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
 from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
@@ -48,6 +48,7 @@ from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
+from jsbackup.transforms.removal import is_overwritten
 
 __all__ = ["StreamCapture", "capture_stream"]
 

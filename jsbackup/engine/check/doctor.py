@@ -14,7 +14,6 @@ from jsbackup.config import Connection
 from jsbackup.engine.check.permissions import check_permissions, grants_for
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.engine.read.catch_up import is_overwritten
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
 from jsbackup.model import Check
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, V2_SINCE, Version, version_text
@@ -24,6 +23,7 @@ from jsbackup.readable import in_short
 from jsbackup.repository.checks.doctor import Purpose, check_clock
 from jsbackup.strict_json import read_object
 from jsbackup.times import parse_time
+from jsbackup.transforms.removal import is_overwritten
 
 __all__ = ["NEWEST", "OLDEST", "examine_server", "unreachable"]
 

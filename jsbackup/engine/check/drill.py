@@ -1,6 +1,7 @@
 """A drill: restore a backup into temporary servers (`drill_server.py`), with the planner and proof of any restore.
 
-Settings that would prevent the drill from proving the stream are adapted and reported:
+Settings that would prevent the drill from proving the stream are adapted and reported, also what a restore would lose
+by them:
 
     num_replicas            at most as many as the drill has servers
     storage                 file, where the servers are older than 2.15 and cannot restore into memory
@@ -27,9 +28,13 @@ from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE
 from jsbackup.planning.configs.stream_config import check_configs
+from jsbackup.planning.expiry import find_expiring
 from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.selection.subset import kept_by_bounds
+from jsbackup.readable import format_count
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill", "wait_ready"]
 
@@ -42,7 +47,7 @@ _FINITE = ("max_age", "allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_s
 
 
 def adapt_streams(
-    manifest: Manifest, options: RestoreOptions, nodes: int, version: str
+    manifest: Manifest, options: RestoreOptions, nodes: int, version: str, *, now_ns: int = 0
 ) -> tuple[Manifest, Mapping[str, list[str]]]:
     """Return the manifest, adapted to `nodes` servers of this version, and what was adapted in each stream.
 
@@ -55,6 +60,8 @@ def adapt_streams(
         if is_chosen(entry.name, options.streams, options.exclude):
             check_configs(entry)
             config, changes = _adapted(entry.config, nodes, keeps_memory)
+            if (lost := find_expiring(kept_by_bounds(entry, Reshape()), entry.config, now_ns)).most:
+                changes.append(f"a restore would lose {lost.count} of {format_count(lost.of, 'message')} by max_age")
             notes[entry.name] = changes
             streams.append(replace(entry, config=config))
         else:

@@ -115,7 +115,9 @@ class DrillRun:
         and as `run_restore`.
         """
         uncounted = _why_uncounted(self.repository, self.manifest, self.options)
-        manifest, adapted = adapt_streams(self.manifest, self.options, self.nodes, self.server.version)
+        manifest, adapted = adapt_streams(
+            self.manifest, self.options, self.nodes, self.server.version, now_ns=self.now_ns()
+        )
         outcome, clock = self._begun(everything=not uncounted), time.monotonic()
         try:
             with ExitStack() as stack:

@@ -7,7 +7,7 @@ be lost. So such a stream is cloned completely, and its marks are limited to the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from jsbackup.engine.clone.live import LiveSupply
@@ -71,7 +71,5 @@ class OrderedSupply(LiveSupply):
         self.ends.note(sent)
         return sent
 
-    async def prove(
-        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
-    ) -> tuple[Proof | None, str]:
-        return await super().prove(js, self.ends.bound(action), sent, now_ns, advance=advance)
+    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
+        return await super().prove(js, self.ends.bound(action), sent, advance=advance)

@@ -6,7 +6,7 @@ the source, which may have other messages by then.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -127,19 +127,16 @@ class LiveSupply:
             return replace(action, wire=SendAs.OPAQUE)
         raise PlanRefused(f"stream {action.entry.name}: {unsupported.message}: {reason}", hint=hint or None)
 
-    async def prove(
-        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
-    ) -> tuple[Proof | None, str]:
+    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
         assert isinstance(sent, LiveSent)
-        runs = sent.ledger.until(state_to_restore(sent.entry).last_seq)
         return await prove_copy(
             js,
             sent.source,
             action,
-            runs,
+            sent.ledger,
+            last_seq=state_to_restore(sent.entry).last_seq,
             numbers=sent.numbers,
             consumers=sent.consumers,
-            now_ns=now_ns,
             advance=advance,
         )
 

@@ -3,23 +3,25 @@
 Runs that differ are read again, message by message, from the target and from the source, which is still changing. If
 the messages of the target, plus those that only the source has, have the run's digest, they are what was sent.
 Otherwise both have lost messages since; then messages that both have must be equal, and one that only the target has
-can no longer be compared. Messages that the target lacks must be excused by its own rules (`restore/proof.py`).
+can no longer be compared, nor one that neither has, unless messages of the run have expired by now, or consumers had
+acknowledged so many. Messages that only the source has must be excused by the target's own rules (`restore/proof.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from jsbackup.engine.clone.live_source import CloneSource
-from jsbackup.engine.clone.run_digests import Run, RunDigests
+from jsbackup.engine.clone.run_digests import Ledger, Run, RunDigests
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
 from jsbackup.engine.read.removals import Missing, Taken
 from jsbackup.engine.read.snapshot_transfer import Advance
-from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, taken_by
+from jsbackup.engine.restore.proof import Proof, about_lacking, consumers_of, excuses, read_back, server_clock, taken_by
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
 from jsbackup.planning.model import Action, PlannedConsumer
@@ -27,6 +29,7 @@ from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_are, format_count
 from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.removal import Cause
 
 __all__ = ["CopyVerdict", "judge", "prove_copy"]
 
@@ -37,10 +40,12 @@ Rows = dict[int, Row]
 
 @dataclass(slots=True)
 class CopyVerdict:
-    """The verdict on runs that differ: messages that are `wrong`, `gone` by rule, or that cannot be compared."""
+    """The verdict on runs that differ: messages that are `wrong`, `gone` by rule (by the cause), or that cannot be
+    compared.
+    """
 
     wrong: list[str] = field(default_factory=list)
-    gone: int = 0
+    gone: Counter[Cause] = field(default_factory=Counter)
     unsure: int = 0
 
 
@@ -48,25 +53,27 @@ async def prove_copy(
     js: JetStream,
     source: CloneSource,
     action: Action,
-    runs: Sequence[Run],
+    ledger: Ledger,
     *,
+    last_seq: int,
     numbers: RisingSequences | None,
     consumers: Sequence[PlannedConsumer],
-    now_ns: Callable[[], int],
     advance: Advance,
 ) -> tuple[Proof | None, str]:
-    """Read the stream back and compare it; returns the reason if that is not possible. `numbers` are the messages of
-    the source that were sent with new sequences, None if they have their own.
+    """Read the stream back and compare it, up to `last_seq`, with what the ledger says was sent; returns the reason if
+    that is not possible. `numbers` are the messages of the source that were sent with new sequences, None if they have
+    their own.
 
     Raises DigestMismatch and NatsError.
     """
-    name = action.name
+    name, runs = action.name, ledger.until(last_seq)
     info, sink = await read_back(js, name, lambda: RunDigests(runs), advance)
     if info.state.last_seq < runs[-1].last_seq:
         raise DigestMismatch(f"stream {name} ends at sequence {info.state.last_seq}, not at {runs[-1].last_seq}")
     verdict = CopyVerdict()
     differing = list(sink.differing())
     if differing:
+        now_ns = await server_clock(js, name)
         listed = await consumers_of(js, name, action.config)
         taken = taken_by(action.config, [planned.consumer for planned in consumers], listed)
         excused = excuses(action.config, taken, now_ns)
@@ -75,10 +82,12 @@ async def prove_copy(
         for run in differing:
             # The source first: messages that both expire are then missing in the target rather than in the source.
             theirs = await _rows(source, there, run, numbers)
-            judge(run, await _rows(target, here, run, None), theirs, excused, verdict=verdict, taken=taken)
+            ours = await _rows(target, here, run, None)
+            sent = set(ledger.sent.within(run.first_seq, run.last_seq).array().to_pylist())
+            judge(run, ours, theirs, excused, now_ns=now_ns(), verdict=verdict, taken=taken, sent=sent)
         if taken is not None:
             gone, left, wrong = taken.decide(await consumers_of(js, name, action.config) or {})
-            verdict.gone += gone
+            verdict.gone[Cause.TAKEN] += gone
             named = [f"{sequence} missing" for sequence in wrong[:left]]
             verdict.wrong += named + ["another missing"] * (left - len(named))
     if verdict.wrong:
@@ -96,13 +105,16 @@ def judge(
     run: Run,
     ours: Rows,
     theirs: Rows,
-    excused: Callable[[Missing], bool],
+    excused: Callable[[Missing], Cause | None],
     *,
+    now_ns: int,
     verdict: CopyVerdict,
     taken: Taken | None = None,
+    sent: Set[int] = frozenset(),
 ) -> None:
     """Add to `verdict` the result of one run, of which the target has `ours` and the source `theirs`. Missing messages
-    that consumers may have taken are left to `taken`.
+    that consumers may have taken are left to `taken`. `now_ns` is the target's clock; `sent` are the sequences of the
+    run in a queue.
     """
     lacking = {sequence: row for sequence, row in theirs.items() if sequence not in ours}
     whole = ours | lacking
@@ -113,12 +125,18 @@ def judge(
         if len(whole) > run.messages:
             verdict.wrong += [f"{s} added" for s in sorted(ours.keys() - theirs.keys())]
         else:
+            in_neither = run.messages - len(whole)
             verdict.unsure += len(ours) - len(shared)
-            verdict.gone += run.messages - len(whole)
+            if run.removal_ns is not None and run.removal_ns <= now_ns:
+                verdict.gone[Cause.EXPIRED] += in_neither
+            elif taken is not None and in_neither <= sum(map(taken.had, sent - whole.keys())):
+                verdict.gone[Cause.TAKEN] += in_neither
+            else:
+                verdict.unsure += in_neither
     for sequence, row in sorted(lacking.items()):
         missing = Missing(sequence, row.timestamp_ns, row.subject, row.headers or b"")
-        if excused(missing):
-            verdict.gone += 1
+        if (cause := excused(missing)) is not None:
+            verdict.gone[cause] += 1
         elif taken is None or not taken.may_have(missing):
             verdict.wrong.append(f"{sequence} missing")
 

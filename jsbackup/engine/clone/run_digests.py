@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from jsbackup import compute as pc
 from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
+from jsbackup.model import JsonObject
+from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.removal import is_queue, removal_of
 
 __all__ = ["Ledger", "Run", "RunDigests"]
 
@@ -21,23 +24,34 @@ MOST_RUNS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages from one sequence to another. `last_seq` may be beyond the last message if nothing follows."""
+    """Messages from one sequence to another. `last_seq` may be beyond the last message if nothing follows. `removal_ns`
+    is when the target removes the first of them by itself, in Unix nanoseconds; None if it keeps all.
+    """
 
     first_seq: int
     last_seq: int
     messages: int
     digest: StreamDigest
+    removal_ns: int | None = None
 
     def joined(self, following: Run) -> Run:
         return Run(
-            self.first_seq, following.last_seq, self.messages + following.messages, self.digest + following.digest
+            self.first_seq,
+            following.last_seq,
+            self.messages + following.messages,
+            self.digest + following.digest,
+            min((moment for moment in (self.removal_ns, following.removal_ns) if moment is not None), default=None),
         )
 
 
 class Ledger:
-    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` cover everything so far."""
+    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` cover everything so far. `config`
+    is that of the target. `sent` are the sequences of a queue, also of messages that were removed.
+    """
 
-    def __init__(self, most_runs: int = MOST_RUNS) -> None:
+    def __init__(self, config: JsonObject | None = None, most_runs: int = MOST_RUNS) -> None:
+        self._config = config or {}
+        self.sent = RisingSequences()
         self._most = most_runs
         self._batches_per_run = 1
         self._open = 0  # batches in the last run
@@ -66,8 +80,11 @@ class Ledger:
             return
         rows = encode_rows(batch)
         sequences = batch.column("sequence")
-        run = Run(sequences[0].as_py(), sequences[-1].as_py(), batch.num_rows, digest_rows(rows))
+        first, last, removal_ns = sequences[0].as_py(), sequences[-1].as_py(), _first_removal_ns(batch, self._config)
+        run = Run(first, last, batch.num_rows, digest_rows(rows), removal_ns)
         self.raw_bytes += rows.size
+        if is_queue(self._config):
+            self.sent.add(sequences)
         if self._open and self._open < self._batches_per_run:
             self.runs[-1] = self.runs[-1].joined(run)
             self._open += 1
@@ -96,6 +113,15 @@ class Ledger:
         closed = [replace(run, last_seq=end) for run, end in zip(self.runs, ends, strict=True)]
         closed[0] = replace(closed[0], first_seq=1)
         return closed
+
+
+def _first_removal_ns(batch: MessageBatch, config: JsonObject) -> int | None:
+    """Return when a stream with this configuration removes the first message of a batch by itself; None if never."""
+    if not any(config.get(name) for name in ("max_age", "allow_msg_ttl", "allow_msg_schedules")):
+        return None
+    rows = zip(batch.column("timestamp_ns").to_pylist(), batch.column("headers").to_pylist(), strict=True)
+    removals = (removal_of(timestamp_ns, headers or b"", config) for timestamp_ns, headers in rows)
+    return min((removal[0] for removal in removals if removal is not None), default=None)
 
 
 class RunDigests:

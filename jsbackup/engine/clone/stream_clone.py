@@ -33,7 +33,6 @@ from jsbackup.engine.clone.late_messages import find_not_held, not_held, take_ou
 from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.clone.run_digests import Ledger
 from jsbackup.engine.link.bounded_queues import Relay
-from jsbackup.engine.read.catch_up import is_overwritten
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
@@ -61,6 +60,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.read.archiving import archive_batches, state_to_restore
 from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.removal import is_overwritten
 from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["LiveSent", "Passage", "Read"]
@@ -111,7 +111,7 @@ class Passage:
         # Progress is that of sending.
         self._reading = StreamReading(source.js, source.name)
         self._relay: Relay[pa.RecordBatch | bytes] = Relay(_RELAY_BYTES)
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._action.config)
         self._tally = ReshapeTally()
         self._began: asyncio.Future[StreamState] = asyncio.get_running_loop().create_future()
         self._capture: Capture | None = None

@@ -35,13 +35,12 @@ from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.errors import TransferError
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import overwritten
 
-__all__ = ["CaughtUp", "StreamReader", "catch_up", "cut_down", "describe_stream", "gone_at", "is_overwritten"]
+__all__ = ["CaughtUp", "StreamReader", "catch_up", "cut_down", "describe_stream", "gone_at"]
 
 # Each attempt reads what was written during the one before. Measured: a bucket of 3,000 keys with 6,000 writes a second
 # takes two to four, one key written 1,000 times a second up to ten.
@@ -78,11 +77,6 @@ class CaughtUp:
     info: StreamInfo
     missing: int = 0
     subjects: tuple[str, ...] = ()
-
-
-def is_overwritten(config: JsonObject) -> bool:
-    """Return whether new messages of the stream replace old ones."""
-    return (config.get("max_msgs_per_subject") or 0) > 0 or bool(config.get("allow_rollup_hdrs"))
 
 
 async def describe_stream(js: JetStream, name: str) -> StreamInfo:

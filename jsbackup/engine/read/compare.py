@@ -5,6 +5,7 @@ Only used if the digests differ, to find out where.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from jsbackup.engine.read.removals import KEPT, Discarded, Discards, Missing, Row, Taken
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.transforms.removal import Cause
 
 __all__ = ["Comparison"]
 
@@ -21,13 +23,13 @@ class Comparison:
     """A sink for the server's messages that compares them with the backup's. Call `finish` at the end.
 
     `missing`, `added` and `changed` keep the sequences of the first differences of each kind; all are counted. Missing
-    messages that are `excused` are only counted in `gone`, and so are those that the stream has discarded or its
-    consumers have taken: that is for `decide` to find out after `finish`, if it is `undecided`.
+    messages that are `excused` are only counted in `gone`, by the cause, and so are those that the stream has discarded
+    or its consumers have taken: that is for `decide` to find out after `finish`, if it is `undecided`.
     """
 
     ours: Iterable[pa.RecordBatch]
     last_seq: int  # later messages of the server are not compared: they arrived after the restore
-    excused: Callable[[Missing], bool] = lambda _missing: False
+    excused: Callable[[Missing], Cause | None] = lambda _missing: None
     discards: Discards | None = None
     taken: Taken | None = None
     missing: list[int] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Comparison:
     missing_count: int = 0
     added_count: int = 0
     changed_count: int = 0
-    gone: int = 0
+    gone: Counter[Cause] = field(default_factory=Counter)
     discarded: Discarded = field(default_factory=Discarded)
     _undecided: int = 0
     _rows: Iterator[Row] = field(init=False)
@@ -93,7 +95,8 @@ class Comparison:
             wrong = [*wrong, *more]
         # Some may be explained in both ways: then it is enough if both together explain all of them.
         explained = min(self._undecided, self.discarded.messages + taken)
-        self.gone += explained
+        self.gone[Cause.DISCARDED] += (discarded := min(explained, self.discarded.messages))
+        self.gone[Cause.TAKEN] += explained - discarded
         self.missing_count += self._undecided - explained
         if explained < self._undecided:
             self.missing = sorted({*self.missing, *wrong})[:KEPT]
@@ -101,11 +104,11 @@ class Comparison:
     def _miss(self) -> None:
         assert self._next is not None
         missing = Missing(*self._next[:4])
-        excused = self.excused(missing)
-        discarded = self.discards is not None and self.discards.lacks(self._next, excused=excused)
-        taken = not excused and self.taken is not None and self.taken.may_have(missing)
-        if excused:
-            self.gone += 1
+        cause = self.excused(missing)
+        discarded = self.discards is not None and self.discards.lacks(self._next, excused=cause is not None)
+        taken = cause is None and self.taken is not None and self.taken.may_have(missing)
+        if cause is not None:
+            self.gone[cause] += 1
         elif discarded or taken:
             self._undecided += 1
         else:

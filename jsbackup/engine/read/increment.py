@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jsbackup.engine.read.vanished import removes_messages
 from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject, StreamState
@@ -40,6 +39,7 @@ from jsbackup.readable import format_count
 from jsbackup.repository.manifest import ReadAs, Reading, SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
+from jsbackup.transforms.removal import removes_messages
 
 __all__ = [
     "AT_REST",

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
-from jsbackup.engine.read.catch_up import CaughtUp, StreamReader, catch_up, cut_down, describe_stream, is_overwritten
+from jsbackup.engine.read.catch_up import CaughtUp, StreamReader, catch_up, cut_down, describe_stream
 from jsbackup.engine.read.consume import open_reader, read_messages
 from jsbackup.engine.read.increment import (
     UNCHANGED,
@@ -52,6 +52,7 @@ from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.pages.segment_list import ends_of, joined, split_at
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.transforms.removal import is_overwritten
 
 __all__ = ["Joined", "ReadOn", "read_increment", "take_increment"]
 

@@ -16,11 +16,14 @@ A limit that was changed since, or that is lower than what was restored, explain
 is for (`interest`). A server does not say which messages those were. So no more of a consumer's messages may be missing
 than it can have acknowledged: those that it had not when it was restored, and those that were delivered to it since,
 less those that it has yet to acknowledge. That is an upper bound, since what is delivered again counts again. A purge
-moves the positions of consumers, but delivers nothing.
+moves the positions of consumers, but delivers nothing. A consumer that is gone explains nothing, since nobody knows
+what it took.
 
-Server source: bytes are counted per message, see `_stored_bytes`; `consumer.purge` leaves the number of deliveries as
-it is. Not known here: a stream at `max_bytes` may have room again if it also has `max_msgs_per_subject` and large
-messages were replaced by small ones; and which messages a consumer took that no longer exists.
+Server source: an `interest` stream keeps what is for no consumer until all its consumers are beyond that
+(`checkInterestState`), and everything while it has none. Bytes are counted per message, see `_stored_bytes`;
+`consumer.purge` leaves the number of deliveries as it is. Not known here: a stream at `max_bytes` may have room again
+if it also has `max_msgs_per_subject` and large messages were replaced by small ones; and which messages a consumer took
+that no longer exists.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["KEPT", "Discarded", "Discards", "Missing", "Row", "Taken", "discards_oldest"]
+__all__ = ["KEPT", "Discarded", "Discards", "Missing", "Row", "Taken"]
 
 KEPT = 100
 """How many sequences are kept of each kind of difference; more are only counted."""
@@ -83,7 +86,7 @@ class Discards:
     """
 
     def __init__(self, config: JsonObject, last_seq: int) -> None:
-        old = _discards_old(config)
+        old = config.get("discard", "old") != "new"
         limits = ((name, config.get(name) or 0) for name in ("max_msgs", "max_bytes"))
         self._limits = {name: limit for name, limit in limits if old and limit > 0}
         refuses = not old and config.get("discard_new_per_subject")
@@ -212,7 +215,7 @@ class Taken:
     def __init__(
         self, config: JsonObject, consumers: Sequence[ArchivedConsumer], listed: Mapping[str, ConsumerInfo] | None
     ) -> None:
-        self._is_known = listed is not None
+        self._listed = listed
         self._shared = config.get("retention") == "interest"  # a message is for all consumers instead of one
         self._restored = {consumer.name: consumer for consumer in consumers}
         configs = {consumer.name: consumer.config for consumer in consumers}
@@ -223,17 +226,29 @@ class Taken:
 
     def is_unwanted(self, missing: Missing) -> bool:
         """Return whether a queue removes the message as soon as it has been restored: each consumer of it had
-        acknowledged it.
+        acknowledged it, or it is for none of the consumers, which are all beyond it.
 
         Replicas of older servers, and snapshots of them, hold such messages a little longer (measured: 2.11).
         """
-        wanting = self._consumers_of(missing.subject) & self._restored.keys()
-        return (self._shared or bool(wanting)) and not self._waiting(wanting, missing.sequence)
+        here = self._restored.keys() if self._listed is None else self._restored.keys() & self._listed.keys()
+        wanting = self._consumers_of(missing.subject) & here
+        if wanting or not self._shared:
+            return bool(wanting) and not self._waiting(wanting, missing.sequence)
+        return bool(here) and all(self._floor(name) >= missing.sequence for name in here)
+
+    def had(self, sequence: int) -> bool:
+        """Return whether a consumer had acknowledged a sequence when it was restored."""
+        return any(_has(consumer.state, sequence) for consumer in self._restored.values())
+
+    def _floor(self, name: str) -> int:
+        state = self._restored[name].state
+        floor = 0 if state is None else state.ack_floor.stream
+        return floor if self._listed is None else max(floor, self._listed[name].ack_floor.stream)
 
     def may_have(self, missing: Missing) -> bool:
         """Count a missing message. Returns whether there is a consumer that may have taken it."""
         waiting = self._waiting(self._consumers_of(missing.subject), missing.sequence)
-        if not waiting or not self._is_known:
+        if not waiting or self._listed is None:
             return False
         self._missing[waiting] = self._missing.get(waiting, 0) + 1
         kept = self._kept.setdefault(waiting, [])
@@ -246,14 +261,15 @@ class Taken:
 
         `listed` are the consumers after the stream was read.
         """
-        room = {name: self._acknowledged(name, listed) for name in self._configs}
+        room = {name: self._acknowledged(name, info) for name, info in listed.items()}
         taken = left = 0
         kept: list[int] = []
         for consumers, count in sorted(self._missing.items(), key=lambda group: len(group[0])):
-            rooms = [room[name] for name in consumers]
-            explained = min(count, min(rooms) if self._shared else sum(rooms))
+            here = consumers & room.keys()
+            rooms = [room[name] for name in here]
+            explained = min(count, min(rooms, default=0) if self._shared else sum(rooms))
             due = explained
-            for name in consumers:
+            for name in here:
                 step = explained if self._shared else min(due, room[name])
                 room[name] -= step
                 due -= step
@@ -275,25 +291,13 @@ class Taken:
         waiting = (name for name in consumers & restored.keys() if not _has(restored[name].state, sequence))
         return frozenset(waiting) if self._shared else frozenset(waiting) | (consumers - restored.keys())
 
-    def _acknowledged(self, name: str, listed: Mapping[str, ConsumerInfo]) -> int:
+    def _acknowledged(self, name: str, info: ConsumerInfo) -> int:
         """Return how many messages a consumer has acknowledged since it was restored, at most."""
-        info = listed.get(name)
-        if info is None:
-            # With it the stream has lost its interest in messages; or it took what nobody knows.
-            return _ALL if self._shared or _comes_and_goes(self._configs[name]) else 0
         state = self._restored[name].state if name in self._restored else None
         if state is None or info.delivered.consumer < state.delivered.consumer:  # it was created again since
             state = ConsumerState()
         delivered = info.delivered.consumer - state.delivered.consumer
         return max(0, len(state.pending) + delivered - info.num_ack_pending)
-
-
-_ALL = 1 << 64
-
-
-def _comes_and_goes(config: JsonObject) -> bool:
-    """Return whether a server removes the consumer when nobody uses it."""
-    return not config.get("durable_name") or bool(config.get("inactive_threshold"))
 
 
 def _has(state: ConsumerState | None, sequence: int) -> bool:
@@ -307,13 +311,3 @@ def _is_for(consumer: JsonObject, subject: str) -> bool:
     filters = [consumer.get("filter_subject"), *(consumer.get("filter_subjects") or [])]
     wanted = [one for one in filters if isinstance(one, str) and one]
     return not wanted or any(overlaps(one, subject) for one in wanted)
-
-
-def discards_oldest(config: JsonObject) -> bool:
-    """Return whether a stream removes its oldest messages, for new ones or after a while."""
-    limits = any((config.get(name) or 0) > 0 for name in ("max_msgs", "max_bytes"))
-    return (config.get("max_age") or 0) > 0 or (limits and _discards_old(config))
-
-
-def _discards_old(config: JsonObject) -> bool:
-    return bool(config.get("discard", "old") != "new")

@@ -7,15 +7,13 @@ on (measured on 2.15.2). In what it says then, these messages cannot be told fro
 from __future__ import annotations
 
 from jsbackup.formats.sequences import SequenceSet, ranges_of
-from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Losses, LostSpan
+from jsbackup.transforms.removal import removes_messages
 
-__all__ = ["removes_messages", "vanished"]
+__all__ = ["vanished"]
 
 _CAUSE = "they were there when the backup began, and not at its end"
-_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
-_REMOVING = ("allow_msg_ttl", "allow_rollup_hdrs", "allow_msg_schedules")
 _MOST_SPANS = 10_000
 _MANY = 10
 
@@ -42,9 +40,3 @@ def vanished(before: StreamInfo, after: StreamInfo, *, suspected: bool) -> Losse
     if missing <= 0 or not suspected:
         return Losses()
     return Losses((LostSpan(had.first_seq, had.last_seq, min(missing, had.messages), False, _CAUSE),))
-
-
-def removes_messages(config: JsonObject) -> bool:
-    """Return whether a stream may lose messages without anybody deleting them."""
-    limited = any((config.get(name) or 0) > 0 for name in _LIMITS)
-    return limited or config.get("retention", "limits") != "limits" or any(config.get(name) for name in _REMOVING)

@@ -1,15 +1,17 @@
 """Prove a restore: read the server's messages back and compare them with the backup.
 
-The stream's digest over the restored messages decides. If it differs, the messages are compared one by one; messages
-that the stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers of a queue) are not errors, nor are
-those that it discarded for newer ones because it is at a limit (`read/removals.py`). Messages beyond the backup's last
-sequence arrived after the restore: they are not compared, but may explain what was discarded.
+The stream's digest over the restored messages decides. If it differs, the messages are compared one by one. A missing
+message is excused by a fact about it alone: by the server's clock it has expired or its schedule was due
+(`transforms/removal.py`); or consumers that exist can have taken it, or the stream has discarded it for newer ones
+because it is at a limit (`read/removals.py`). Messages beyond the backup's last sequence arrived after the restore:
+they are not compared, but may explain what was discarded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -21,17 +23,18 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.compare import Comparison
-from jsbackup.engine.read.removals import Discarded, Discards, Missing, Taken, discards_oldest
+from jsbackup.engine.read.removals import Discarded, Discards, Missing, Taken
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink
 from jsbackup.engine.read.whole_stream import deleted_since, read_whole
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, JsonObject
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.readable import count_were, format_count
+from jsbackup.transforms.removal import Cause, discards_oldest, is_queue, removal_of
 
 __all__ = [
     "Expected",
@@ -39,21 +42,16 @@ __all__ = [
     "about_lacking",
     "consumers_of",
     "excuses",
-    "keeps_its_messages",
     "prove_stream",
     "read_back",
+    "server_clock",
     "taken_by",
 ]
 
 _READINGS = 5
 _PAUSE_SECONDS = 0.5
-_TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
 _SHOWN = 5
 _ASKED_SUBJECTS = 1000
-_LONG_NS = 24 * 3600 * 1_000_000_000  # of `max_age`: long beside a restore
-_FULL = 0.5  # of a limit, from which on it is near
-# Settings by which one message removes another.
-_REMOVING = ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")
 _WRITTEN = "Something else may be writing to it, or its limits remove messages; look at 'nats stream info'."
 _ROLLED_UP = (
     "A client may have rolled up a subject, as the purge of a key does (Nats-Rollup), or have purged or written to the "
@@ -85,14 +83,14 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result. `gone` messages were removed by the stream's own rules, some of them `discarded` for newer ones.
-    `level` says how much was compared.
+    """The result. `gone` messages were removed by the stream's own rules, by the cause; `discarded` says more of those
+    that made room for newer ones. `level` says how much was compared.
     """
 
     info: StreamInfo
     digest: StreamDigest
     messages: int
-    gone: int
+    gone: Counter[Cause] = field(default_factory=Counter)
     level: ProofLevel = ProofLevel.FULL
     discarded: Discarded = field(default_factory=Discarded)
     bytes: int | None = None  # of the messages that are left, if some are gone
@@ -109,15 +107,14 @@ class _DigestSink:
         self.digester.update(batch)
 
 
-async def prove_stream(
-    js: JetStream, name: str, expected: Expected, *, now_ns: Callable[[], int], advance: Advance
-) -> Proof:
+async def prove_stream(js: JetStream, name: str, expected: Expected, *, advance: Advance) -> Proof:
     """Read `name` back and compare it. Raises DigestMismatch, listing messages, and NatsError."""
     info, sink = await read_back(js, name, lambda: _DigestSink(expected.last_seq), advance)
     found = sink.digester
     if found.stream_digest == expected.digest and found.messages == expected.messages:
         _check_last(info, expected)
-        return Proof(info, found.stream_digest, found.messages, 0)
+        return Proof(info, found.stream_digest, found.messages)
+    now_ns = await server_clock(js, name)
     listed = await consumers_of(js, name, expected.config)
 
     def compare() -> Comparison:
@@ -147,11 +144,11 @@ async def prove_stream(
                 ]
             )
             + (f"; {count_were(since, 'message')} published to it since" if since > 0 else ""),
-            hint=_TAKEN if _is_queue(expected.config) else about_lacking(expected.config),
+            hint=_TAKEN if is_queue(expected.config) else about_lacking(expected.config),
         )
     _check_last(info, expected)
     # Consumers may have taken more since the first reading.
-    left = expected.messages - comparison.gone
+    left = expected.messages - comparison.gone.total()
     size = found.raw_bytes if left else 0
     return Proof(info, found.stream_digest, left, comparison.gone, discarded=comparison.discarded, bytes=size)
 
@@ -161,43 +158,37 @@ def about_lacking(config: JsonObject) -> str:
     return _ROLLED_UP if config.get("allow_rollup_hdrs") else _WRITTEN
 
 
-def keeps_its_messages(config: JsonObject, state: StreamState) -> bool:
-    """Return whether a stream in `state` still has its messages after a while, though clients use it.
-
-    If not, its proof must not wait: it would find messages missing, or excuse too many of them. A queue removes what
-    its consumers take; a bucket, what is written again; a stream near its limits, its oldest messages.
-    """
-    if _is_queue(config) or any(config.get(setting) for setting in _REMOVING):
-        return False
-    if (config.get("max_msgs_per_subject") or 0) > 0 or 0 < (config.get("max_age") or 0) < _LONG_NS:
-        return False
-    limits = ((config.get("max_msgs") or 0, state.messages), (config.get("max_bytes") or 0, state.bytes))
-    return config.get("discard") == "new" or not any(0 < limit * _FULL < held for limit, held in limits)
-
-
 def taken_by(
     config: JsonObject, consumers: Sequence[ArchivedConsumer], listed: Mapping[str, ConsumerInfo] | None
 ) -> Taken | None:
     """Return what decides whether consumers have taken messages; None unless the stream is a queue."""
-    return Taken(config, consumers, listed) if _is_queue(config) else None
+    return Taken(config, consumers, listed) if is_queue(config) else None
 
 
-def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Missing], bool]:
-    """Return a function: whether the stream has removed a message by its own rules, whatever else has happened."""
+def excuses(config: JsonObject, taken: Taken | None, now_ns: Callable[[], int]) -> Callable[[Missing], Cause | None]:
+    """Return a function: why the stream has removed a message by its own rules, whatever else has happened. None if it
+    should have it. `now_ns` is the server's clock.
+    """
 
-    def excused(missing: Missing) -> bool:
-        return _has_expired(missing, config, now_ns()) or (taken is not None and taken.is_unwanted(missing))
+    def excused(missing: Missing) -> Cause | None:
+        removal = removal_of(missing.timestamp_ns, missing.headers, config)
+        if removal is not None and removal[0] <= now_ns():
+            return removal[1]
+        return Cause.TAKEN if taken is not None and taken.is_unwanted(missing) else None
 
     return excused
 
 
-def _is_queue(config: JsonObject) -> bool:
-    return bool(config.get("retention", "limits") != "limits")
+async def server_clock(js: JetStream, name: str) -> Callable[[], int]:
+    """Return the clock of the server that leads a stream, in Unix nanoseconds, ahead by a round trip at most."""
+    began_ns = time.monotonic_ns()
+    ahead_ns = (await js.stream(name)).now_ns - began_ns
+    return lambda: time.monotonic_ns() + ahead_ns
 
 
 async def consumers_of(js: JetStream, name: str, config: JsonObject) -> Mapping[str, ConsumerInfo] | None:
     """Return the consumers of a queue; None if they may not be listed, or the stream is none."""
-    if not _is_queue(config):
+    if not is_queue(config):
         return None
     try:
         return (await js.consumers(name)).entries
@@ -234,30 +225,6 @@ def _check_last(info: StreamInfo, expected: Expected) -> None:
 def _list(what: str, count: int, sequences: Sequence[int]) -> str:
     shown = ", ".join(map(str, sequences[:_SHOWN]))
     return f"{count:,} {what}" + (f" ({shown}{', …' if count > _SHOWN else ''})" if sequences else "")
-
-
-def _has_expired(message: Missing, config: JsonObject, now_ns: int) -> bool:
-    """Return whether the stream's own rules have removed the message by now."""
-    age_ns = now_ns - message.timestamp_ns
-    max_age = config.get("max_age") or 0
-    if 0 < max_age <= age_ns:
-        return True
-    ttl = _TTL.search(message.headers) if config.get("allow_msg_ttl") else None
-    seconds = _go_seconds(ttl[1].decode("ascii", "replace")) if ttl else None
-    return seconds is not None and seconds * 1_000_000_000 <= age_ns
-
-
-_GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _go_seconds(text: str) -> float | None:
-    """Parse a TTL: whole seconds or a Go duration; None for `never` and anything else."""
-    if text.isdigit():
-        return float(text)
-    parts = re.findall(r"([0-9.]+)(ns|us|µs|ms|s|m|h)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
 
 
 async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advance: Advance) -> tuple[StreamInfo, S]:

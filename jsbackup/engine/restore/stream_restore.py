@@ -27,7 +27,7 @@ from jsbackup.engine.restore.after_restore import (
 )
 from jsbackup.engine.restore.at_work import refuse_beside
 from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.proof import Proof, keeps_its_messages
+from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -35,6 +35,7 @@ from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply, Transfer
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
 from jsbackup.model import Fidelity, JsonObject
+from jsbackup.planning.archive_choice import ageless
 from jsbackup.planning.forecast import about_destroyed
 from jsbackup.planning.interrupted.marker import MARKER, with_marker
 from jsbackup.planning.interrupted.staged import staged_config
@@ -43,6 +44,7 @@ from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.transforms.removal import Cause, keeps_its_messages
 
 __all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "Usable"]
 
@@ -202,14 +204,15 @@ class StreamRestore:
             js,
             Transfer(self._run.connection, await self._window_bytes(js, action), self._limits(js, action)),
             action,
-            with_marker(supply.on_the_way(keeping), self._start.label) if marked else action.config,
+            with_marker(supply.on_the_way(ageless(keeping, action.wire)), self._start.label) if marked else keeping,
             lambda byte_count, messages: self._run.progress.start(action.name, factor * byte_count, messages),
             lambda *moved: self._run.progress.advance(action.name, *moved),
         )
         sent = await supply.send(delivery)
         # From here on the stream is complete and active, publishers may write to it: whatever the proof says, it stays.
         if marked and (reason := await configure(js, keeping)):
-            return sent, [f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}"]
+            aged = ", nor its max_age set" if ageless(keeping, action.wire) != keeping else ""
+            return sent, [f"its metadata key {MARKER} could not be removed{aged}, do so by hand: {reason}"]
         return sent, []
 
     def _limits(self, js: JetStream, action: Action) -> TransmitLimits:
@@ -322,7 +325,6 @@ class StreamRestore:
                 js,
                 action,
                 sent,
-                self._run.now_ns,
                 advance=lambda byte_count, _messages: self._run.progress.advance(action.name, byte_count, 0),
             )
         except NatsPermissionDenied as error:
@@ -331,13 +333,13 @@ class StreamRestore:
 
 def _gone(proof: Proof) -> Iterator[str]:
     """Yield what is gone since the stream was restored, and why."""
-    discarded = proof.discarded
-    if others := proof.gone - discarded.messages:
-        yield f"{count_are(others, 'message')} gone already: expired, or acknowledged by running consumers"
-    if discarded.messages:
-        since, limits = count_were(discarded.published, "message"), " and ".join(discarded.limits)
-        gone = f"{count_are(discarded.messages, 'message')} gone already"
-        yield f"{gone}: {since} published since, and it discards the oldest at {limits}"
+    for cause, count in sorted(proof.gone.items()):
+        gone = f"{count_are(count, 'message')} gone already"
+        if cause is Cause.DISCARDED:
+            since, limits = count_were(proof.discarded.published, "message"), " and ".join(proof.discarded.limits)
+            yield f"{gone}: {since} published since, and it discards the oldest at {limits}"
+        elif count:
+            yield f"{gone}: {cause}"
 
 
 async def _about_kept(js: JetStream, staged: str, level: ProofLevel) -> str:

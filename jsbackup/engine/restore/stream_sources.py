@@ -116,9 +116,7 @@ class Supply(Protocol):
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. If this raises, everything that could be removed at the target was removed."""
 
-    async def prove(
-        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
-    ) -> tuple[Proof | None, str]:
+    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
         """Read the stream back, or return why that proves nothing. Raises DigestMismatch and NatsError.
 
         If the user may not read it, NatsPermissionDenied has the reason.
@@ -216,23 +214,24 @@ class StoredSupply:
         undecoded = "it is stored undecoded" if action.wire is SendAs.OPAQUE else ""
         return Sent(action.entry, tuple(consumers), action.wire, undecoded)
 
-    async def prove(
-        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
-    ) -> tuple[Proof | None, str]:
-        entry = sent.entry
+    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
+        entry, config = sent.entry, action.config
+        if sent.wire is SendAs.V2:
+            # Server source (`RestoreStreamV2`): it leaves out what has outlived its `Nats-TTL` in any stream.
+            config = {**config, "allow_msg_ttl": True}
         expected = Expected(
             entry.digest,
             entry.captured.messages,
             state_to_restore(entry).last_seq,
-            action.config,
+            config,
             [planned.consumer for planned in sent.consumers],
             lambda: reshaped_messages(self._objects, entry, action.reshape, self._secret),
         )
         if await self._agrees(js, action, sent, advance):
             info = await js.stream(action.name)
             if state_agrees(info, state_to_restore(entry)):  # still: what was not read may be overwritten meanwhile
-                return Proof(info, entry.digest, entry.captured.messages, 0, self._level), ""
-        return await prove_stream(js, action.name, expected, now_ns=now_ns, advance=advance), ""
+                return Proof(info, entry.digest, entry.captured.messages, level=self._level), ""
+        return await prove_stream(js, action.name, expected, advance=advance), ""
 
     async def _agrees(self, js: JetStream, action: Action, sent: Sent, advance: Advance) -> bool:
         """Return whether all that is compared is the same, if that is not everything. Raises NatsError."""

@@ -15,6 +15,7 @@ from itertools import chain
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
+from jsbackup.planning.archive_choice import ageless
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
@@ -31,9 +32,12 @@ _AT_ONCE = 32
 
 
 async def look_at(js: JetStream, now_ns: int) -> Target:
-    """Return the present state of the target, at `now_ns`. Raises ApiError if the account has no JetStream."""
+    """Return the present state of the target, at `now_ns`, or the time by its own clock if it has a stream. Raises
+    ApiError if the account has no JetStream.
+    """
     account, listing = await asyncio.gather(js.account(), js.streams())
     streams = dict(listing.entries)
+    now_ns = max((stream.now_ns for stream in streams.values()), default=now_ns)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
     # A silent stream still occupies its name. Measured: in a cluster a stream that is being restored, or was not
     # restored completely, is missing from the list and not found by its name.
@@ -113,6 +117,8 @@ async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:
     if action.wire is SendAs.API:
         probes.append(_denied(js, "CREATE", action))
     else:
+        if ageless(action.config, action.wire) != action.config:
+            probes.append(_denied(js, "UPDATE", action))
         probes.append(js.link.denial(f"$JS.SNAPSHOT.RESTORE.{action.name}.{_NOWHERE}", b""))
         probes.append(_denied(js, "RESTORE", action))
     return [denied for denied in await asyncio.gather(*probes) if denied is not None]

@@ -25,9 +25,10 @@ from jsbackup.transforms.filters.newest import NewestRule
 __all__ = ["SUBJECT_LIMIT", "LimitedStreams", "Lived", "lowered_subject_limit"]
 
 SUBJECT_LIMIT = "max_msgs_per_subject"
+_BY_HEADERS = ("max_age", "allow_msg_ttl", "allow_msg_schedules")
 
-Lived = tuple[str, str, str, Cut, int]
-"""Name, incarnation and digest of a stream, its cut, and its `max_age` in nanoseconds."""
+Lived = tuple[str, str, str, Cut, tuple[object, ...]]
+"""Name, incarnation and digest of a stream, its cut, and the settings by which it removes messages."""
 
 
 def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
@@ -66,19 +67,19 @@ class LimitedStreams:
     def outlived(
         self, plan: RestorePlan, entries: Mapping[str, StreamBackup], known: dict[Lived, Outlived]
     ) -> dict[str, Outlived]:
-        """Return what the times to live of single messages remove, by stream, where that may decide whether it may
-        replace another. `known` has what was found before.
+        """Return what the headers of single messages remove, by stream, where that may decide whether it may replace
+        another, and where it has schedules. `known` has what was found before.
         """
         found: dict[str, Outlived] = {}
         for action in plan.actions:
             if self._may_outlive(action):
                 entry, cut = entries[action.entry.name], action.reshape.cut
-                key = (entry.name, entry.incarnation, entry.digest.hex, cut, action.config.get("max_age") or 0)
+                rules = tuple(action.config.get(name) for name in _BY_HEADERS)
+                key = (entry.name, entry.incarnation, entry.digest.hex, cut, rules)
                 try:
                     if key not in known:
-                        known[key] = find_outlived(
-                            self.objects, entry, cut, max_age_ns=key[-1], now_ns=self.target.now_ns
-                        )
+                        now_ns = self.target.now_ns
+                        known[key] = find_outlived(self.objects, entry, cut, action.config, now_ns=now_ns)
                 except (IntegrityError, KeyUnavailable):
                     continue
                 found[entry.name] = known[key]
@@ -86,11 +87,15 @@ class LimitedStreams:
 
     def _may_outlive(self, action: Action) -> bool:
         there, gone, asked = self.target.streams.get(action.name), action.expiring, action.reshape
-        if there is None or not action.replaces or not action.config.get("allow_msg_ttl") or not self.target.now_ns:
-            return False
-        if self.options.replace_with_part or not action.entry.segments:
+        if not self.target.now_ns or not action.entry.segments:
             return False
         if asked.drops_by_filters or asked.masks_drop or asked.renumber:
+            return False
+        if action.config.get("allow_msg_schedules"):
+            return True
+        if there is None or not action.replaces or not action.config.get("allow_msg_ttl"):
+            return False
+        if self.options.replace_with_part:
             return False
         held = there.state.messages
         return held > 0 and not (gone.least and gone.of - gone.least < held)
@@ -98,6 +103,8 @@ class LimitedStreams:
     def _is_open(self, action: Action) -> bool:
         there, gone = self.target.streams.get(action.name), action.expiring
         if there is None or not action.replaces or action.reshape.drops or action.reshape.renumber:
+            return False
+        if action.config.get("allow_msg_ttl"):  # the headers decide
             return False
         return gone.least < gone.most and gone.of - gone.most < there.state.messages and not action.entry.opaque
 

@@ -1,6 +1,7 @@
-"""Stored messages that expire as soon as they are restored because of their own time to live (`Nats-TTL`).
+"""Stored messages that a stream removes as soon as they are restored because of their own time to live (`Nats-TTL`), or
+publishes because their schedule is due.
 
-It is in their headers, so all segments have to be fetched; only these columns are decoded. The first ones are looked
+That is in their headers, so all segments have to be fetched; only these columns are decoded. The first ones are looked
 at, up to a limit: what is known of the others is nothing.
 """
 
@@ -12,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from jsbackup.model import JsonObject
 from jsbackup.planning.model import Outlived
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.background import in_order
@@ -20,7 +22,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.columns import read_columns
 from jsbackup.transforms.batches import TIMESTAMP
 from jsbackup.transforms.cut import Cut
-from jsbackup.transforms.message_ttl import NEVER, ttl_of
+from jsbackup.transforms.removal import Cause, removal_of
 
 __all__ = ["MOST_BYTES", "find_outlived"]
 
@@ -29,26 +31,22 @@ MOST_BYTES = 512 << 20
 _MOST_MESSAGES = 4_000_000
 
 _THREADS = 3  # they wait for the store, or compute SHA-256
-_SECOND_NS = 1_000_000_000
 # What stands for a deletion: no content is lost with it.
 _MARKERS = (b"\r\nNats-Marker-Reason:", b"\r\nKV-Operation: DEL\r\n", b"\r\nKV-Operation: PURGE\r\n")
 
 
 def find_outlived(
-    objects: Objects, entry: StreamBackup, cut: Cut, *, max_age_ns: int, now_ns: int, most_bytes: int = MOST_BYTES
+    objects: Objects, entry: StreamBackup, cut: Cut, config: JsonObject, *, now_ns: int, most_bytes: int = MOST_BYTES
 ) -> Outlived:
-    """Return how many of the messages within a cut expire at once in a stream with this `max_age` (0: none). Markers of
+    """Return how many of the messages within a cut are gone at once from a stream with this configuration. Markers of
     deleted keys are not counted.
 
     Raises IntegrityError, KeyUnavailable and StoreError.
     """
-    look = partial(_look_at, objects, cut=cut, max_age_ns=max_age_ns, now_ns=now_ns)
+    look = partial(_look_at, objects, cut=cut, config=config, now_ns=now_ns)
     tasks = (partial(look, ref) for ref in _first(entry, cut, most_bytes))
-    total = Outlived()
-    with closing(in_order(tasks, _THREADS)) as found:
-        for one in found:
-            total = Outlived(total.by_ttl + one.by_ttl, total.expired + one.expired, total.looked + one.looked)
-    return total
+    with closing(in_order(tasks, _THREADS)) as outlived:
+        return sum(outlived, Outlived())
 
 
 def _first(entry: StreamBackup, cut: Cut, most_bytes: int) -> Iterator[SegmentRef]:
@@ -60,18 +58,25 @@ def _first(entry: StreamBackup, cut: Cut, most_bytes: int) -> Iterator[SegmentRe
         yield ref
 
 
-def _look_at(objects: Objects, ref: SegmentRef, *, cut: Cut, max_age_ns: int, now_ns: int) -> Outlived:
-    by_ttl = expired = looked = 0
+def _look_at(objects: Objects, ref: SegmentRef, *, cut: Cut, config: JsonObject, now_ns: int) -> Outlived:
+    by_ttl = expired = looked = due = 0
+    ageless = {**config, "max_age": 0}
+
+    def is_gone(stored_ns: int, block: bytes, rules: JsonObject) -> Cause | None:
+        removal = removal_of(stored_ns, block, rules)
+        return removal[1] if removal is not None and removal[0] <= now_ns else None
+
     for batch in read_columns(objects, ref, ["headers"]):
         kept: pa.RecordBatch = batch.filter(cut.rows(batch)) if cut else batch
         looked += kept.num_rows
         headers = kept.column("headers")
-        if headers.null_count == len(headers) and not max_age_ns:
+        if headers.null_count == len(headers) and not config.get("max_age"):
             continue
         for stored_ns, block in zip(kept.column(TIMESTAMP).to_pylist(), headers.to_pylist(), strict=True):
-            ttl = ttl_of(block) if block else 0
-            outlived = ttl > 0 and stored_ns + ttl * _SECOND_NS <= now_ns
-            aged = ttl != NEVER and 0 < max_age_ns < now_ns - stored_ns
-            if (outlived or aged) and not (block and any(marker in block for marker in _MARKERS)):
-                by_ttl, expired = by_ttl + outlived, expired + 1
-    return Outlived(by_ttl, expired, looked)
+            cause = is_gone(stored_ns, block or b"", config)
+            if cause is Cause.FIRED:
+                due += 1
+            elif cause is not None and not (block and any(marker in block for marker in _MARKERS)):
+                expired += 1
+                by_ttl += is_gone(stored_ns, block or b"", ageless) is not None
+    return Outlived(by_ttl, expired, looked, due)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jsbackup.engine.clone.proof import CopyVerdict, Rows, judge
 from jsbackup.engine.clone.run_digests import Ledger, Run
 from jsbackup.engine.read.compare import Missing
 from jsbackup.engine.read.consume import Row, rows_as_batch
+from jsbackup.engine.read.removals import Taken
+from jsbackup.model import ArchivedConsumer, ConsumerState, SequencePair
+from jsbackup.transforms.removal import Cause
 
 
 def rows(*sequences: int, data: bytes = b"data") -> Rows:
@@ -20,8 +25,8 @@ def run_of(sent: Rows) -> Run:
     return ledger.runs[0]
 
 
-def expired(missing: Missing) -> bool:
-    return missing.sequence <= 2
+def expired(missing: Missing) -> Cause | None:
+    return Cause.EXPIRED if missing.sequence <= 2 else None
 
 
 SENT = rows(1, 2, 3, 4, 5)
@@ -34,24 +39,47 @@ SENT = rows(1, 2, 3, 4, 5)
         (rows(3, 4, 5), SENT, [], 2, 0),
         (rows(3, 4, 5), rows(1, 2), [], 2, 0),  # what only one of them has is right by the digest of both
         (rows(2, 3, 4), SENT, ["5 missing"], 1, 0),
-        (rows(3, 4, 5), rows(2, 3, 4, 5), [], 2, 0),  # 1 is gone from both
-        (rows(3, 4, 5), rows(4, 5), [], 2, 1),  # nobody can tell what 3 was
+        (rows(3, 4, 5), rows(2, 3, 4, 5), [], 1, 1),  # nobody can tell why 1 is gone from both
+        (rows(3, 4, 5), rows(4, 5), [], 0, 3),  # nor what 3 was
         (rows(3, 4) | rows(5, data=b"other"), SENT, ["5 changed"], 2, 0),
         (rows(1, 2, 3, 4, 5, 6), SENT, ["6 added"], 0, 0),
-        ({}, {}, [], 5, 0),
+        ({}, {}, [], 0, 5),
     ],
 )
 def test_what_was_sent_is_held_by_the_target_or_excused(
     target: Rows, source: Rows, wrong: list[str], gone: int, unsure: int
 ) -> None:
     verdict = CopyVerdict()
-    judge(run_of(SENT), target, source, expired, verdict=verdict)
-    assert (verdict.wrong, verdict.gone, verdict.unsure) == (wrong, gone, unsure)
+    judge(run_of(SENT), target, source, expired, now_ns=0, verdict=verdict)
+    assert (verdict.wrong, verdict.gone.total(), verdict.unsure) == (wrong, gone, unsure)
+
+
+def test_what_is_gone_from_both_may_have_expired_or_been_acknowledged() -> None:
+    run = replace(run_of(SENT), removal_ns=30)
+    for now_ns, gone, unsure in ((29, {}, 2), (30, {Cause.EXPIRED: 2}, 0)):
+        verdict = CopyVerdict()
+        judge(run, rows(3, 4, 5), rows(3, 4, 5), expired, now_ns=now_ns, verdict=verdict)
+        assert (verdict.wrong, +verdict.gone, verdict.unsure) == ([], gone, unsure)
+    for floor, gone, unsure in ((1, {}, 2), (2, {Cause.TAKEN: 2}, 0)):
+        position = SequencePair(floor, floor)
+        consumer = ArchivedConsumer("C", {"durable_name": "C"}, ConsumerState(position, position))
+        taken, verdict = Taken({"retention": "workqueue"}, [consumer], {}), CopyVerdict()
+        judge(
+            run_of(SENT),
+            rows(3, 4, 5),
+            rows(3, 4, 5),
+            expired,
+            now_ns=0,
+            verdict=verdict,
+            taken=taken,
+            sent=SENT.keys(),
+        )
+        assert (verdict.wrong, +verdict.gone, verdict.unsure) == ([], gone, unsure)
 
 
 def test_no_headers_and_an_empty_block_are_the_same() -> None:
     block = {1: Row(1, 10, b"s", b"", b"data")}
     verdict = CopyVerdict()
-    judge(run_of(rows(1)), block, {}, expired, verdict=verdict)
-    judge(run_of(SENT), block | rows(2, 3, 4), rows(1, 2, 3, 4), expired, verdict=verdict)
-    assert (verdict.wrong, verdict.gone, verdict.unsure) == ([], 1, 0)
+    judge(run_of(rows(1)), block, {}, expired, now_ns=0, verdict=verdict)
+    judge(run_of(SENT), block | rows(2, 3, 4, 5), rows(1, 2, 3, 4), expired, now_ns=0, verdict=verdict)
+    assert (verdict.wrong, verdict.gone.total(), verdict.unsure) == ([], 0, 0)

@@ -14,7 +14,7 @@ CUTS = st.lists(st.integers(1, 9), min_size=1)
 
 
 def written(messages: list[Message], sizes: list[int], most_runs: int) -> Ledger:
-    ledger = Ledger(most_runs)
+    ledger = Ledger(most_runs=most_runs)
     at, turn = 0, 0
     while at < len(messages):
         size = sizes[turn % len(sizes)]

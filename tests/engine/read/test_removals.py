@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.engine.read.compare import Comparison
-from jsbackup.engine.read.removals import Discards, Missing, Taken, discards_oldest
+from jsbackup.engine.read.removals import Discards, Missing, Taken
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stream_info
+from jsbackup.transforms.removal import discards_oldest
 from tests.engine.scripted_streams import CREATED
 from tests.harness.batches import Message, batch_of, cut_anywhere
 
@@ -127,11 +128,11 @@ def test_what_is_missing_and_what_is_discarded_are_told_apart(
 
     had = {message.sequence for message in restored}
     gone = had - stream.held.keys()
-    assert comparison.missing_count + comparison.gone == len(gone)
+    assert comparison.missing_count + comparison.gone.total() == len(gone)
     assert (comparison.missing_count == 0) == (gone == had - whole.held.keys())
     assert set(comparison.missing) <= gone and len(comparison.missing) == comparison.missing_count
-    if comparison.gone:
-        assert comparison.discarded.messages == comparison.gone and comparison.discarded.limits
+    if comparison.gone.total():
+        assert comparison.discarded.messages == comparison.gone.total() and comparison.discarded.limits
         assert comparison.discarded.published == len(published)
 
 
@@ -149,7 +150,7 @@ def test_what_is_missing_and_what_is_discarded_are_told_apart(
 def test_the_limits_that_discard_are_named(config: JsonObject, limits: tuple[str, ...]) -> None:
     restored = messages(1, 15)
     comparison = compared(config, restored, used(config, restored, messages(16, 9)))
-    assert (comparison.count, comparison.gone) == (0, 4)
+    assert (comparison.count, comparison.gone.total()) == (0, 4)
     assert (comparison.discarded.limits, comparison.discarded.published) == (limits, 9)
 
 
@@ -286,11 +287,11 @@ def test_a_message_that_is_for_all_is_kept_by_one_that_lacks_it() -> None:
     assert decided("interest", [first, second], after[:1], [(1, "x"), (2, "x")]) == (2, 0, [], [])
 
 
-def test_of_consumers_that_are_gone_only_those_that_come_and_go_explain_anything() -> None:
+def test_a_consumer_that_is_gone_explains_nothing() -> None:
     missing = [(1, "a.1"), (2, "a.2")]
-    assert decided("workqueue", [A], [], missing) == (0, 2, [1, 2], [])
-    assert decided("workqueue", [consumer("A", "a.>", inactive_threshold=5)], [], missing) == (2, 0, [], [])
-    assert decided("workqueue", [consumer("A", "a.>", durable_name="")], [], missing) == (2, 0, [], [])
+    for retention in ("workqueue", "interest"):
+        assert decided(retention, [A], [], missing) == (0, 2, [1, 2], [])
+        assert decided(retention, [consumer("A", "a.>", inactive_threshold=5)], [], missing) == (0, 2, [1, 2], [])
     # One that was created again has taken what it was sent since.
     old = consumer("A", "a.>", ConsumerState(SequencePair(50, 0)))
     assert decided("workqueue", [old], [listed(old, 2)], missing) == (2, 0, [], [])
@@ -305,10 +306,19 @@ def test_where_consumers_may_not_be_listed_nothing_is_taken() -> None:
     assert not Taken({"retention": "workqueue"}, [acknowledged], None).is_unwanted(Missing(4, 0, b"a.1", b""))
 
 
-def test_only_a_stream_of_interest_removes_what_is_for_nobody() -> None:
-    orphan = Missing(1, 0, b"c", b"")
-    assert Taken({"retention": "interest"}, [A, B], {}).is_unwanted(orphan)
-    assert not Taken({"retention": "workqueue"}, [A, B], {}).is_unwanted(orphan)
+def test_a_stream_of_interest_removes_what_is_for_nobody_when_all_its_consumers_are_beyond_it() -> None:
+    orphan = Missing(2, 0, b"c", b"")
+    beyond = [consumer(name, f"{name}.>", ConsumerState(SequencePair(2, 2), SequencePair(2, 2))) for name in "ab"]
+    here = {one.name: listed(one, 0) for one in beyond}
+    for retention, restored, present, unwanted in (
+        ("interest", beyond, here, True),
+        ("interest", beyond, None, True),
+        ("workqueue", beyond, here, False),
+        ("interest", [*beyond[:1], B], {"a": here["a"], "B": listed(B, 0)}, False),
+        ("interest", beyond, {}, False),  # none of them is there any more
+        ("interest", [], {}, False),  # and none ever was: a server keeps everything
+    ):
+        assert Taken({"retention": retention}, restored, present).is_unwanted(orphan) is unwanted
 
 
 def test_what_a_limit_and_consumers_explain_together_is_gone() -> None:
@@ -327,4 +337,4 @@ def test_what_a_limit_and_consumers_explain_together_is_gone() -> None:
         comparison.finish()
         info = replace(stream.info, state=replace(stream.info.state, messages=20))
         comparison.decide(info, there)
-        assert (comparison.gone, comparison.missing_count) == (6 - wrong, wrong), delivered
+        assert (comparison.gone.total(), comparison.missing_count) == (6 - wrong, wrong), delivered

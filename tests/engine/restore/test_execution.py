@@ -13,7 +13,6 @@ from jsbackup.engine.read import snapshot_attempts
 from jsbackup.engine.restore import remove_unfinished
 from jsbackup.engine.restore.execution import Execution
 from jsbackup.engine.restore.partial_proof import ProofLevel
-from jsbackup.engine.restore.proof import keeps_its_messages
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -28,6 +27,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.removal import keeps_its_messages
 from jsbackup.transforms.reshape import Reshape
 from tests.engine.restore_scenes import NO_ROOM, Scene
 from tests.engine.restores import Restore, connection_to
@@ -442,7 +442,7 @@ def test_a_mark_that_cannot_be_removed_is_told_and_the_stream_stays() -> None:
 
     (result,), failures = restored(script)
     assert (result.verified, result.incomplete, failures) == (True, True, [])
-    assert "could not be removed, remove it by hand" in result.notes[0] and "not this way" in result.notes[0]
+    assert "could not be removed, do so by hand" in result.notes[0] and "not this way" in result.notes[0]
 
 
 # --------------------------------------------------------------------------------------------------------- consumers
