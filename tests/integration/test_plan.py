@@ -217,7 +217,7 @@ async def _make(url: str, row: Row) -> None:
             state: JSON = {"messages": 0, "bytes": 0, "consumer_count": 0, "first_seq": 0, "last_seq": 0}
             request = {"config": config, "state": state | {"first_ts": moment, "last_ts": moment}}
             # A busy cluster may lose the answer. After 5 s it says that the restore is stalled; the name stays taken.
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(Refused, TimeoutError):
                 await call(nc, "STREAM.RESTORE.FILE", request)
 
 
