@@ -99,21 +99,11 @@ def _outlived(action: Action) -> str:
 
 
 def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
-    """Yield warnings: what the replaced stream has, and the backup does not."""
-    name, last = action.entry.name, max(action.entry.captured.last_seq, action.entry.state.last_seq)
-    another = there.created != action.entry.created
-    if another:
+    """Yield warnings: what the replaced stream is, and has besides messages (`LeftOut`), and the backup does not."""
+    name = action.entry.name
+    if there.created != action.entry.created:
         reason = f"replaces a stream that was made at {there.created}, not the one that was backed up"
-        if count := there.state.messages:
-            reason += f": its {count_are(count, 'message')} deleted"
         yield Finding(name, Rule.DESTROYS_ANOTHER, reason, "Compare them with 'jsbackup diff'.")
-    elif there.state.last_seq > last:
-        yield Finding(
-            name,
-            Rule.DESTROYS_NEWER,
-            f"loses up to {format_count(there.state.last_seq - last, 'message')} stored after sequence {last:,}",
-            "Back up the stream first if you need them.",
-        )
     if there.state.consumers > len(action.consumers):
         yield Finding(
             name,

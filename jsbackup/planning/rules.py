@@ -137,7 +137,6 @@ class Rule(StrEnum):
     PLACEMENT_SINGLE = "placement-single"
     ACK_FLOOR = "ack-floor"
     NOBODY_INTERESTED = "nobody-interested"
-    DESTROYS_NEWER = "destroys-newer"
     DESTROYS_ANOTHER = "destroys-another"
     DESTROYS_CONSUMERS = "destroys-consumers"
     DESTROYS_LEFT_OUT = "destroys-left-out", 0, True

@@ -192,7 +192,9 @@ class StreamBackup:
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts may differ
     from the reported state, because messages arrive and expire meanwhile. An opaque stream has pieces instead of
     segments. `read` is None if no server was read. `copied` has the sources whose position the server reported. `lost`
-    is what could not be read of a stream that was salvaged.
+    is what could not be read of a stream that was salvaged. `life` is "", or when the backup began which found that the
+    stream gives sequences again: after a restore in place, or if a server has lost its end. With it, name, incarnation
+    and sequence identify a message.
     """
 
     name: str
@@ -210,6 +212,7 @@ class StreamBackup:
     read: Reading | None = None
     copied: tuple[CopiedFrom, ...] = ()
     lost: Losses = field(default_factory=Losses)
+    life: str = ""
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
@@ -233,6 +236,7 @@ class StreamBackup:
             read,
             self.copied,
             self.lost,
+            self.life,
             self.state_extra,
             self.extra,
         )

@@ -100,7 +100,7 @@ def test_a_stream_is_not_cloned_onto_itself_nor_over_another_unasked(nats_server
     other = nats_server("2.15.1")
     make_large(other.url, messages=7)
     assert clone(origin.url, other.url).code == 16
-    assert clone(origin.url, other.url, "--if-exists", "replace", "--dry-run").code == 0
+    assert clone(origin.url, other.url, "--if-exists", "replace", "--replace-with-part", "--dry-run").code == 0
     assert standing(other.url) == {NAME: Standing(7, 7, False)}
     assert standing(origin.url) == {NAME: Standing(5, 5, False)}
 

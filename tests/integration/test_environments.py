@@ -149,7 +149,7 @@ def test_streams_that_are_there_are_refused_left_alone_or_replaced_as_one_says(
     assert {stream["name"] for stream in skipped.document["skipped"]} == before.keys() - {"WORKQUEUE"}
     assert compare({**changed, "WORKQUEUE": before["WORKQUEUE"]}, seen(server.url)) == []
 
-    replaced = restore(server.url, tmp_path / "repo", "--if-exists", "replace")
+    replaced = restore(server.url, tmp_path / "repo", "--if-exists", "replace", "--replace-with-part")
     after = seen(server.url)
     assert [name for name in after if "-jsbackup-" in name] == []
     ignore = [*announced(replaced), "FIRST_SEQ:config.first_seq"]
@@ -167,7 +167,9 @@ def test_a_stream_whose_replacement_fails_stays_as_it_was(nats_server: Start, tm
     _ask(server.url, "STREAM.CREATE.GAPS", {"name": "GAPS", "subjects": ["gaps.*"]})
     _publish(server.url, "gaps.new", b"small enough")
     before = seen(server.url)
-    failed = jsbackup("restore", "latest", "-s", server.url, "-r", tmp_path / "repo", "--if-exists", "replace")
+    failed = jsbackup(
+        "restore", "latest", "-s", server.url, "-r", tmp_path / "repo", "--if-exists", "replace", "--replace-with-part"
+    )
     assert failed.code != 0 and "insufficient storage resources" in failed.document["failed"][0]["reason"]
     assert compare(before, seen(server.url)) == []
 

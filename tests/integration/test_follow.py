@@ -268,7 +268,9 @@ def test_an_account_of_many_streams_is_followed_whole(nats_server: Callable[...,
         wait_for(repo, reaches(names[-1], 9), one)
         # In place of what is followed, with the same sequences: it has lost the consumer of ours.
         earlier = Repository.open(LocalStore(repo)).backups()[0]
-        jsbackup("restore", earlier, names[20], "-r", repo, "-s", server.url, "--if-exists", "replace").ok()
+        jsbackup(
+            "restore", earlier, names[20], "-r", repo, "-s", server.url, "--if-exists", "replace", "--replace-with-part"
+        ).ok()
         asyncio.run(publish("at the end"))
         wait_for(repo, reaches(names[-1], 12), one)
         wait_for(repo, lambda manifest: manifest.streams[20].state.last_seq == 6, one)  # believed after ten seconds

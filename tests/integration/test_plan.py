@@ -184,7 +184,6 @@ ELSEWHERE = {
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.EXPIRES: "tests/trials/test_expired.py",
     Rule.SCHEDULES_FIRE: "test_excused.py beside this",
-    Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
 }
 
 

@@ -174,7 +174,7 @@ def test_what_is_left_of_a_stream_replaces_one_that_has_no_more(
     assert (restored.code, messages(target)) == (15, 11)
 
 
-def test_a_clone_of_what_lives_now_needs_no_consent(servers: tuple[str, str], typed: Type) -> None:
+def test_max_age_takes_nothing_from_a_clone_of_what_lives_now(servers: tuple[str, str], typed: Type) -> None:
     server, target = servers
     make(server, max_age=3600 * SECOND_NS)
     publish(server, 5)
@@ -185,7 +185,8 @@ def test_a_clone_of_what_lives_now_needs_no_consent(servers: tuple[str, str], ty
     done = typed(*line, *shorter)
     assert done.code == 15 and "in nanoseconds" in done.err and messages(target) == 9, done
     assert typed(*line, "--dry-run", *shorter).code == 15
-    assert typed(*line, "-q").code == 0
+    assert typed(*line, "-q").code == 15 and messages(target) == 9  # they are others
+    assert typed(*line, CONSENT, "-q").code == 0
     assert messages(target) == 5
 
 
@@ -274,9 +275,9 @@ def test_what_outlives_its_time_to_live_is_told_where_it_replaces_no_more(
     time.sleep(2)
     publish(server, 10)
     line = ("latest", "M", "-r", repo)
-    planned = typed("plan", *line, *REPLACE, "-s", server)
-    assert planned.code == 0 and "whose TTL has expired: 10 of 20 messages at once" in planned.out, planned
-    assert typed("restore", *line, *REPLACE, "-s", server, "-q").code == 0 and messages(server) == 10
+    planned = typed("plan", *line, *REPLACE, CONSENT, "-s", server)
+    assert planned.code == 0 and "whose TTL has expired" in planned.out, planned
+    assert typed("restore", *line, *REPLACE, CONSENT, "-s", server, "-q").code == 0 and messages(server) == 10
     publish(server, 1)
     done = typed("restore", *line, *REPLACE, "-s", server)
     assert done.code == 15 and messages(server) == 11, done

@@ -120,11 +120,21 @@ def test_a_stream_that_somebody_made_meanwhile_does_not_stand_for_the_copy(tmp_p
         # It is no stream of its own to anybody else.
         cloned = jsbackup("clone", "*", "-s", server.url, "--to-server", other.url, *PATIENT)
         assert (cloned.code, sorted(names(other.url))) == (3, ["BIG", "OTHER"])
-        done = jsbackup("restore", made.document["backup"], "-s", other.url, "-r", tmp_path, "--if-exists", "replace")
+        done = jsbackup(
+            "restore",
+            made.document["backup"],
+            "-s",
+            other.url,
+            "-r",
+            tmp_path,
+            "--if-exists",
+            "replace",
+            "--replace-with-part",
+        )
         assert done.code == 3 and [one["name"] for one in done.document["missing"]] == [copy]
         jsbackup("restore", made.document["backup"], copy, "-s", other.url, "-r", tmp_path).ok()
         assert count(other.url, copy) == COUNT
-        jsbackup("restore", "latest", "BIG", *at, "--if-exists", "replace").ok()
+        jsbackup("restore", "latest", "BIG", *at, "--if-exists", "replace", "--replace-with-part").ok()
         assert sorted(names(server.url)) == ["BIG", "OTHER"] and count(server.url, "BIG") == COUNT
 
 

@@ -27,6 +27,7 @@ from tests.trials.accounts import count, delete, fill, names
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
 
+REPLACE = ("--if-exists", "replace", "--replace-with-part")
 NAMES = ["A", "B", "C", "D"]
 
 
@@ -84,8 +85,8 @@ def test_a_clone_and_restores_at_once_lose_nothing(nats_server: Callable[..., Na
         fill(source.url, name, 200)
         fill(target.url, name, 200)
     jsbackup("backup", "-r", tmp_path, "-s", source.url).ok()
-    clone = command_line("clone", "*", "-s", source.url, "--to-server", target.url, "--if-exists", "replace")
-    restore = command_line("restore", "latest", "-r", tmp_path, "-s", target.url, "--if-exists", "replace")
+    clone = command_line("clone", "*", "-s", source.url, "--to-server", target.url, *REPLACE)
+    restore = command_line("restore", "latest", "-r", tmp_path, "-s", target.url, *REPLACE)
     for lines in ([clone, restore], [restore, clone], [restore, restore], [clone, clone]) * 2:
         running = [
             subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -97,5 +98,5 @@ def test_a_clone_and_restores_at_once_lose_nothing(nats_server: Callable[..., Na
         for name in NAMES:
             held = [one for one in there if one == name or one.startswith(f"{name}-jsbackup-")]
             assert held and max(count(target.url, one) for one in held) == 200, (there, said)
-        jsbackup("restore", "latest", "-r", tmp_path, "-s", target.url, "--if-exists", "replace").ok()
+        jsbackup("restore", "latest", "-r", tmp_path, "-s", target.url, *REPLACE).ok()
         assert names(target.url) == NAMES

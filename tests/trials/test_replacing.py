@@ -23,6 +23,7 @@ BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subje
 KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
 EU = ("--subject", "$KV.config.prices.eu")
 REPLACE = ("--if-exists", "replace")
+CONSENT = "--replace-with-part"
 READERS = "brings back at most 0 consumers; the replaced stream has 1"
 
 
@@ -102,28 +103,58 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert keys(server, "KV_other") == {"$KV.other.prices.eu": 1}
     assert typed(*clone, *renamed, "-q").code == 0  # and again: it has nothing but that
 
-    meant = planned(typed, "KV_config", *EU, *REPLACE, "--replace-with-part", *where, code=0)
+    meant = planned(typed, "KV_config", *EU, *REPLACE, CONSENT, *where, code=0)
     assert meant["actions"][0]["destroys"]["left_out"]["messages"] == 4
-    done = typed("restore", "latest", "KV_config", *EU, *REPLACE, "--replace-with-part", *where, "--json")
+    done = typed("restore", "latest", "KV_config", *EU, *REPLACE, CONSENT, *where, "--json")
     assert done.code == 0
     assert "left out by --subject: 4 of 5 messages" in "; ".join(done.document["streams"][0]["notes"])
     assert keys(server) == {"$KV.config.prices.eu": 1}
 
 
-def test_what_a_replacement_has_destroyed_is_told(server: str, typed: Type, tmp_path: Path) -> None:
+def test_messages_that_the_backup_lacks_are_only_replaced_with_consent(
+    server: str, typed: Type, tmp_path: Path
+) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
-    newer = "loses up to 2 messages stored after sequence 3"
     fill(server, "S", 3)
     assert typed("backup", *where, "-q").code == 0
     fill(server, "S", 2)
     read(server, "S")
+    said = "lacks 2 of 5 messages at the target, which would be deleted"
+    assert said in refused(planned(typed, "S", *REPLACE, *where))
+    for quiet in ((), ("-q",)):
+        done = typed("restore", "latest", "S", *REPLACE, *where, *quiet)
+        assert done.code == 15 and said in done.err
+    assert count(server, "S") == 5
+    lost = said.replace("would be", "are")
+    done = typed("restore", "latest", "S", *REPLACE, CONSENT, *where, "--json")
+    assert (done.code, done.document["streams"][0]["notes"]) == (0, [READERS, lost])
     done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
-    assert (done.code, done.document["streams"][0]["notes"]) == (0, [newer, READERS])
-    done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
-    assert done.document["streams"][0]["notes"] == []  # as it was in the backup
+    assert (done.code, done.document["streams"][0]["notes"]) == (0, [])  # as it was in the backup
     fill(server, "S", 2)
-    told = typed("restore", "latest", "S", *REPLACE, *where).out
-    assert f"note: S: {newer}" in told and READERS not in told
+    told = typed("restore", "latest", "S", *REPLACE, CONSENT, *where).out
+    assert f"note: S: {lost}" in told and READERS not in told
+
+
+def test_the_number_of_messages_that_a_backup_of_an_earlier_life_lacks_is_exact(
+    server: str, typed: Type, tmp_path: Path
+) -> None:
+    """What has the same sequences may be other messages: the stream is compared."""
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 10)
+    assert typed("backup", *where, "-q").code == 0
+    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
+    ask(server, "STREAM.PURGE.S", {"seq": 6})
+    fill(server, "S", 2)
+    assert typed("backup", *where, "-q").code == 0
+    purged = typed("list", *where[2:], "--json").document["backups"][-1]["backup"]  # 6 to 12
+    assert typed("restore", first, "S", *REPLACE, CONSENT, *where, "-q").code == 0
+    fill(server, "S", 3)  # 1 to 13, of which 11 and 12 are others than in the backup
+    done = typed("restore", purged, "S", *REPLACE, *where)
+    assert done.code == 15 and "lacks 8 of 13 messages at the target" in done.err, done
+    back = typed("backup", *where, "--json")
+    assert (back.code, back.document["result"]) == (0, "complete"), back
+    done = typed("restore", "latest", "S", *REPLACE, *where)
+    assert done.code == 0 and count(server, "S") == 13, done
 
 
 def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
@@ -131,10 +162,12 @@ def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
     ask(server, "STREAM.CREATE.KV_config", BUCKET)
     put(server, **KEYS)
     fill(server, "KV_T", 1)
-    done = typed(*clone, "--json")
-    (note,) = done.document["streams"][0]["notes"]
+    done = typed(*clone)
+    assert done.code == 15 and "lacks 1 of 1 message at the target" in done.err, done
+    done = typed(*clone, CONSENT, "--json")
+    note, lost = done.document["streams"][0]["notes"]
     assert done.code == 0 and note.startswith("replaces a stream that was made at "), done
-    assert note.endswith("not the one that was backed up: its 1 message is deleted")
+    assert lost == "lacks 1 of 1 message at the target, which are deleted"
     assert typed(*clone, "--json").document["streams"][0]["notes"] == []
     read(server, "KV_T")
     assert f"note: KV_T: {READERS}" in typed(*clone).out
@@ -176,10 +209,10 @@ def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type
         assert said in refused(planned(typed, "S", *cut, *REPLACE, *where))
         assert typed("restore", "latest", "S", *cut, *REPLACE, *where, "-q").code == 15
     assert count(server, "S") == 24
-    # A cut that cuts nothing is the whole backup, and that is what replacing is for.
-    assert typed("restore", "latest", "S", "--until", "20", *REPLACE, *where, "-q").code == 0
+    # A cut that cuts nothing is the whole backup.
+    assert typed("restore", "latest", "S", "--until", "20", *REPLACE, CONSENT, *where, "-q").code == 0
     assert count(server, "S") == 20
-    done = typed("restore", "latest", "S", "--until", "10", *REPLACE, "--replace-with-part", *where, "-q")
+    done = typed("restore", "latest", "S", "--until", "10", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 0 and count(server, "S") == 10
 
 
@@ -200,5 +233,5 @@ def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
     done = typed("restore", "latest", "S", "--partial", *REPLACE, *where)
     assert done.code == 15 and "would replace a stream with 20" in done.err, done
     assert count(server, "S") == 20
-    done = typed("restore", "latest", "S", "--partial", *REPLACE, "--replace-with-part", *where, "-q")
+    done = typed("restore", "latest", "S", "--partial", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 3 and count(server, "S") == 20 - lost.messages

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
 from tests.harness.commands import PATIENT, jsbackup
 from tests.harness.servers import NEWEST, NatsServer
@@ -19,6 +21,7 @@ from tests.integration.test_follow import following, wait_for
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
 
 VERSIONS = [NEWEST, "2.12.8", "2.10.26"]
+REPLACE = ("--if-exists", "replace", "--replace-with-part")
 STREAM = {"name": "S", "subjects": ["orders.>"], "storage": "file", "retention": "limits", "num_replicas": 1}
 
 
@@ -65,7 +68,7 @@ def test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not(ve
         first = back_up(server.url, tmp_path)
         delete(server.url, 50)
         back_up(server.url, tmp_path)
-        jsbackup("restore", first, "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path, *PATIENT).ok()
+        jsbackup("restore", first, "S", *REPLACE, "-s", server.url, "-r", tmp_path, *PATIENT).ok()
         delete(server.url, 60)
         back_up(server.url, tmp_path)
         check_equal(server.url, tmp_path)
@@ -81,15 +84,92 @@ def test_a_bucket_restored_in_place_is_backed_up_as_it_is(version: str, tmp_path
         first = back_up(server.url, tmp_path)
         publish(server.url, ("$KV.b.k5", b"2"), ("$KV.b.k7", b"2"))
         back_up(server.url, tmp_path)
-        restore = ("restore", first, "KV_b", "--if-exists", "replace", "-s", server.url, "-r", tmp_path)
+        restore = ("restore", first, "KV_b", *REPLACE, "-s", server.url, "-r", tmp_path)
         jsbackup(*restore, *PATIENT).ok()
         publish(server.url, ("$KV.b.k8", b"3"), ("$KV.b.k7", b"3"))
-        # Nobody can tell it from a server that has lost its end: that is said once, by the exit code too.
-        after = jsbackup("backup", "-s", server.url, "-r", tmp_path, *PATIENT)
-        assert after.code == 3 and "restored an older state" in after.document["notes"][0]
-        check_equal(server.url, tmp_path, after.document["backup"])
+        check_equal(server.url, tmp_path, back_up(server.url, tmp_path))
         back_up(server.url, tmp_path)
         check_equal(server.url, tmp_path)
+
+
+def fifty_more(url: str) -> None:
+    publish(url, *(("orders.more", b"%d" % number) for number in range(50)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("way", ["replaced", "cut", "deleted before", "grown since", "put back", "emptied"])
+def test_the_backup_after_an_earlier_state_was_restored_is_complete(way: str, version: str, tmp_path: Path) -> None:
+    with NatsServer(version) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        ask(server.url, ("STREAM.CREATE.S", STREAM))
+        nothing = back_up(server.url, tmp_path)
+        publish(server.url, *((f"orders.eu.{number % 7}", b"%03d" % number) for number in range(100)))
+        first = back_up(server.url, tmp_path)
+        ask(server.url, ("STREAM.PURGE.S", {"seq": 51}))
+        fifty_more(server.url)
+        second = back_up(server.url, tmp_path)
+        if way == "put back":
+            jsbackup("put-back", first, "S", "--sequence", "7", *at).ok()
+        elif way == "emptied":
+            jsbackup("restore", nothing, "S", *REPLACE, *at).ok()
+        elif way == "deleted before":
+            ask(server.url, ("STREAM.DELETE.S", {}))
+            jsbackup("restore", first, *at).ok()
+        else:
+            more = ("--until", "120") if way == "cut" else ()
+            jsbackup("restore", second if way == "cut" else first, "S", *REPLACE, *more, *at).ok()
+        if way == "grown since":
+            publish(server.url, *(("orders.other", b"%d" % number) for number in range(60)))
+        made = jsbackup("backup", *at).ok().document
+        assert made["result"] == "complete"
+        check_equal(server.url, tmp_path)
+        latest = jsbackup("show", "latest", "-r", tmp_path).ok().document
+        assert latest["backup"] == made["backup"]
+        fifty_more(server.url)
+        back_up(server.url, tmp_path)
+        check_equal(server.url, tmp_path)
+
+
+def test_what_no_restore_took_back_is_lost(tmp_path: Path) -> None:
+    """By hand, or by another tool; and messages of another stream."""
+    with NatsServer(NEWEST) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        hundred(server.url)
+        first = back_up(server.url, tmp_path)
+        fifty_more(server.url)
+        back_up(server.url, tmp_path)
+        jsbackup("restore", first, "S", *REPLACE, *at).ok()
+        for note in (tmp_path / "receipts").glob("restore-*"):
+            assert json.loads(note.read_bytes())["streams"] == ["S"]
+            note.unlink()
+        after = jsbackup("backup", *at)
+        assert after.code == 3 and "restored an older state" in after.document["notes"][0]
+
+
+def test_sequences_that_are_given_again_begin_another_life_of_the_stream(tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        hundred(server.url)
+        first = back_up(server.url, tmp_path)
+        fifty_more(server.url)
+        latest = back_up(server.url, tmp_path)
+
+        def life() -> str:
+            repository = Repository.open(LocalStore(tmp_path))
+            return repository.manifest(repository.backups()[-1]).streams[0].life
+
+        assert life() == ""
+        jsbackup("restore", latest, "S", "--if-exists", "replace", *at).ok()
+        fifty_more(server.url)
+        back_up(server.url, tmp_path)
+        assert life() == ""  # all that it had is still there
+        jsbackup("restore", first, "S", *REPLACE, *at).ok()
+        back_up(server.url, tmp_path)
+        second = life()
+        assert second
+        fifty_more(server.url)
+        back_up(server.url, tmp_path)
+        assert life() == second
 
 
 def test_two_servers_of_one_cluster_name_do_not_lend_each_other_messages(tmp_path: Path) -> None:
@@ -132,7 +212,7 @@ def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float
         with following(tmp_path, server.url) as process:
             delete(server.url, 50)
             wait_for(tmp_path, lambda manifest: manifest.streams[0].captured.messages == 99, process)
-            restore = ("restore", first, "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path)
+            restore = ("restore", first, "S", *REPLACE, "-s", server.url, "-r", tmp_path)
             jsbackup(*restore, *PATIENT).ok()
             time.sleep(pause_seconds)
             delete(server.url, 60)
@@ -153,7 +233,7 @@ def test_what_a_restore_altered_is_read_again(option: tuple[str, str], version: 
         ask(server.url, ("STREAM.CREATE.S", STREAM))
         publish(server.url, *((f"orders.eu.{number % 7}", b'{"name": "bob"}') for number in range(100)))
         back_up(server.url, tmp_path)
-        restore = ("restore", "latest", "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path, *option)
+        restore = ("restore", "latest", "S", *REPLACE, "-s", server.url, "-r", tmp_path, *option)
         jsbackup(*restore, *PATIENT).ok()
         back_up(server.url, tmp_path)
         check_equal(server.url, tmp_path)

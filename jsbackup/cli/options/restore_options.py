@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--replace-with-part",
         is_flag=True,
-        help="Allow a cut, a filter, --partial or expired messages to replace a stream that has more messages.",
+        help="Replace streams although they have messages that the backup lacks, or that options leave out.",
     ),
     click.option("--replicas", type=WholeNumber(1, 5), metavar="N", help="Number of replicas at the target."),
     click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),

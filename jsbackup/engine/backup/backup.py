@@ -213,7 +213,7 @@ def finish_backup(
     notes = begun.notes
     if not failures:
         known = begun.chosen.earlier if followed is None else followed
-        lost = find_vanished(repository, manifest, results, known, among=run.earlier)
+        lost = find_vanished(repository, manifest, results, known, restores=run.restores, among=run.earlier)
         results, failures = lost.results, lost.gone
         if not (lost.note or options.allow_empty):
             results = warn_emptied(repository, results, begun.chosen.earlier)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from jsbackup.engine.backup.run import RecordedRestores
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import Failure
 from jsbackup.readable import format_count
@@ -61,12 +62,13 @@ def find_vanished(
     results: Sequence[StoredStream],
     earlier: Mapping[str, StreamBackup],
     *,
+    restores: RecordedRestores,
     among: Sequence[BackupSummary] | None = None,
 ) -> Lost:
     """Find lost streams in a backup that is about to be committed as `made`. Raises StoreError.
 
     `earlier` has the last backups of its streams since they were created; `among` are all backups of its origin, if
-    they are known.
+    they are known. What `restores` took back is not lost.
     """
     asked = made.selection
     assert asked is not None
@@ -84,7 +86,8 @@ def find_vanished(
     if any(name in now and _has_old(now[name].stream, before) for name in had):
         return Lost(tuple(results))
     reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
-    lost = {name: why for name, why in reasons.items() if why}
+    origin, since = origin_of(made.source), before.created
+    lost = {name: why for name, why in reasons.items() if why and not restores.took_back(origin, name, since)}
     if not lost:
         return Lost(tuple(results))
     others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is not a replacement"

@@ -11,10 +11,29 @@ from jsbackup.config import Connection
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.link.source import KnownAccount
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository.checks.outcomes import RestoreNote, read_restores
+from jsbackup.repository.documents import Documents
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
+from jsbackup.times import parse_time
 
 __all__ = ["BackupRun"]
+
+
+class RecordedRestores:
+    """The restores that the repository has a record of, read when they are first asked for."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._notes: list[RestoreNote] | None = None
+
+    def took_back(self, origin: Origin, stream: str, since: str) -> bool:
+        """Return whether a stream was restored to an earlier state after a moment (RFC 3339). Raises StoreError."""
+        if self._notes is None:
+            self._notes = read_restores(self._documents)
+        notes = (note for note in self._notes if note.origin == origin and stream in note.streams)
+        return any(parse_time(note.ended) > parse_time(since) for note in notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +42,7 @@ class BackupRun:
 
     `many`: it reads so many streams that the store is not asked whether it still has what the last backup names of
     each. It has: no prune removes that while this run has its lease. `account` is the one that it has to be of, and
-    `earlier` are all backups of its origin, oldest first, if these are known.
+    `earlier` are all backups of its origin, oldest first, if these are known. `restores` are recorded ones.
     """
 
     connection: Connection
@@ -35,3 +54,7 @@ class BackupRun:
     many: bool = False
     account: KnownAccount | None = None
     earlier: Sequence[BackupSummary] | None = None
+    restores: RecordedRestores = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "restores", RecordedRestores(self.repository.documents))

@@ -18,7 +18,8 @@ __all__ = ["Stored"]
 class Stored:
     """The result of a capture. `config` and `state` are as reported; the state is advanced to what was proved.
 
-    `inventory` has the consumers that belong to the state, None if they are requested afterwards.
+    `inventory` has the consumers that belong to the state, None if they are requested afterwards. `goes_back`: it gives
+    sequences again that the last backup has.
     """
 
     archive_format: ArchiveFormat
@@ -35,6 +36,7 @@ class Stored:
     incomplete: bool = False  # something is missing; the warnings say what
     lost: Losses = field(default_factory=Losses)
     created: str = ""  # of the stream that was read (RFC 3339 as the server writes it)
+    goes_back: bool = False
 
     def with_lost(self, lost: Losses) -> Stored:
         """Return it without what the server has lost."""

@@ -21,6 +21,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.origin import origin_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.repository.write.receipts import Receipts
@@ -53,7 +54,8 @@ async def back_up_stream(
     if options.config_only:
         stored = Stored(ArchiveFormat.CONFIG, info.state)
     else:
-        stored = await capture_stream(run, js, folder, info.name, previous=previous, receipts=receipts)
+        origin = origin_of(source)
+        stored = await capture_stream(run, js, folder, info.name, origin=origin, previous=previous, receipts=receipts)
         assert stored.read is not None
         if stored.created != info.created:
             if attempts == 1:
@@ -77,10 +79,11 @@ async def back_up_stream(
         if stored.archive_format is ArchiveFormat.OPAQUE:
             known = [_beside_opaque(consumer) for consumer in known]
     totals = total_of(stored.segments)
+    config = stored_config(info.config if stored.config is None else stored.config)
     stream = StreamBackup(
         name=info.name,
         incarnation=incarnation,
-        config=stored_config(info.config if stored.config is None else stored.config),
+        config=config,
         created=info.created,
         state=stored.state,
         captured=Captured.of(totals, format_time(begun_ns), format_time(run.clock_ns())),
@@ -92,6 +95,7 @@ async def back_up_stream(
         warnings=tuple(warnings),
         read=stored.read,
         lost=stored.lost,
+        life=format_time(begun_ns) if stored.goes_back else previous.life if previous is not None else "",
     )
     incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
     return StoredStream(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)

@@ -41,6 +41,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.read.losses import about_losses
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -69,20 +70,31 @@ class _Complete:
 
 
 async def capture_stream(
-    run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
+    run: BackupRun,
+    js: JetStream,
+    folder: str,
+    name: str,
+    *,
+    origin: Origin,
+    previous: StreamBackup | None,
+    receipts: Receipts,
 ) -> Stored:
     """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible.
 
-    What the server has lost since makes the result incomplete: it may be the only notice of that.
+    What the server has lost since makes the result incomplete: it may be the only notice of that. What a restore took
+    back is not lost.
     """
-    capture = StreamCapture(run, js, folder, name, previous=previous, receipts=receipts)
+    capture = StreamCapture(run, js, folder, name, origin=origin, previous=previous, receipts=receipts)
     with closing(capture):
         stored = await capture.increment()
         if isinstance(stored, Whole):
             why, lost = stored.why, stored.why if stored.lost else ""
             stored = await _store_with_attempts(capture, why)
             if lost := lost or capture.loss:
-                stored = replace(stored, warnings=(f"{LOST_SINCE}{lost}", *stored.warnings), incomplete=True)
+                stored = replace(stored, goes_back=True)
+                if not await in_thread(capture.was_restored):
+                    warnings = (f"{LOST_SINCE}{lost}", *stored.warnings)
+                    stored = replace(stored, warnings=warnings, incomplete=True)
     return replace(stored, created=capture.created)
 
 
@@ -96,10 +108,12 @@ class StreamCapture:
         folder: str,
         name: str,
         *,
+        origin: Origin,
         previous: StreamBackup | None,
         receipts: Receipts,
     ) -> None:
         self.js = js
+        self._restores, self._origin = run.restores, origin
         self.objects = run.repository.objects
         self.paged = run.repository.listed
         self.folder = folder
@@ -157,6 +171,11 @@ class StreamCapture:
     def stored_bytes(self) -> int:
         """Bytes added to the store in all attempts; each continues with the segments of the one before."""
         return self._writers_bytes + (self._last_writer.stored_bytes if self._last_writer else 0)
+
+    def was_restored(self) -> bool:
+        """Return whether the stream was restored to an earlier state since the previous backup, by our records."""
+        assert self.previous is not None
+        return self._restores.took_back(self._origin, self.name, self.previous.captured.begun)
 
     @property
     def loss(self) -> str:

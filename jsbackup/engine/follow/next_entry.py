@@ -81,6 +81,7 @@ def followed_on(
         consumers=consumers,
         warnings=warnings,
         read=FOLLOWED,
+        life=entry.life,
     )
 
 

@@ -1,10 +1,9 @@
-"""Streams to be replaced by a part: count the target's messages that the cut or filter leaves out, and that would be
-lost.
+"""Streams to be replaced: count the target's messages that the backup lacks, or that the cut or filter leaves out.
 
-Replacing a stream by a complete older backup takes it back to an earlier state, as intended. Replacing it by a part
-does not: to get one key back, users do not want to lose all others. So the messages of the existing stream that the
-selection leaves out are counted at the target, by its own subjects and sequences, and the plan is refused unless the
-user confirms it.
+They would be lost, so the plan is refused unless the user confirms that. What a selection leaves out is counted at the
+target, by its own subjects and sequences. What the backup lacks is counted by sequences, if the stream is still the one
+that was backed up, or was restored from this backup: then nothing but later messages. Otherwise the stream is read and
+compared with the backup.
 """
 
 from __future__ import annotations
@@ -13,15 +12,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
-from jsbackup.errors import NatsPermissionDenied, PlanRefused
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.increment import PresentSequences
+from jsbackup.engine.restore.proof import read_back
+from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
+from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
+from jsbackup.repository.read.diff import AlongSegments, Side
+from jsbackup.repository.read.message_diff import MessageDiff
+from jsbackup.repository.segments import SegmentReader
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
@@ -33,29 +41,103 @@ _HINT = (
     "Restore it under another name with --rename, or whole without the cut or filter; "
     "--replace-with-part replaces it anyway."
 )
+_LACKING = "Restore the backup beside it with --rename; --replace-with-part replaces it anyway."
 _SUBJECTS = {"--subject": "subject", "--exclude-subject": "exclude_subject"}
 _REMAINS = "Restore it under another name with --rename; --replace-with-part replaces it anyway."
 
 
 async def count_left_out(
-    js: JetStream, manifest: Manifest, plan: RestorePlan, target: Target, *, options: RestoreOptions
+    js: JetStream,
+    manifest: Manifest,
+    plan: RestorePlan,
+    target: Target,
+    *,
+    options: RestoreOptions,
+    objects: Objects | None = None,
 ) -> RestorePlan:
-    """Return the plan with the number of messages that each replacement leaves out by their sequences and subjects.
+    """Return the plan with the number of messages of each replaced stream that what replaces it leaves out by their
+    sequences and subjects, or lacks. `objects` has the messages of the backup; None in a clone.
 
-    That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError.
+    That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError and StoreError.
     """
     reshape = options.reshape
-    if not (reshape.cut or reshape.filters.by_subject):
-        return plan
     entries = {entry.name: entry for entry in manifest.streams}
     counted: dict[str, LeftOut] = {}
+    refused = {found.stream for found in plan.refusals if found.rule is Rule.PART_REPLACES}
     for action in plan.actions:
-        there = target.streams.get(action.name)
-        if action.replaces and there is not None and there.state.messages:
-            left_out = await _left_out(js, entries[action.entry.name], action, there, reshape=reshape)
-            if left_out.messages:
-                counted[action.name] = left_out
+        there, entry = target.streams.get(action.name), entries[action.entry.name]
+        if not action.replaces or there is None or not there.state.messages or entry.name in refused:
+            continue
+        left_out = LeftOut(0, 0, True)
+        if reshape.cut or reshape.filters.by_subject:
+            left_out = await _left_out(js, entry, action, there, reshape=reshape)
+        if not left_out.messages and entry.archive_format.has_messages:
+            left_out = await _lacking(js, action, entry, there, objects=objects)
+        if left_out.messages:
+            counted[action.name] = left_out
     return _with(plan, counted, options)
+
+
+async def _lacking(
+    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, objects: Objects | None
+) -> LeftOut:
+    """Return how many messages of the existing stream the backup lacks."""
+    held = there.state.messages
+    try:
+        if await _goes_on(js, entry, there):
+            return await _after(js, there, entry.last_seq)
+        if objects is not None:
+            compared = await _compared(js, entry, there, objects)
+            # Of messages that are altered, those with the same sequences take each other's place.
+            changed = 0 if action.alters else compared.changed
+            return LeftOut(compared.added + changed, held, True)
+    except (NatsPermissionDenied, IntegrityError, KeyUnavailable):  # objects are checked elsewhere
+        pass
+    if not _is_same(entry, there):
+        return LeftOut(held, held, True)
+    newer = max(0, there.state.last_seq - entry.last_seq)
+    return LeftOut(max(min(newer, 1), newer - there.state.deleted), held, False)
+
+
+def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
+    """Return whether it seems to be the stream that was backed up, or one restored from it (as in `read/lives.py`)."""
+    return there.created == entry.created or 0 < there.state.first_ns == entry.state.first_ns
+
+
+async def _goes_on(js: JetStream, entry: StreamBackup, there: StreamInfo) -> bool:
+    """Return whether the stream is the one that was backed up, so that it can only have lost messages and got new ones.
+    The last message tells whether it has lost its end, and given its sequences again.
+    """
+    state, then = there.state, entry.state
+    if not _is_same(entry, there) or entry.warnings or state.first_seq < then.first_seq:
+        return False
+    if state.last_seq < entry.last_seq or entry.captured.last_seq != then.last_seq:
+        return False
+    after = (await _after(js, there, entry.last_seq)).messages
+    if state.messages - after > entry.captured.messages:
+        return False
+    if not entry.captured.messages:
+        return True
+    last = await js.message(there.name, then.last_seq)
+    return last is not None and last.timestamp_ns == then.last_ns
+
+
+async def _after(js: JetStream, there: StreamInfo, sequence: int) -> LeftOut:
+    """Return how many messages the stream has after a sequence."""
+    info = await describe_stream(js, there.name)
+    state, exact = info.state, info.deleted is not None or not info.state.deleted
+    after = PresentSequences(state, info.deleted or ()).count(sequence + 1, state.last_seq)
+    return LeftOut(after if exact else max(0, after - state.deleted), there.state.messages, exact)
+
+
+async def _compared(js: JetStream, entry: StreamBackup, there: StreamInfo, objects: Objects) -> MessageDiff:
+    """Compare the whole stream with its backup."""
+
+    def sink() -> AlongSegments:
+        return AlongSegments(SegmentReader(objects), entry.segments, there.state.last_seq, Side.A, named=0)
+
+    _, compared = await read_back(js, there.name, sink, ignored)
+    return await in_thread(compared.finish)
 
 
 def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
@@ -115,8 +197,9 @@ def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOpt
         if options.replace_with_part:
             finding = Finding(action.entry.name, Rule.DESTROYS_LEFT_OUT, _reason(left_out, "are"))
             return replace(action, warnings=(*action.warnings, finding))
-        reason = f"would be replaced by a part of it: {_reason(left_out, 'would be')}"
-        refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _HINT))
+        reason, hint = _reason(left_out, "would be"), _HINT if left_out.by else _LACKING
+        part = "would be replaced by a part of it: " if left_out.by else ""
+        refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, f"{part}{reason}", hint))
         return action
 
     stages = tuple(tuple(with_count(action) for action in stage) for stage in plan.stages)
@@ -126,10 +209,10 @@ def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOpt
 def _reason(left_out: LeftOut, verb: str) -> str:
     least = "" if left_out.exact else "at least "
     subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
-    return (
-        f"left out by {left_out.by}: {least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the "
-        f"target{subjects}, which {verb} deleted"
-    )
+    what = f"{least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the target{subjects}"
+    if not left_out.by:
+        return f"lacks {what}, which {verb} deleted"
+    return f"left out by {left_out.by}: {what}, which {verb} deleted"
 
 
 @dataclass(frozen=True, slots=True)

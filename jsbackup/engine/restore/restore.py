@@ -6,14 +6,16 @@ Before the first chunk, the objects that the plan needs are looked at, or read i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.source import FindBackup, found_for
+from jsbackup.engine.link.source import FindBackup, describe_source, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.restore.after_restore import RestoredConsumer
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
@@ -24,9 +26,9 @@ from jsbackup.engine.restore.settled_copies import look_again
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.engine.restore.target import check_allowed, look_at, may_update
-from jsbackup.errors import IncompleteError, IntegrityError, PlanRefused
+from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
-from jsbackup.failure import Failure
+from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import RestorePlan, Target
 from jsbackup.planning.preflight import (
@@ -42,9 +44,13 @@ from jsbackup.planning.preflight import (
 from jsbackup.planning.readable_keys import refuse_if_locked
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.stored_plan import Planning
+from jsbackup.repository.checks.outcomes import RestoreNote, note_restore
 from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.repository import Repository
+from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.planning.saved_plan import SavedPlan
@@ -63,6 +69,8 @@ __all__ = [
     "refuse_if_stale",
     "run_restore",
 ]
+
+_log = logging.getLogger(__name__)
 
 _AGAIN = "Make a new plan, and check it."
 
@@ -154,7 +162,7 @@ async def _look_and_plan(
     target = await look_at(js, run.now_ns())
     planning = Planning(repository, target, run.options)
     plan = await in_thread(planning.plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options, objects=repository.objects)
     if saved is not None:
         from jsbackup.planning.saved_plan import refuse_if_changed
 
@@ -202,7 +210,7 @@ async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream
     target = await look_at(js, run.now_ns())
     manifest = prepared.sound.manifest
     plan = await in_thread(Planning(repository, target, run.options).plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options, objects=repository.objects)
     refuse_if_refused(plan)
     now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
     for action in prepared.plan.actions:
@@ -226,8 +234,41 @@ async def carry_out_restore(
 
     backup = sound.manifest.id
     start = StartingPoint(backup, prepared.target, prepared.marking, sound.lost, backup)
+    origin = origin_of(await describe_source(js, run.connection))
+    noted = await in_thread(_note_restore, run, repository, plan, origin)
     results, failures = await Execution(run, stored, start, idle=js).all(plan)
+    left = frozenset(one.name for one in failures if not isinstance(one, FailedProof))
+    if noted and left:
+        await in_thread(partial(_note_restore, run, repository, plan, origin, left=left, instead_of=noted))
     if settings.verify:
         results, failures = await look_again(js, plan, prepared.target, results, failures=failures)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
+
+
+def _note_restore(
+    run: RestoreRun,
+    repository: Repository,
+    plan: RestorePlan,
+    origin: Origin,
+    *,
+    left: Set[str] = frozenset(),
+    instead_of: str = "",
+) -> str:
+    """Record which streams of a plan go back to an earlier state than the repository has of them, for the next backup:
+    all but those that were `left` as they are. Returns the key of the record, "" if there is none.
+    """
+    newest = max((one.id for one in repository.inventory().summaries if origin_of(one) == origin), default="")
+    if not newest or (newest == plan.backup and not any(action.reshape.drops for action in plan.actions)):
+        return ""
+    now = format_time(run.now_ns())
+    streams = tuple(action.name for action in plan.actions if action.name not in left)
+    note = RestoreNote(now, now, not left, plan.backup, origin, streams)
+    try:
+        return note_restore(repository.documents, note, TOOL, run.random, instead_of=instead_of)
+    except (KeyUnavailable, StoreError) as error:
+        _log.warning(
+            "the repository cannot note this restore (%s): the next backup may call messages lost that it took back",
+            error.message,
+        )
+        return ""

@@ -40,6 +40,7 @@ from jsbackup.planning.forecast import about_destroyed
 from jsbackup.planning.interrupted.marker import MARKER, with_marker
 from jsbackup.planning.interrupted.staged import staged_config
 from jsbackup.planning.model import Action, SendAs, Target
+from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.readable import count_are, count_were, format_count
 from jsbackup.repository.checks.verify import Problem
@@ -129,7 +130,8 @@ class StreamRestore:
         try:
             await refuse_beside(js, action.name, staged)
             if (there := await js.find_stream(action.name)) is not None:
-                destroyed = [finding.reason for finding in about_destroyed(action, there)]
+                destroyed = [*self._since_planned(action, there)]
+                destroyed += [finding.reason for finding in about_destroyed(action, there)]
                 await make_way(js, there)
         except JsBackupError:
             await remove_stream(self._run.connection, staged)
@@ -144,6 +146,18 @@ class StreamRestore:
         await js.delete_stream(staged)
         # Masking happened when the copy was made.
         return replace(restored, notes=tuple(dict.fromkeys((*destroyed, *restored.notes, *sent.notes))))
+
+    def _since_planned(self, action: Action, there: StreamInfo) -> Iterator[str]:
+        """Yield a note on messages that the stream to be replaced has got since the plan was made. Raises PlanRefused
+        if nobody has confirmed that messages may be lost.
+        """
+        planned = self._start.target.streams.get(action.name)
+        count = there.state.last_seq - planned.state.last_seq if planned is not None else 0
+        if count > 0:
+            if not self._run.options.replace_with_part:
+                reason = f"stream {action.name} is not replaced: {count_were(count, 'message')} stored in it meanwhile"
+                raise PlanRefused(reason, hint="Stop its publishers, or let them be lost with --replace-with-part.")
+            yield f"{count_were(count, 'message')} stored while it was restored, and went with the old stream"
 
     async def _restore_in_place(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         """Restore after the old stream was deleted: retry at once if the cluster assigns it to a server that does not

@@ -1,4 +1,5 @@
-"""The outcome of each run of `verify` and of each drill, so that `status` can ask for new ones.
+"""The outcome of each run of `verify` and of each drill, so that `status` can ask for new ones; and restores of earlier
+states, so that the next backup does not take messages for lost that they took back.
 
     receipts/verify-<time>-<6 digits>.json
         {"begun", "ended": RFC 3339, "ok", "level", "everything", "part": true | false, "backups": how many,
@@ -8,6 +9,8 @@
          "nodes", "everything", "restored": how many streams, "messages",
          "origin": {"cluster", "account", "domain", "api_prefix", "login"},
          "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
+    receipts/restore-<time>-<6 digits>.json, put before any stream is replaced, and again at the end if some were not
+        {"begun", "ended", "ok", "backup", "origin": the target, as above, "streams": names at the target}
 
 They are documents, so signed and encrypted where manifests are. They are for people and monitoring, and tell `forget`
 which backups to look at (`keep/damage.py`). One that cannot be read is skipped. The newest of each kind are kept;
@@ -37,10 +40,13 @@ __all__ = [
     "DrillOutcome",
     "DrilledStream",
     "FailedStream",
+    "RestoreNote",
     "VerifyOutcome",
+    "note_restore",
     "put_drill",
     "put_verify",
     "read_drills",
+    "read_restores",
     "read_verifies",
 ]
 
@@ -132,6 +138,20 @@ class DrillOutcome:
         return (parse_time(self.ended) - parse_time(self.begun)) / 1e9
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreNote:
+    """A restore of `streams` (their names at the target, `origin`) to a state that is not their newest in the
+    repository.
+    """
+
+    begun: str
+    ended: str
+    ok: bool
+    backup: str
+    origin: Origin
+    streams: tuple[str, ...]
+
+
 Random = Callable[[int], bytes]
 
 
@@ -173,20 +193,35 @@ def put_drill(documents: Documents, outcome: DrillOutcome, tool: str, random: Ra
             for s in sorted(outcome.streams, key=lambda one: -one.seconds)[:_MOST_STREAMS]
         ],
         "failed": [{"name": one.name, "reason": one.reason} for one in outcome.failed[:_MOST_STREAMS]],
-        **({} if outcome.origin is None else {"origin": {key: getattr(outcome.origin, key) for key in _ORIGIN}}),
+        **({} if outcome.origin is None else {"origin": _origin_json(outcome.origin)}),
     }
     _put(documents, "drill", outcome, body, tool=tool, random=random)
+
+
+def note_restore(documents: Documents, note: RestoreNote, tool: str, random: Random, *, instead_of: str = "") -> str:
+    """Record a restore, and return the key of the record; `instead_of` is that of an earlier one. Parameters and errors
+    as in `put_verify`.
+    """
+    body: JsonObject = {"backup": note.backup, "streams": list(note.streams), "origin": _origin_json(note.origin)}
+    key = _put(documents, "restore", note, body, tool=tool, random=random)
+    if instead_of:
+        documents.delete(instead_of)
+    return key
+
+
+def _origin_json(origin: Origin) -> JsonObject:
+    return {key: getattr(origin, key) for key in _ORIGIN}
 
 
 def _put(
     documents: Documents,
     kind: str,
-    outcome: VerifyOutcome | DrillOutcome,
+    outcome: VerifyOutcome | DrillOutcome | RestoreNote,
     body: JsonObject,
     *,
     tool: str,
     random: Random,
-) -> None:
+) -> str:
     key = layout.outcome_key(kind, parse_time(outcome.begun), random(3))
     frame: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool}
     moments: JsonObject = {"begun": outcome.begun, "ended": outcome.ended, "ok": outcome.ok}
@@ -196,6 +231,7 @@ def _put(
             documents.delete(old)
     except StoreError as error:  # not allowed, or locked: the next run tries again
         _log.info("results of old checks were not removed: %s", error.message)
+    return key
 
 
 def read_verifies(documents: Documents, most: int) -> list[VerifyOutcome]:
@@ -208,13 +244,18 @@ def read_drills(documents: Documents, most: int) -> list[DrillOutcome]:
     return _read(documents, "drill", most, _drill_of)
 
 
+def read_restores(documents: Documents) -> list[RestoreNote]:
+    """Return the recorded restores, newest first. Raises as `read_verifies`."""
+    return _read(documents, "restore", _MOST_KEPT, _restore_of)
+
+
 def _keys(documents: Documents, kind: str) -> list[str]:
     """Return the keys, newest first."""
     infos = documents.list(layout.outcome_prefix(kind))
     return sorted((i.key for i in infos if layout.kind_of(i.key) is layout.ObjectKind.CHECK), reverse=True)
 
 
-T = TypeVar("T", VerifyOutcome, DrillOutcome)
+T = TypeVar("T", VerifyOutcome, DrillOutcome, RestoreNote)
 
 
 def _read(documents: Documents, kind: str, most: int, decode: Callable[[DocumentFields], T]) -> list[T]:
@@ -270,6 +311,19 @@ def _drill_of(fields: DocumentFields) -> DrillOutcome:
         streams=tuple(_stream_of(one) for one in fields.each("streams")),
         failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
         origin=_origin(fields.optional_fields("origin")),
+    )
+
+
+def _restore_of(fields: DocumentFields) -> RestoreNote:
+    origin = _origin(fields.fields("origin"))
+    assert origin is not None
+    return RestoreNote(
+        begun=_moment(fields, "begun"),
+        ended=_moment(fields, "ended"),
+        ok=fields.boolean("ok"),
+        backup=_backup(fields, "backup", fields.text("backup")),
+        origin=origin,
+        streams=fields.texts("streams"),
     )
 
 

@@ -66,7 +66,7 @@ HOLDS = "holds/"
 LOCKS = "locks/"
 MARKS = "pruning/"
 RECEIPTS = "receipts/"
-CHECKS = ("receipts/drill-", "receipts/verify-")
+CHECKS = ("receipts/drill-", "receipts/restore-", "receipts/verify-")
 VERIFIED = "verified/"
 PROBES = "probe/"
 KEYS = "keys/"
@@ -77,7 +77,7 @@ _COMMITTED = ".committed"
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
 _RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
-OUTCOME_KEY = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
+OUTCOME_KEY = re.compile(r"receipts/(?:drill|restore|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 WRITER_KEY = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 IDENTITY_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
 READER_KEY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.json")
@@ -190,7 +190,7 @@ def parse_receipt_key(key: str) -> ReceiptKey | None:
 
 
 def outcome_prefix(kind: str) -> str:
-    """Return the prefix of the keys of outcomes of this kind: `drill`, `verify`."""
+    """Return the prefix of the keys of outcomes of this kind: `drill`, `restore`, `verify`."""
     return f"{RECEIPTS}{kind}-"
 
 

@@ -95,6 +95,7 @@ def stream_to_json(stream: StreamBackup) -> JsonObject:
         "read": reading_to_json(stream.read),
         **({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {}),
         **({"lost": losses_to_json(stream.lost)} if stream.lost != Losses() else {}),
+        **({"life": stream.life} if stream.life else {}),
     }
 
 
@@ -203,6 +204,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
         read=reading_from_json(fields.optional_fields("read")),
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
         lost=_losses(fields.optional_fields("lost")),
+        life=time_from_json(fields, "life") if fields.get("life") is not None else "",
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )

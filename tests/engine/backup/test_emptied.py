@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jsbackup.engine.backup.emptied import find_vanished
+from jsbackup.engine.backup.run import RecordedRestores
 from jsbackup.repository.manifest import Captured
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.stores.memory import MemoryStore
@@ -15,15 +16,16 @@ from tests.harness.many import nth_manifest
 def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
     """By a clock behind the server's all messages are newer than the backup before, and no stream goes on from one."""
     repository = make_repository(MemoryStore())
+    restores = RecordedRestores(repository.documents)
     before, made = nth_manifest(0), nth_manifest(1)
     repository.commit(before)
     (stream,) = made.streams
     stream = replace(stream, state=replace(stream.state, first_ns=2**62))
     results = [StoredStream(stream)]
-    lost = find_vanished(repository, made, results, {})
+    lost = find_vanished(repository, made, results, {}, restores=restores)
     assert (lost.note, lost.gone, [one.incomplete for one in lost.results]) == ("", (), [False])
 
     nothing = Captured(0, 0, 0, 0, "2026-11-21T01:45:00Z", "2026-11-21T01:45:00Z")
     empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
-    lost = find_vanished(repository, empty, [StoredStream(one) for one in empty.streams], {})
+    lost = find_vanished(repository, empty, [StoredStream(one) for one in empty.streams], {}, restores=restores)
     assert "nothing is left" in lost.note and "has none now" in lost.results[0].stream.warnings[0]

@@ -92,7 +92,7 @@ def _stored(source: str) -> tuple[Repository, Manifest]:
 
 
 def _part(target: str, repository: Repository, manifest: Manifest, if_exists: IfExists = IfExists.FAIL) -> RestorePart:
-    options = RestoreOptions(if_exists=if_exists)
+    options = RestoreOptions(if_exists=if_exists, replace_with_part=True)
     prospect = complete(begin_restore(RestoreRun(connection_to(target), options), repository, manifest))
     prepared = make_sure(manifest, prospect, RestoreSettings())
     (stage,) = prepared.plan.stages
