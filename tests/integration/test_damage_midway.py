@@ -259,11 +259,11 @@ def test_a_stream_to_be_replaced_stays_if_an_object_is_damaged(
         name, keys = kinds[kind]
         for damage in ("flipped", "missing", "zeroed", "exchanged"):
             undo = _damaged(here.store, keys, damage)
-            error = here.failure(name, settings=settings, if_exists=IfExists.REPLACE)
+            error = here.failure(name, settings=settings, if_exists=IfExists.REPLACE, replace_with_part=True)
             assert any(key in error.message for key in keys), (kind, damage, error)
             assert here.standing() == before, (kind, damage)
             undo()
-    assert here.restore("ORDERS", settings=settings, if_exists=IfExists.REPLACE).code == 0
+    assert here.restore("ORDERS", settings=settings, if_exists=IfExists.REPLACE, replace_with_part=True).code == 0
     assert here.standing() == {"ORDERS": WHOLE}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import capture_opaque
 from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
+from jsbackup.engine.read.undelivered import Seen, find_undelivered
 from jsbackup.engine.read.vanished import vanished
 from jsbackup.errors import (
     IntegrityError,
@@ -29,6 +30,7 @@ from jsbackup.errors import (
     TransferError,
     UnsupportedError,
 )
+from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.readable import count_were
@@ -57,6 +59,7 @@ _log = logging.getLogger(__name__)
 
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
+_SHOWN = 5  # sequences in a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class StreamCapture:
         self.created = ""  # of the stream that was read
         self._first: StreamInfo | None = None  # before it was first read completely
         self._last: StreamInfo | None = None  # after the last one, of an archive v2
+        self._contradicted = False  # whether messages were not delivered that the server has
         self._denials = 0  # how often messages were missing that the user may not read
         self._shunned: set[str] = set()  # unreadable segments that hold messages to be removed
         self._writers_bytes = 0  # stored by all attempts except the last
@@ -234,8 +238,9 @@ class StreamCapture:
         info = before = await self._reading.with_deleted(info)
         reusable = await self.reusable()
         writer = self.new_writer(reusable)
+        seen, remove = Seen(writer), SequenceSet()
         capture = await self._reading.snapshot(
-            info, writer, limits=limits, consumers=self.options.consumers, check=self.options.check
+            info, seen, limits=limits, consumers=self.options.consumers, check=self.options.check
         )
         end = capture.end
         assert end is not None
@@ -272,12 +277,32 @@ class StreamCapture:
             warnings=whole.warnings,
             incomplete=bool(whole.warnings),
         )
+        now = await describe_stream(self.js, self.name)
         if archive_format is ArchiveFormat.V2:  # the server may have found damage while it read its messages
-            before = self._last = await describe_stream(self.js, self.name)
+            before = self._last = now
+        stored = await self._without_undelivered(stored, now, seen, capture.state.last_seq, removed=remove)
         lost = reported_losses(before, stored.segments)
         if lost and self.options.salvage:
             return await _salvaged(self, f"the server has lost {about_losses(lost)}")
         return stored.with_lost(lost)
+
+    async def _without_undelivered(
+        self, stored: Stored, now: StreamInfo, seen: Seen, last_seq: int, *, removed: Iterable[int] = ()
+    ) -> Stored:
+        """Return the result, incomplete if the server has messages up to `last_seq` that it did not deliver. Raises
+        TransferError for the first time.
+        """
+        if now.created != self.created:
+            return stored
+        undelivered = await find_undelivered(self.js, now, seen.sequences, last_seq, removed=removed)
+        if not undelivered:
+            return stored
+        shown = ", ".join(map(str, undelivered[:_SHOWN])) + (", …" if len(undelivered) > _SHOWN else "")
+        problem = f"the server has messages that it does not deliver with the others: {shown}"
+        if not self._contradicted:
+            self._contradicted = True
+            raise TransferError(f"stream {self.name}: {problem}")
+        return replace(stored, warnings=(*stored.warnings, problem), incomplete=True)
 
     async def with_vanished(self, stored: Stored, *, suspected: bool) -> Stored:
         """Return the result with what is gone since the first snapshot began. `suspected`: one failed by damage."""
@@ -339,10 +364,11 @@ class StreamCapture:
     async def messages(self, info: StreamInfo, why: str) -> Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = self.new_writer(await self.reusable())
-        messages = await self._reading.messages(info, writer.add)
+        seen = Seen(writer)
+        messages = await self._reading.messages(info, seen.add)
         whole = await self._complete(writer, info, info.state, messages)
         note = "read message by message: this server cannot make snapshots of streams kept in memory"
-        return Stored(
+        stored = Stored(
             ArchiveFormat.MESSAGES,
             whole.state,
             Reading(ReadAs.MESSAGES, why),
@@ -353,6 +379,8 @@ class StreamCapture:
             warnings=(note, *whole.warnings),
             incomplete=bool(whole.warnings),
         )
+        now = await describe_stream(self.js, self.name)
+        return await self._without_undelivered(stored, now, seen, info.state.last_seq)
 
     async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
         self.progress.start(self.name, info.state.bytes, 0)

@@ -405,3 +405,29 @@ def test_what_another_backup_has_stored_since_the_stream_was_listed_is_not_lost(
     asyncio.run(main())
     assert backup.messages == [*MESSAGES, *new]
     assert backup.stored and backup.stream.warnings == () and not backup.stored.incomplete
+
+
+# ------------------------------------------------------------------------------------------- servers that contradict
+
+
+@pytest.mark.parametrize("version", ["2.12.8", "2.15.1"])
+@pytest.mark.parametrize("hidden", [(7,), (1, 300)])
+def test_what_the_server_has_and_does_not_deliver_is_missing_in_the_backup(
+    hidden: tuple[int, ...], version: str
+) -> None:
+    """Neither its snapshot nor its count has the messages, nor its list of deleted ones."""
+    delivered = [message for message in MESSAGES if message.sequence not in hidden]
+
+    async def script(stream: ScriptedStream) -> None:
+        for _ in range(2):
+            snapshot = await stream.expect_snapshot()
+            state = {**stream.state, "messages": len(delivered)}
+            await snapshot.accept(state=state, **stream.config)
+            archive = archive_v2(delivered) if version == "2.15.1" else archive_v1(delivered)
+            await snapshot.chunks(archive)
+            await snapshot.end()
+
+    backup = backed_up(script, version=version)
+    assert backup.stored is not None and backup.stored.incomplete
+    assert f"does not deliver with the others: {', '.join(map(str, hidden))}" in backup.stream.warnings[-1]
+    assert backup.messages == delivered
