@@ -71,12 +71,6 @@ class Descriptor:
     compression: Compression = ZSTD
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def replaces_objects(self) -> bool:
-        """Whether `init` found that of two simultaneous puts under one key the later one wins."""
-        store = self.extra.get("store")
-        return isinstance(store, Mapping) and store.get("conditional_writes") is False
-
     def check_manifest_holds(self, raw_bytes: int) -> None:
         """Raise UnsupportedError if so many bytes of messages make more segments than a manifest without pages lists.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jsbackup.errors import FormatError, ObjectExists
-from jsbackup.repository.objects import StoredObject, sha256_of
+from jsbackup.repository.objects import StoredObject, put_named, sha256_of
 from jsbackup.stores.base import Data, ObjectInfo, Store
 
 __all__ = ["BARE", "BareEnvelope", "Document", "Documents", "Envelope"]
@@ -117,6 +117,12 @@ class Documents:
         stored_key = self.stored_key(key)
         self._store.put(stored_key, wrapped)
         return StoredObject(stored_key, memoryview(wrapped).nbytes, sha256_of(wrapped), added=True)
+
+    def put_named(self, key: str, data: Data) -> StoredObject:
+        """Store a document of an envelope that does not sign, under a key that names its bytes. Raises as
+        `objects.put_named`, and KeyUnavailable as `put`.
+        """
+        return put_named(self._store, self.stored_key(key), self._envelope.wrap(key, data))
 
     def get(self, key: str, limit: int) -> bytes:
         """Return the bytes of a document of at most `limit` bytes. Errors as `fetch`."""

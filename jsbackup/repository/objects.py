@@ -1,4 +1,4 @@
-"""The objects of a repository: content-addressed, stored once, checked before use, encrypted if the repository is.
+"""The objects of a repository: named by their bytes, stored once, checked before use, encrypted if the repository is.
 
 An object that a manifest names can be missing (`IntegrityError`), unreadable (`StoreError`), encrypted for another key
 (`KeyUnavailable`) or changed (`DigestMismatch`): different errors, because the remedies differ.
@@ -9,10 +9,10 @@ Sizes and SHA-256 are always those of the stored bytes, so that they can be chec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
+from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
@@ -21,10 +21,12 @@ from jsbackup.repository.refs import AnyRef, folder_of, id_of
 from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes
 from jsbackup.stores.base import Data, LateStore, Store
 
-__all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
+__all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "has_bytes", "put_named", "sha256_of"]
 
 # At least as large as any object that we store: the largest segment, or one message of at most 96 MiB, uncompressible.
 MAX_OBJECT_BYTES = MAX_SEGMENT_BYTES
+
+_COMPARED_BYTES = 4 << 20  # held of an object that is there already
 
 
 def sha256_of(data: Data) -> str:
@@ -41,12 +43,42 @@ class StoredObject:
     added: bool
 
 
+def put_named(store: Store, key: str, data: Data) -> StoredObject:
+    """Store bytes under a key that names them: that of their content, and digits of their SHA-256
+    (`layout.stored_keys`). What is under it already is used if it is the same; else it is damaged, and the bytes are
+    stored beside it.
+
+    So nothing else ever gets the key of an object, even if that was lost; and two who put the same at the same moment
+    do no harm in a store in which the later put wins.
+
+    Raises:
+        IntegrityError: all objects under its keys are damaged.
+        StoreError: it cannot be stored.
+    """
+    view = memoryview(data).cast("B")
+    sha256 = sha256_of(view)
+    for name in layout.stored_keys(key, sha256):
+        try:
+            store.put(name, view)
+        except ObjectExists:
+            if has_bytes(store, name, view):
+                return StoredObject(name, len(view), sha256, added=False)
+        else:
+            return StoredObject(name, len(view), sha256, added=True)
+    raise IntegrityError(
+        f"object {key} is damaged, and so are those that replace it", hint="Remove them and run the command again."
+    )
+
+
+def has_bytes(store: Store, key: str, data: memoryview) -> bool:
+    """Return whether the object under `key` has exactly these bytes. Raises StoreError."""
+    places = range(0, max(len(data), 1), _COMPARED_BYTES)
+    lengths = (_COMPARED_BYTES + (at == places[-1]) for at in places)  # at the end one byte more than there should be
+    return all(store.get_range(key, at, n) == data[at : at + n] for at, n in zip(places, lengths, strict=True))
+
+
 class Objects:
     """A store with a sealing, and a memory budget for objects. May be used from several threads.
-
-    `replaces`: the store lets a put replace an object that another client puts at the same moment. Two writers of the
-    same content store different bytes if it is encrypted, or written by two versions of a library; so in such a store
-    each object has a key of its own from the beginning.
 
     `damaged` returns the ids of objects known to be damaged, with their folders (`damaged.py`); it is called once, when
     needed, and by `look_for_damage`. `found_damaged` has the same of objects that were found damaged here.
@@ -59,7 +91,6 @@ class Objects:
         store: Store,
         sealing: Sealing = PLAIN,
         *,
-        replaces: bool = False,
         damaged: Callable[[], Mapping[bytes, str]] = dict,
         segment_bytes: int = SEGMENT_BYTES,
         compression: Compression = ZSTD,
@@ -70,7 +101,6 @@ class Objects:
         self.segment_bytes = fitting_bytes(segment_bytes)
         self.compression = compression
         self.found_damaged: dict[bytes, str] = {}
-        self._replaces = replaces
         self._read_damaged = damaged
         self._damaged: Mapping[str, frozenset[bytes]] | None = None  # by folder; those of "" are in each
 
@@ -78,14 +108,6 @@ class Objects:
         """Prepare a location that is not ready yet, before much data waits to be stored. Raises as a put."""
         if isinstance(self.store, LateStore):
             self.store.get_ready()
-
-    def names_for(self, key: str, sha256: str) -> Sequence[str]:
-        """Return the keys for content named `key`, in order; the next one is used if the object under the one before is
-        not usable.
-
-        `sha256` is that of the object as it will be stored.
-        """
-        return [*([] if self._replaces else [key]), *layout.replacement_keys(key, sha256)]
 
     def is_damaged(self, ref: AnyRef) -> bool:
         """Return whether the object was found damaged. Then it is neither kept nor named again."""
@@ -113,40 +135,8 @@ class Objects:
         self.found_damaged[id_of(ref)] = folder_of(ref)
 
     def put_once(self, key: str, data: Data) -> StoredObject:
-        """Store `data` under a key that names it. An existing object is used if it holds the data; otherwise the data
-        is stored beside it.
-
-        Raises:
-            IntegrityError: all existing objects hold something else.
-            StoreError: it cannot be stored.
-        """
-        sealed = self.sealing.seal(data)
-        sha256 = sha256_of(sealed)
-        size = memoryview(sealed).nbytes
-        for name in self.names_for(key, sha256):
-            try:
-                self.store.put(name, sealed)
-            except ObjectExists:
-                found = self.store.get_range(name, 0, MAX_OBJECT_BYTES) if self.can_open(name) else None
-                if found is not None and self._holds(name, found, data):
-                    return StoredObject(name, len(found), sha256_of(found), added=False)
-            else:
-                return StoredObject(name, size, sha256, added=True)
-        raise all_damaged(key)
-
-    def can_open(self, key: str) -> bool:
-        """Return whether the object under `key` is encrypted for a given key, or not at all. Reads only its beginning.
-
-        Raises StoreError.
-        """
-        head_bytes = self.sealing.head_bytes
-        return not head_bytes or self.sealing.opens(self.store.get_range(key, 0, head_bytes))
-
-    def _holds(self, key: str, found: bytes, data: Data) -> bool:
-        try:
-            return self.sealing.unseal(key, found) == data
-        except (IntegrityError, KeyUnavailable):
-            return False
+        """Store `data`, sealed, under a key that names it; `key` is that of its content. Raises as `put_named`."""
+        return put_named(self.store, key, self.sealing.seal(data))
 
     def fetch_stored(self, key: str, size: int, sha256: str) -> bytes:
         """Return the stored bytes of an object, checked against size and SHA-256, not unsealed.
@@ -186,10 +176,3 @@ class Objects:
             IntegrityError, StoreError: as `fetch_stored`.
         """
         return self.sealing.unseal(ref.key, self.fetch_sealed(ref))
-
-
-def all_damaged(key: str) -> IntegrityError:
-    """Return the error for when neither the object under `key` nor any of its replacements is usable."""
-    return IntegrityError(
-        f"object {key} is damaged, and so are those that replace it", hint="Remove them and run the command again."
-    )

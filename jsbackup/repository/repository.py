@@ -2,7 +2,7 @@
 
 The order of writing, and what it guarantees:
 
-1. Segments and the other objects of streams, each whole, under names that their content decides; then the pages that
+1. Segments and the other objects of streams, each whole, under names that their bytes decide; then the pages that
     list segments, each after those that it lists.
 2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. Objects
     written after it (`catalog.py`) save reading or record that it existed; nothing depends on them.
@@ -85,20 +85,13 @@ class Repository:
         self.objects = Objects(
             store,
             access.sealing,
-            replaces=descriptor.replaces_objects,
             damaged=partial(read_damaged, self.documents, {}),
             segment_bytes=descriptor.segment_bytes,
             compression=descriptor.compression,
         )
         pages = Documents(store, access.page_envelope)
-        self.pages = PageStore(pages, self.objects, replaces=descriptor.replaces_objects)
-        self.stream_pages = StreamPages(
-            pages,
-            self.objects,
-            self.pages,
-            has_backup=self.has_backup,
-            replaces=descriptor.replaces_objects,
-        )
+        self.pages = PageStore(pages, self.objects)
+        self.stream_pages = StreamPages(pages, self.objects, self.pages, has_backup=self.has_backup)
         self._paged: Manifest | None = None  # the newest result of `paged`
         self._links = ManifestLinks(self.documents, signed=descriptor.authority is not None)
         self.secret, self.signers, self.signatory = access.secret, access.signers, access.signatory

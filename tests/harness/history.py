@@ -77,7 +77,7 @@ class Scene:
         self.id = repository_id
         self.new_keys = new_keys_of(kind, repository_id)
         self.now = BEGIN_SECONDS
-        self.store = MemoryStore(lambda: self.now)
+        self.store: Store = MemoryStore(lambda: self.now)
         self._drawn = 0
 
     def copy(self) -> Scene:
@@ -230,14 +230,16 @@ def initialise_and_back_up(scene: Scene, store: Store, span: Span) -> None:
     back_up(scene, store, span)
 
 
-def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
-    """One stream of messages that builds on its last backup, one that is kept verbatim, and consumers of both."""
+def back_up(scene: Scene, store: Store, span: Span, backup: str = "") -> Manifest:
+    """One stream of messages that builds on its last backup, one that is kept verbatim, and consumers of both. Its id
+    is that of the last backup and one more, if no other is given.
+    """
     repository = scene.open(store)
     with scene.lease(store, Mode.SHARED, "backup") as lease:
         earlier = previous_streams(repository, {"orders": INCARNATION}).get("orders")
         previous = next(reversed(repository.backups()), None)
         number = 1 if previous is None else int(previous[-6:]) + 1
-        backup = f"20261121T01{number:02}00Z-{number:06}"
+        backup = backup or f"20261121T01{number:02}00Z-{number:06}"
         objects = repository.objects
         folder = objects.sealing.folder("orders", INCARNATION)
         receipts = Receipts(repository.documents, lease.id, format_time(int(scene.now * 1e9)), "tests")

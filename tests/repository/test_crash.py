@@ -257,7 +257,7 @@ def test_what_fails_once_at_any_operation_is_tried_again_and_makes_no_difference
 def names_in(scene: Scene) -> list[str]:
     """The objects, whether they had to be stored beside others or not. Pages are named by that, too."""
     return sorted(
-        layout.replaced_key(key)
+        layout.content_key(key)
         for key in scene.content()
         if layout.kind_of(key) not in (ObjectKind.PAGE, ObjectKind.STREAM_PAGE)
     )

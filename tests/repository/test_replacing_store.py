@@ -59,8 +59,7 @@ def new_keys(kind: str) -> NewKeys | None:
 @pytest.mark.parametrize("kind", ["plain", "encrypted"])
 def test_two_backups_at_once_are_both_whole(kind: str) -> None:
     store, keys = Replacing(), new_keys(kind)
-    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=keys)
-    assert made.descriptor.replaces_objects
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=keys)
     given = [GivenKeys(writer=keys.writer_key) if keys else GivenKeys()] * 2
     store.meeting = threading.Barrier(2)
 
@@ -77,10 +76,3 @@ def test_two_backups_at_once_are_both_whole(kind: str) -> None:
     assert (named[0] == named[1]) is (kind == "plain")  # the same bytes are one object
     again = store_backup(Repository.open(store, given[0]), "20261121T014900Z-000009")
     assert list(verify_backup(reader.objects, again, Level.DATA)) == []
-
-
-def test_where_nothing_is_replaced_an_object_has_its_usual_key() -> None:
-    made = Repository.create(MemoryStore(), repository_id="00ff", created=CREATED, tool="t")
-    assert not made.descriptor.replaces_objects
-    manifest = store_backup(made)
-    assert all(layout.replaced_key(ref.key) == ref.key for stream in manifest.streams for ref in stream.segments)

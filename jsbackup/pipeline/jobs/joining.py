@@ -11,8 +11,7 @@ A stream's folder stays too, so the next backup of the server may build on these
 are deleted all over the stream, until the segments are short again.
 
 With `recompress` the other segments are encoded again, with the compression of the repository: those that were copied
-from a repository with another one. The key of a segment says its messages, not its bytes, so what differs is stored
-beside it, under a replacement's key. An encrypted segment that another backup has recompressed, too, is stored again.
+from a repository with another one. An encrypted segment that another backup has recompressed, too, is stored again.
 
 Some thousands of segments are held; pages of the new lists are stored meanwhile.
 
@@ -27,7 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-from jsbackup.errors import IntegrityError, ObjectExists
+from jsbackup.errors import IntegrityError
 from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
@@ -38,7 +37,7 @@ from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.objects import Objects, all_damaged, sha256_of
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.page_store import ListWriter
 from jsbackup.repository.pages.segment_list import raw_bytes_of
 from jsbackup.repository.repository import Repository
@@ -105,18 +104,9 @@ def _recompress_segment(objects: Objects, ref: SegmentRef) -> StoredSegments:
     content = memoryview(encoder.finish()).cast("B")
     if content == before:
         return StoredSegments((ref,), reused=1)
-    sealed = objects.sealing.seal(content)
-    size, sha256 = memoryview(sealed).nbytes, sha256_of(sealed)
-    for key in objects.names_for(layout.replaced_key(ref.key), sha256):
-        stored = replace(ref, key=key, size=size, sha256=sha256)
-        try:
-            objects.store.put(key, sealed)
-        except ObjectExists:
-            if objects.store.get_range(key, 0, size + 1) == sealed:
-                return StoredSegments((stored,), reused=1)
-        else:
-            return StoredSegments((stored,), stored_bytes=size)
-    raise all_damaged(ref.key)
+    stored = objects.put_once(ref.key, content)
+    made = replace(ref, key=stored.key, size=stored.size, sha256=stored.sha256)
+    return StoredSegments((made,), reused=int(not stored.added), stored_bytes=stored.size if stored.added else 0)
 
 
 def _join_segments(objects: Objects, group: Group) -> StoredSegments:

@@ -54,20 +54,21 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A problem with `backup`, whose manifest is, or was, the document `key`. Both are empty for a problem with a
-    catalog.
+    catalog. `sha256` is that of the right manifest, "" where it is not known.
     """
 
     backup: str
     key: str
     problem: str
+    sha256: str = ""
 
 
 def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
     """Return everything that is wrong, in the order of ids. `expect` is the id of a backup that must exist."""
-    gaps = {**dict(_by_chain(evidence)), **dict(_by_catalog(evidence))}
+    gaps = {gap.backup: gap for gap in (*_by_chain(evidence), *_by_catalog(evidence))}
     if expect is not None and expect not in evidence.present and expect not in evidence.damaged:
-        gaps.setdefault(expect, "it was expected and is missing")
-    found = [Gap(backup, layout.manifest_key(backup), gaps[backup]) for backup in sorted(gaps)]
+        gaps.setdefault(expect, Gap(expect, layout.manifest_key(expect), "it was expected and is missing"))
+    found = [gaps[backup] for backup in sorted(gaps)]
     return [Gap("", "", warning) for warning in evidence.warnings] + found
 
 
@@ -75,7 +76,7 @@ def check_links(evidence: Evidence) -> list[Gap]:
     """Return what is wrong with the predecessors of the backups that the catalog does not cover, in the order of
     ids.
     """
-    return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
+    return sorted(_by_chain(evidence), key=lambda gap: gap.backup)
 
 
 def how_to_repair(backups: str) -> str:
@@ -95,28 +96,30 @@ def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
     )
 
 
-def _by_catalog(evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _by_catalog(evidence: Evidence) -> Iterator[Gap]:
     catalog = evidence.catalog
     for entry in catalog.entries if catalog else ():
         found = evidence.present.get(entry.id)
         if found is None and entry.id not in evidence.damaged:
-            yield entry.id, "it was removed, but not by jsbackup: the catalog of backups names it"
+            yield _gap(entry.id, "it was removed, but not by jsbackup: the catalog of backups names it", entry.sha256)
         elif found is not None and found.sha256 != entry.sha256:
-            yield entry.id, "its manifest was replaced: it is not the one that the catalog of backups names"
+            problem = "its manifest was replaced: it is not the one that the catalog of backups names"
+            yield _gap(entry.id, problem, entry.sha256)
 
 
-def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _by_chain(evidence: Evidence) -> Iterator[Gap]:
     catalog = evidence.catalog
     covered = {entry.id for entry in catalog.entries} if catalog else set()
     head = catalog.head if catalog else None
     for backup in evidence.witnessed - evidence.present.keys() - evidence.damaged - covered:
         if head is None or backup > head:
-            yield backup, "it was removed, but not by jsbackup: it was noted when it was made"
+            problem = "it was removed, but not by jsbackup: it was noted when it was made"
+            yield _gap(backup, problem, evidence.witnesses.get(backup))
     for backup, sha256 in evidence.witnesses.items():
         read = evidence.present.get(backup)
         if read is not None and backup not in covered and read.sha256 != sha256:
             witness = layout.witness_key(backup)
-            yield backup, f"its manifest was replaced, or {witness} is damaged, which names another one"
+            yield _gap(backup, f"its manifest was replaced, or {witness} is damaged, which names another one", sha256)
     for entry in evidence.present.values():
         previous = entry.previous
         if entry.id in covered or previous is None:
@@ -124,6 +127,12 @@ def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
         found = evidence.present.get(previous)
         if found is not None:
             if entry.previous_sha256 not in (None, found.sha256):
-                yield previous, f"its manifest was replaced: it is not the one that backup {entry.id} follows"
+                problem = f"its manifest was replaced: it is not the one that backup {entry.id} follows"
+                yield _gap(previous, problem, entry.previous_sha256)
         elif previous not in evidence.damaged and (head is None or previous > head):
-            yield previous, f"it was removed, but not by jsbackup: backup {entry.id} follows it"
+            problem = f"it was removed, but not by jsbackup: backup {entry.id} follows it"
+            yield _gap(previous, problem, entry.previous_sha256)
+
+
+def _gap(backup: str, problem: str, sha256: str | None) -> Gap:
+    return Gap(backup, layout.manifest_key(backup), problem, sha256 or "")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NoReturn
 
-from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
+from jsbackup.errors import IntegrityError, KeyUnavailable
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.access import NEEDS_IDENTITY, NEEDS_WRITER
@@ -31,15 +31,13 @@ class AgeSealing:
     """Encrypts content. `names` is None without any key, `identity` without one that reads."""
 
     suffix = layout.SEALED_SUFFIX
-    # Two recipients and the random part of age take about 500 bytes.
-    head_bytes = 4 << 10
 
     def __init__(self, recipient: age.Recipient, names: bytes | None, identity: age.Identity | None, *, writes: bool):
         run = age.random_identity()
         assert run.recipient is not None
         self._recipients = [recipient, run.recipient]
         self._identities = [identity or run, run]
-        self._reads = identity is not None
+        self.reads = identity is not None
         self._names = names
         self._writes = writes
         # As `follow` asks for the same names every two seconds.
@@ -59,20 +57,11 @@ class AgeSealing:
             _no_writer()
         return age.encrypt_content(data, self._recipients)
 
-    def opens(self, head: bytes) -> bool:
-        try:
-            age.decrypt(head, self._identities, "")
-        except KeyUnavailable:
-            return False
-        except FormatError:  # truncated or damaged
-            return True
-        return True
-
     def unseal(self, key: str, data: bytes) -> bytes:
         try:
             return age.decrypt(data, self._identities, f"object {key}")
         except KeyUnavailable:
-            if self._reads:
+            if self.reads:
                 raise _foreign(f"object {key}") from None
             raise KeyUnavailable(
                 f"object {key} is encrypted, and no key that reads messages was given", hint=NEEDS_IDENTITY

@@ -15,15 +15,13 @@ __all__ = ["PLAIN", "PlainSealing", "Sealing"]
 
 
 class Sealing(Protocol):
-    """`suffix` ends the keys of sealed objects. The first `head_bytes` bytes say who can open them; 0 if everyone
-    can.
-    """
+    """`suffix` ends the keys of sealed objects; `reads` says whether a key that opens all of them was given."""
 
     @property
     def suffix(self) -> str: ...
 
     @property
-    def head_bytes(self) -> int: ...
+    def reads(self) -> bool: ...
 
     def name(self, digest: str) -> str:
         """Return the name that stands for a digest in a key. Both are 64 hex digits; equal digests have equal names.
@@ -39,9 +37,6 @@ class Sealing(Protocol):
     def seal(self, data: Data) -> Data:
         """Return the bytes to store. They may differ each time. Errors as `name`."""
 
-    def opens(self, head: bytes) -> bool:
-        """Return whether an object that begins with `head` is for a key at hand. True for damaged objects."""
-
     def unseal(self, key: str, data: bytes) -> bytes:
         """Return the content of the object under `key`.
 
@@ -55,7 +50,7 @@ class PlainSealing:
     """Stores content as it is."""
 
     suffix = ""
-    head_bytes = 0
+    reads = True
 
     def name(self, digest: str) -> str:
         return digest
@@ -65,9 +60,6 @@ class PlainSealing:
 
     def seal(self, data: Data) -> Data:
         return data
-
-    def opens(self, head: bytes) -> bool:
-        return True
 
     def unseal(self, key: str, data: bytes) -> bytes:
         return data

@@ -3,14 +3,11 @@
     jsbackup.json               the descriptor
     jsbackup-2.json             the descriptor of an upgraded repository, which is used in place of the first
     segments/<name>-<incarnation>/
-        <first>-<last>-<digest>.parquet      a segment
-        <first>-<last>-<digest>.<8 digits of sha256>.parquet     the same messages stored once more, because the object
-                                under the first name is damaged, or cannot be proved, and nothing is overwritten; or
-                                stored in a place that would overwrite (the two below can have such a name too)
-        pending-<sha256>.parquet             a consumer's pending set, where it is large
-        opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
-        page-<sha256>.json      a part of a long list of segments (`pages/`)
-    streams/page-<sha256>.json.zst       a part of a long list of streams (`stream_pages.py`)
+        <first>-<last>-<digest>.<digits>.parquet     a segment
+        pending-<sha256>.<digits>.parquet    a consumer's pending set, where it is large
+        opaque-<sha256>.<digits>.zst         a piece of a snapshot that could not be decoded
+        page-<sha256>.<digits>.json          a part of a long list of segments (`pages/`)
+    streams/page-<sha256>.<digits>.json.zst  a part of a long list of streams (`stream_pages.py`)
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
     catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it;
@@ -28,9 +25,10 @@
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
-In an encrypted repository both, and a stream's name and incarnation, are replaced by HMACs (`secret.py`), and the keys
-of these five kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
-one more line (`signing.py`); pages are not signed. `<backup id>`: the time it began and six random hex digits,
+`<digits>`: eight of the SHA-256 of the stored bytes (`stream_keys.py`). In an encrypted repository the digest, the
+SHA-256, and a stream's name and incarnation are replaced by HMACs (`secret.py`), and the keys of these five kinds and
+of all documents except leases and lists of unused objects end in `.age`. Signed documents have one more line
+(`signing.py`); pages are not signed. `<backup id>`: the time it began and six random hex digits,
 `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
@@ -93,6 +91,7 @@ from jsbackup.repository.layout.stream_keys import (
     STREAMS,
     SegmentKey,
     StreamFolder,
+    content_key,
     incarnation,
     is_hidden_folder,
     opaque_key,
@@ -100,10 +99,9 @@ from jsbackup.repository.layout.stream_keys import (
     parse_segment_key,
     parse_stream_folder,
     pending_key,
-    replaced_key,
-    replacement_keys,
-    replacement_of,
     segment_key,
+    stored_digits,
+    stored_keys,
     stream_folder,
     stream_page_key,
 )
@@ -137,6 +135,7 @@ __all__ = [
     "begun_ns",
     "catalog_generation_of",
     "catalog_key",
+    "content_key",
     "held_backup_of",
     "hold_key",
     "identity_key",
@@ -164,11 +163,10 @@ __all__ = [
     "receipt_key",
     "recorded_identity",
     "removed_reader_key",
-    "replaced_key",
-    "replacement_keys",
-    "replacement_of",
     "resolve_backup",
     "segment_key",
+    "stored_digits",
+    "stored_keys",
     "stream_folder",
     "stream_page_key",
     "verified_key",

@@ -1,4 +1,9 @@
-"""Keys of what a stream has: its folder, and the segments and other objects there. Keys of pages of streams too."""
+"""Keys of what a stream has: its folder, and the segments and other objects there. Keys of pages of streams too.
+
+The key of such an object says what is in it, and then, in eight digits, which bytes these are (`stored_keys`). The same
+messages become other bytes if they are encrypted again, or encoded by another version of a library. So whatever was
+lost and is stored again, no key ever has other bytes than those that a manifest names with it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ __all__ = [
     "STREAM_PAGE_KEY",
     "SegmentKey",
     "StreamFolder",
+    "content_key",
     "incarnation",
     "is_hidden_folder",
     "opaque_key",
@@ -27,10 +33,9 @@ __all__ = [
     "parse_segment_key",
     "parse_stream_folder",
     "pending_key",
-    "replaced_key",
-    "replacement_keys",
-    "replacement_of",
     "segment_key",
+    "stored_digits",
+    "stored_keys",
     "stream_folder",
     "stream_page_key",
 ]
@@ -46,7 +51,7 @@ PENDING_KEY = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?
 OPAQUE_KEY = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 PAGE_KEY = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
 STREAM_PAGE_KEY = re.compile(r"streams/page-[0-9a-f]{64}(?:\.[0-9a-f]{8})?\.json\.zst(?:\.age)?")
-_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
+_DIGITS = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 
 
@@ -60,13 +65,13 @@ class StreamFolder:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """The parts of a segment's key; `replacement` distinguishes a second copy from a damaged first one."""
+    """The parts of a segment's key; `digits` are those of the stored bytes."""
 
     folder: str
     first_seq: int
     last_seq: int
     digest: str
-    replacement: str | None = None
+    digits: str | None = None
 
 
 def incarnation(cluster: str, account: str, name: str, created: str) -> str:
@@ -99,36 +104,35 @@ def parse_stream_folder(folder: str) -> StreamFolder:
     return StreamFolder(decode_name(match[1]), match[2])
 
 
-def segment_key(
-    folder: str, first_seq: int, last_seq: int, name: str, *, replacement: str = "", suffix: str = ""
-) -> str:
-    """Build a segment's key. `name` is the digest, or its HMAC; `replacement` the 8 digits of one (`replacement_keys`).
-    Raises `FormatError` for invalid parts.
+def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, digits: str = "", suffix: str = "") -> str:
+    """Build a segment's key. `name` is the digest, or its HMAC; `digits` are the 8 of the stored bytes, "" in the key
+    of the content alone. Raises `FormatError` for invalid parts.
     """
-    dotted = f".{replacement}" if replacement else ""
+    dotted = f".{digits}" if digits else ""
     key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
     parse_segment_key(key)
     return key
 
 
-def replacement_keys(key: str, sha256: str) -> list[str]:
-    """Return other keys for the content that belongs under `key`; `sha256` is that of the new stored object.
+def stored_keys(key: str, sha256: str) -> list[str]:
+    """Return the keys under which an object with this SHA-256 may be stored; `key` is that of its content, or one of
+    these.
 
-    The second one is used if the object under the first is damaged too, and so on.
+    The second one is used if the object under the first is damaged, and so on.
     """
-    folder, _, name = key.rpartition("/")
+    folder, _, name = content_key(key).rpartition("/")
     stem, _, suffix = name.partition(".")
     return [f"{folder}/{stem}.{sha256[at : at + 8]}.{suffix}" for at in range(0, 32, 8)]
 
 
-def replaced_key(key: str) -> str:
-    """Return the key that a replacement stands for; any other key unchanged."""
-    return _REPLACEMENT.sub("", key)
+def content_key(key: str) -> str:
+    """Return the key of an object's content alone, without the digits of its bytes."""
+    return _DIGITS.sub("", key)
 
 
-def replacement_of(key: str) -> str:
-    """Return the 8 digits that distinguish a replacement; "" for any other key."""
-    match = _REPLACEMENT.search(key)
+def stored_digits(key: str) -> str:
+    """Return the 8 digits of the bytes of an object; "" in the key of a content alone."""
+    match = _DIGITS.search(key)
     return match[0][1:] if match else ""
 
 
@@ -137,11 +141,11 @@ def parse_segment_key(key: str) -> SegmentKey:
     match = SEGMENT_KEY.fullmatch(key)
     if match is None:
         raise FormatError(f"not a segment's key: {key[:300]!r}")
-    folder, _, _, first, last, digest, replacement = match.groups()
+    folder, _, _, first, last, digest, digits = match.groups()
     parse_stream_folder(folder)
     if not 1 <= int(first) <= int(last) <= _MAX_SEQUENCE:
         raise FormatError(f"not a segment's key: {key[:300]!r}")
-    return SegmentKey(folder, int(first), int(last), digest, replacement)
+    return SegmentKey(folder, int(first), int(last), digest, digits)
 
 
 def pending_key(folder: str, name: str, suffix: str = "") -> str:

@@ -6,9 +6,9 @@ folder, the suffix of encryption, and a row.
 
 A row of a segment: first and last sequence, messages, raw bytes, least and greatest time (ns since the Unix epoch),
 size and SHA-256 of the stored object, digest, fingerprint, gaps ("" if there are none), the name in the key ("" if it
-is the digest), the replacement in the key ("" if there is none).
+is the digest), the digits of the bytes in the key.
 
-A row of a page: level, name, replacement, size and SHA-256 of the stored object ("" if it is the name), number of
+A row of a page: level, name, digits in the key, size and SHA-256 of the stored object ("" if it is the name), number of
 segments, messages, raw bytes, stored bytes, first and last sequence, least and greatest time, fingerprint.
 """
 
@@ -24,7 +24,7 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, DocumentFields, decode_document, encode_document
-from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
+from jsbackup.repository.pages.page_row import DIGITS, HEX256, PageRow
 from jsbackup.repository.pages.segment_list import Part, total_of
 from jsbackup.repository.refs import PageRef, SegmentRef
 
@@ -106,7 +106,7 @@ def _segment_row(ref: SegmentRef) -> list[Any]:
         ref.fingerprint.hex,
         ref.gaps,
         "" if parsed.digest == ref.digest else parsed.digest,
-        parsed.replacement or "",
+        parsed.digits or "",
         *([dict(ref.extra)] if ref.extra else []),
     ]
 
@@ -115,7 +115,7 @@ def _page_row(ref: PageRef) -> list[Any]:
     return [
         ref.level,
         ref.name,
-        layout.replacement_of(ref.key),
+        layout.stored_digits(ref.key),
         ref.size,
         "" if ref.sha256 == ref.name else ref.sha256,
         ref.segments,
@@ -145,8 +145,8 @@ def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
     first_seq, last_seq = row.number(0, 1), row.number(1, 1)
     digest = row.text(8, HEX256)
     name = row.text(11, HEX256) if row.values[11] != "" else digest
-    replacement = row.text(12, REPLACEMENT)
-    key = layout.segment_key(folder, first_seq, last_seq, name, replacement=replacement, suffix=suffix)
+    digits = row.text(12, DIGITS)
+    key = layout.segment_key(folder, first_seq, last_seq, name, digits=digits, suffix=suffix)
     messages = row.number(2, 1)
     if messages > last_seq - first_seq + 1:
         row.wrong("has more messages than sequences")
@@ -169,8 +169,8 @@ def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
 
 
 def _page(row: PageRow, folder: str, suffix: str) -> PageRef:
-    name, replacement = row.text(1, HEX256), row.text(2, REPLACEMENT)
-    dotted = f".{replacement}" if replacement else ""
+    name, digits = row.text(1, HEX256), row.text(2, DIGITS)
+    dotted = f".{digits}" if digits else ""
     segments, messages, first_seq, last_seq = row.number(5, 1), row.number(6, 1), row.number(9, 1), row.number(10, 1)
     # So the segments of pages in order can be counted: there are no more than sequences.
     if not segments <= messages <= last_seq - first_seq + 1:

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 from jsbackup.errors import FormatError
 from jsbackup.repository.document import INT64_MAX
 
-__all__ = ["HEX256", "REPLACEMENT", "PageRow"]
+__all__ = ["DIGITS", "HEX256", "PageRow"]
 
 HEX256 = re.compile(r"[0-9a-f]{64}")
-# The digits that distinguish a replacement (`layout/`); "" if there are none.
-REPLACEMENT = re.compile(r"([0-9a-f]{8})?")
+# Those of the stored bytes in a key (`layout/`); "" if there are none.
+DIGITS = re.compile(r"([0-9a-f]{8})?")
 
 
 class PageRow:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Lock
+from typing import TypeVar
 
-from jsbackup.errors import ObjectNotFound
+from jsbackup.errors import DigestMismatch, IntegrityError, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.named_documents import NamedDocuments, fetch_page, stored_as
+from jsbackup.repository.objects import Objects, StoredObject
 from jsbackup.repository.pages.page_json import MAX_PAGE_BYTES, decode_page, encode_page, page_of
 from jsbackup.repository.pages.paging import Arranging, arrange
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
-from jsbackup.repository.refs import PageRef, SegmentRef, folder_of
+from jsbackup.repository.refs import PageRef, SegmentRef, StreamPageRef, folder_of
 
-__all__ = ["UNPAGED", "ListWriter", "PageStore"]
+__all__ = ["UNPAGED", "ListWriter", "PageStore", "fetch_page", "stored_as"]
+
+AnyPage = TypeVar("AnyPage", PageRef, StreamPageRef)
 
 # Lists of at most this many segments are in the manifest: 35 KB.
 UNPAGED = 64
@@ -31,15 +34,13 @@ _KNOWN = 1000
 class PageStore:
     """The pages of one repository. May be used from several threads.
 
-    `objects` knows which objects were found damaged: such a page is not used again, but stored beside the damaged one.
-    `replaces` is as in `Objects`.
+    `objects` knows which objects were found damaged: such a page is not used again.
     """
 
-    def __init__(self, documents: Documents, objects: Objects, *, replaces: bool) -> None:
+    def __init__(self, documents: Documents, objects: Objects) -> None:
         self._documents = documents
         self._sealing = objects.sealing
         self._objects = objects
-        self._named = NamedDocuments(documents, replaces=replaces)
         self._kept: OrderedDict[PageRef, tuple[Part, ...]] = OrderedDict()
         self._known: OrderedDict[str, PageRef] = OrderedDict()  # stored or read here, by name
         self._lock = Lock()
@@ -92,14 +93,7 @@ class PageStore:
         if known is not None and folder_of(known) == folder and self._is_usable(known):
             return known
         page = page_of(level, parts, key="", name=name, size=0, sha256="")
-        stored = self._named.put(
-            layout.page_key(folder, name),
-            data,
-            name=name,
-            limit=MAX_PAGE_BYTES,
-            is_damaged=lambda found: self._objects.is_damaged(stored_as(page, found)),
-        )
-        page = stored_as(page, stored)
+        page = stored_as(page, self._documents.put_named(layout.page_key(folder, name), data))
         self._keep(page, tuple(parts))
         return page
 
@@ -158,3 +152,26 @@ class ListWriter:
         if self._pages is None or self._arranging is None:
             return tuple(self._few)
         return self._pages.list_of(self._arranging.parts)
+
+
+def fetch_page(documents: Documents, objects: Objects, page: PageRef | StreamPageRef, limit: int) -> bytes:
+    """Return the document of a page, of at most `limit` bytes; `objects` learns of a damaged one.
+
+    Raises:
+        IntegrityError: it is missing, or not the one that was stored.
+        KeyUnavailable, StoreError: it cannot be read.
+    """
+    try:
+        found = documents.fetch(page.key.removesuffix(objects.sealing.suffix), limit)
+    except ObjectNotFound as error:
+        objects.note_damaged(page)
+        raise IntegrityError(f"object {page.key} is missing") from error
+    if (found.size, found.sha256) != (page.size, page.sha256):
+        objects.note_damaged(page)
+        raise DigestMismatch(f"object {page.key} has changed since it was stored (SHA-256 differs)")
+    return found.data
+
+
+def stored_as(page: AnyPage, stored: StoredObject) -> AnyPage:
+    """Return the page with the object that it is stored in."""
+    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)

@@ -12,7 +12,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
+from jsbackup.repository.pages.page_row import DIGITS, HEX256, PageRow
 from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json
 from jsbackup.repository.refs import StreamPageRef
@@ -38,8 +38,8 @@ _UNKNOWN = "1970-01-01T00:00:00Z"
 
 
 def stream_pages_to_json(pages: Sequence[StreamPageRef]) -> JsonObject:
-    """Return the list of pages as manifests have it: rows of name, replacement, size and SHA-256 of the stored object
-    ("" if it is the name), first stream, number of streams, messages and raw bytes.
+    """Return the list of pages as manifests have it: rows of name, digits in the key, size and SHA-256 of the stored
+    object ("" if it is the name), first stream, number of streams, messages and raw bytes.
     """
     suffix = layout.SEALED_SUFFIX if pages[0].key.endswith(layout.SEALED_SUFFIX) else ""
     return {"suffix": suffix, "pages": [_row_of(page) for page in pages]}
@@ -48,7 +48,7 @@ def stream_pages_to_json(pages: Sequence[StreamPageRef]) -> JsonObject:
 def _row_of(page: StreamPageRef) -> list[Any]:
     return [
         page.name,
-        layout.replacement_of(page.key),
+        layout.stored_digits(page.key),
         page.size,
         "" if page.sha256 == page.name else page.sha256,
         page.first,
@@ -74,10 +74,10 @@ def _page_from(values: Any, where: str, suffix: str) -> StreamPageRef:
     if not isinstance(values, list) or len(values) != 8 or not isinstance(values[4], str):
         raise FormatError(f"{where} is not the row of a page")
     row = PageRow(values, where)
-    name, replacement = row.text(0, HEX256), row.text(1, REPLACEMENT)
+    name, digits = row.text(0, HEX256), row.text(1, DIGITS)
     key = layout.stream_page_key(name)
-    if replacement:
-        key = key.replace(".json", f".{replacement}.json")
+    if digits:
+        key = key.replace(".json", f".{digits}.json")
     return StreamPageRef(
         key=f"{key}{suffix}",
         size=row.number(2, 1),

@@ -30,13 +30,12 @@ import zstandard
 from jsbackup.errors import FormatError, IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, encode_document
+from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Captured, StreamBackup
 from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.named_documents import NamedDocuments, fetch_page, stored_as
-from jsbackup.repository.pages.page_store import PageStore
+from jsbackup.repository.pages.page_store import PageStore, fetch_page, stored_as
 from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.repository.pages.stream_page_json import (
     MOST_BYTES,
@@ -82,7 +81,7 @@ class StreamPages:
     """The pages of streams of one repository. May be used from several threads.
 
     `segments` has the pages of long lists of segments. `has_backup` returns whether a backup's manifest exists now.
-    `objects` and `replaces` are as in `PageStore`.
+    `objects` is as in `PageStore`.
     """
 
     def __init__(
@@ -92,14 +91,12 @@ class StreamPages:
         segments: PageStore,
         *,
         has_backup: Callable[[str], bool],
-        replaces: bool,
     ) -> None:
         self._documents = documents
         self._objects = objects
         self._sealing = objects.sealing
         self.segments = segments
         self._has_backup = has_backup
-        self._named = NamedDocuments(documents, replaces=replaces)
         self._room = Room(DECODED_BYTES)
         self._kept: OrderedDict[StreamPageRef, tuple[StreamBackup, ...]] = OrderedDict()
         self._by_first: dict[str, StreamPageRef] = {}  # of the pages that are kept, the one seen last
@@ -227,14 +224,7 @@ class StreamPages:
             sum(stream.captured.messages for stream in streams),
             sum(stream.captured.bytes for stream in streams),
         )
-        stored = self._named.put(
-            layout.stream_page_key(name),
-            data,
-            name=name,
-            limit=MAX_DOCUMENT_BYTES,
-            is_damaged=lambda found: self._objects.is_damaged(stored_as(page, found)),
-        )
-        page = stored_as(page, stored)
+        page = stored_as(page, self._documents.put_named(layout.stream_page_key(name), data))
         self._keep(page, decode_stream_page(data, page, self.segments), in_place=True)
         return page
 

@@ -5,7 +5,9 @@ target, and the next run continues. A backup with a damaged or missing object is
 are.
 
 A backup is present at the target if there is one with its id and content, apart from the keys of objects and their
-encryption. One with the same id and other content is a conflict; nothing is overwritten.
+encryption. One with the same id and other content is a conflict; nothing is overwritten. A manifest that the target has
+lost is only put back as it was there: another one would seem to have replaced it, and a `repair` would exchange it for
+that one, whose objects may be lost.
 
 Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`), which
 follows an upgrade of its source.
@@ -33,6 +35,7 @@ from jsbackup.errors import (
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
@@ -133,6 +136,7 @@ class _Run:
         self._jobs = jobs
         self._carrier: Carrier | None = None
         self._witnessed: frozenset[str] | None = None  # backups of the source, when the first one is copied
+        self._lost: dict[str, str] | None = None  # the SHA-256 of manifests that the target has lost, likewise
         self._there = target.backups()
         self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
@@ -153,9 +157,10 @@ class _Run:
         self._carrier = self._carrier or self._choose_carrier(backup)
         carried = self._carrier.carry(manifest)
         self._lease.check()
+        stored = stored if carried is manifest and self._has_previous(manifest) else None
+        self._refuse_another(backup, "" if stored is None else document.sha256)
         try:
-            verbatim = carried is manifest and self._has_previous(manifest)
-            self._put_manifest(document, carried, stored if verbatim else None)
+            self._put_manifest(document, carried, stored)
         except ObjectExists:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
@@ -174,6 +179,18 @@ class _Run:
             raise IntegrityError(
                 f"the manifest of {manifest.id} was replaced, or {layout.witness_key(manifest.id)} is damaged",
                 hint=f"`jsbackup verify` says more. {how_to_repair(manifest.id)}",
+            )
+
+    def _refuse_another(self, backup: str, sha256: str) -> None:
+        """Raise `TargetConflict` if the target has lost a manifest of this backup, and it is not known to be the one
+        that is to be put: the source's with this SHA-256, a new one if that is "".
+        """
+        if self._lost is None:
+            self._lost = {gap.backup: gap.sha256 for gap in find_missing(self._target.documents)}
+        if backup in self._lost and (not sha256 or self._lost[backup] not in ("", sha256)):
+            raise TargetConflict(
+                f"{self._target.store.location} has lost the manifest of backup {backup}, which was another one",
+                hint=how_to_repair(backup),
             )
 
     def compare(self, ours: CatalogEntry, theirs: CatalogEntry) -> None:

@@ -3,12 +3,6 @@
 A segment takes messages until their raw bytes reach its size, counted from its own first message, whatever the batches
 are. So storing the same messages in the same sizes makes the same segments with the same keys, and finds those that are
 already stored.
-
-A taken key does not prove that its object is the same: the key has the digest of the messages, but another version of
-the Parquet library encodes them as other bytes, and the manifest records the bytes. So the end of the object is
-compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
-object is read: it is used if it holds the messages. If it is damaged, or was found damaged before, ours is stored
-beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
+from jsbackup.errors import DigestMismatch, FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.compression import Compression
@@ -30,7 +24,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.background import Aftermath, QueuedTask
 from jsbackup.repository.crypto.sealing import Sealing
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, all_damaged, sha256_of
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, put_named, sha256_of
 from jsbackup.repository.write.compressors import Compressors, compressing_threads, usable_cores
 
 __all__ = ["SegmentCutter", "checked_batches"]
@@ -175,45 +169,10 @@ class SegmentCutter:
         give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
-        for key in self._objects.names_for(ref.key, ref.sha256):
-            stored = self._put(replace(ref, key=key), data)
-            if stored is not None:
-                return stored
-        raise all_damaged(ref.key)
-
-    def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
-        """Store the segment, or use the existing object; None if that is not usable."""
-        try:
-            self._objects.store.put(ref.key, data)
-        except ObjectExists:
-            # It may still end as it should, or even hold the messages: not every bit of a file matters to our reader.
-            if self._objects.is_damaged(ref):
-                return None
-            found = ref if self._same_end(ref, data) else self._other_encoding(ref)
-            self.reused += found is not None
-            return found
-        self.stored_bytes += ref.size
-        return ref
-
-    def _same_end(self, ref: SegmentRef, data: memoryview) -> bool:
-        if self._objects.sealing.suffix:  # encrypted bytes always differ
-            return False
-        tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
-        # One byte more than ours, so that one request compares the size too.
-        return self._objects.store.get_range(ref.key, len(data) - len(tail), len(tail) + 1) == tail
-
-    def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
-        """Return a reference to the object under `ref.key`, if it holds the same messages."""
-        if not self._objects.can_open(ref.key):
-            return None
-        found = self._objects.store.get_range(ref.key, 0, MAX_OBJECT_BYTES)
-        theirs = replace(ref, size=len(found), sha256=sha256_of(found))
-        try:
-            for _ in checked_batches(self._objects.sealing.unseal(ref.key, found), theirs):
-                pass
-        except (IntegrityError, KeyUnavailable, UnsupportedError):
-            return None
-        return theirs
+        stored = put_named(self._objects.store, ref.key, data)
+        self.reused += not stored.added
+        self.stored_bytes += ref.size if stored.added else 0
+        return replace(ref, key=stored.key)
 
 
 class _OpenSegment:

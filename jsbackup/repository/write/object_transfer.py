@@ -35,7 +35,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     StreamPageRef,
 )
-from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
+from jsbackup.repository.objects import Objects, StoredObject, has_bytes, put_named, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
 
 __all__ = ["Carrier", "ObjectTransfer", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
@@ -95,8 +95,7 @@ class Carrier(Protocol):
 class Verbatim:
     """Copies objects verbatim, and `pages` if they are to be.
 
-    An existing object under the same key is left alone: it may be damaged, or hold the same messages, encoded by
-    another version of the Parquet library. Ours is stored beside it, unless the target is to be a `replica`.
+    A damaged object under the same key is left alone. Ours is stored beside it, unless the target is to be a `replica`.
     """
 
     def __init__(self, transfer: ObjectTransfer, *, replica: bool, pages: bool) -> None:
@@ -163,22 +162,18 @@ class Verbatim:
             return False
 
     def _bring(self, ref: AnyRef) -> StoredObject:
-        data = self._source.fetch_sealed(ref)
-        for key in (ref.key, *layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256)):
-            try:
-                self._target.store.put(key, data)
-            except ObjectExists:
-                if self._target.store.get_range(key, 0, ref.size + 1) == data:
-                    return StoredObject(key, ref.size, ref.sha256, added=False)
-                if self._replica:
-                    raise DigestMismatch(
-                        f"{self._target.store.location} has another object under the key {key}",
-                        hint="Nothing is overwritten. Remove it if `jsbackup verify` finds it damaged, and copy again. "
-                        "If both repositories have made backups of the same stream, this one stays where it was made.",
-                    ) from None
-            else:
-                return StoredObject(key, ref.size, ref.sha256, added=True)
-        raise all_damaged(ref.key)
+        data, store = self._source.fetch_sealed(ref), self._target.store
+        with suppress(ObjectExists):
+            store.put(ref.key, data)
+            return StoredObject(ref.key, ref.size, ref.sha256, added=True)
+        if has_bytes(store, ref.key, memoryview(data)):
+            return StoredObject(ref.key, ref.size, ref.sha256, added=False)
+        if self._replica:
+            raise DigestMismatch(
+                f"the object {ref.key} of {store.location} is damaged",
+                hint="Nothing is overwritten. Repair it there with 'jsbackup repair', or remove it, and copy again.",
+            )
+        return put_named(store, ref.key, data)
 
 
 class Resealing:
@@ -187,11 +182,10 @@ class Resealing:
     def __init__(self, transfer: ObjectTransfer) -> None:
         self._transfer = transfer
         self._source, self._target = transfer.source, transfer.target
-        # By the first key of an object, even if it is a replacement.
         pages = PageRef | StreamPageRef
         refs = [ref for ref in _readable(transfer.before) if not isinstance(ref, pages)]
         refs = [ref for ref in refs if not self._target.is_damaged(ref)]
-        self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
+        self._known = {layout.content_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:
         places = [(self._folder(s), ref) for s in manifest.streams for ref in s.refs if not isinstance(ref, PageRef)]
@@ -213,7 +207,7 @@ class Resealing:
         return self._target.sealing.folder(stream.name, stream.incarnation)
 
     def _bring(self, folder: str, ref: AnyRef) -> tuple[str, StoredObject]:
-        """Return the first key of the object at the target, and the object itself."""
+        """Return the key of the content at the target, and the object itself."""
         sealing = self._target.sealing
         if isinstance(ref, SegmentRef):
             name = sealing.name(ref.digest)

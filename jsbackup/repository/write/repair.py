@@ -6,12 +6,12 @@ object is deleted (no other command deletes an object that a backup names), and 
 If the command is killed in between, the object is missing, and running it again puts it there.
 
 If the store keeps the damaged object locked, and there is no right version of it either, the right bytes are put beside
-it (`layout.replacement_keys`): later backups use them, but this backup stays damaged.
+it (`layout.stored_keys`): later backups use them, but this backup stays damaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,7 +21,6 @@ from jsbackup.errors import (
     KeyUnavailable,
     ObjectExists,
     ObjectLocked,
-    ObjectNotFound,
     UnsupportedError,
     UsageError,
 )
@@ -30,7 +29,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier, check_object
 from jsbackup.repository.manifest import AnyRef, Manifest, SegmentRef, StreamBackup, UnlistedStreams
-from jsbackup.repository.objects import Objects, all_damaged, sha256_of
+from jsbackup.repository.objects import Objects, put_named, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
 from jsbackup.repository.refs import PageRef, StreamPageRef, id_of
 from jsbackup.repository.repository import Repository
@@ -200,7 +199,7 @@ def _flaw_within(objects: Objects, ref: AnyRef) -> str:
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
     """Return the bytes of the object from another repository; None if it does not have them. Raises StoreError."""
-    for key in dict.fromkeys((ref.key, layout.replaced_key(ref.key), *_replacements(ref))):
+    for key in dict.fromkeys((ref.key, *layout.stored_keys(ref.key, ref.sha256))):
         try:
             return Objects(store).fetch_stored(key, ref.size, ref.sha256)
         except IntegrityError:  # missing, or different
@@ -224,7 +223,7 @@ def put_in_place(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
         with suppress(IntegrityError):  # the locked version may be the right one: then only what hid it was deleted
             Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
             return RepairOutcome.MENDED
-        _put_beside(store, ref, data)
+        put_named(store, ref.key, data)
         return RepairOutcome.BESIDE
     with suppress(ObjectExists):  # someone else repairs it, too
         store.put(ref.key, data)
@@ -246,23 +245,3 @@ def put_document(store: Store, key: str, data: bytes) -> None:
         store.put(key, data)
     if store.get_range(key, 0, len(data) + 1) != data:
         raise IntegrityError(f"{store.location} does not return {key} as it was put")
-
-
-def _replacements(ref: AnyRef) -> Sequence[str]:
-    """Return the keys under which later backups look for the object if something else is under its own."""
-    name = ref.name if isinstance(ref, PageRef | StreamPageRef) else ref.sha256
-    return layout.replacement_keys(layout.replaced_key(ref.key), name)
-
-
-def _put_beside(store: Store, ref: AnyRef, data: bytes) -> None:
-    for key in _replacements(ref):
-        try:
-            store.put(key, data)
-            return
-        except ObjectExists:
-            try:
-                if store.get_range(key, 0, len(data) + 1) == data:
-                    return
-            except ObjectNotFound:
-                continue
-    raise all_damaged(ref.key)

@@ -513,27 +513,3 @@ def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
                 except JsBackupError:
                     pass
         put_anew(store, key, whole)
-
-
-def test_what_is_for_others_is_told_by_its_first_bytes() -> None:
-    """A backup host that finds the object of an interrupted run reads its head, not 64 MiB that it cannot open."""
-
-    class Counting(MemoryStore):
-        read = 0
-
-        def get_range(self, key: str, offset: int, length: int) -> bytes:
-            data = super().get_range(key, offset, length)
-            self.read += len(data)
-            return data
-
-    store = Counting()
-    new_keys = make(store, ME)
-    key, data = "segments/x-00000000/pending.parquet.age", bytes(range(256)) * 1000
-    writer = Repository.open(store, of_writer(new_keys)).objects
-    assert writer.put_once(key, data).added
-    assert not writer.put_once(key, data).added, "it reads what it has stored itself"
-    later = Repository.open(store, of_writer(new_keys)).objects
-    store.read = 0
-    stored = later.put_once(key, data)
-    assert stored.added and stored.key != key
-    assert store.read < 10_000

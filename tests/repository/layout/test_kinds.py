@@ -11,7 +11,7 @@ def test_kinds_are_known_by_the_key() -> None:
     kinds = {
         "jsbackup.json": ObjectKind.DESCRIPTOR,
         layout.segment_key(folder, 1, 2, DIGEST): ObjectKind.SEGMENT,
-        layout.replacement_keys(layout.segment_key(folder, 1, 2, DIGEST), DIGEST)[0]: ObjectKind.SEGMENT,
+        layout.stored_keys(layout.segment_key(folder, 1, 2, DIGEST), DIGEST)[0]: ObjectKind.SEGMENT,
         layout.pending_key(folder, DIGEST): ObjectKind.PENDING,
         layout.opaque_key(folder, DIGEST): ObjectKind.OPAQUE,
         layout.manifest_key("20261121T014500Z-1a2b3c"): ObjectKind.MANIFEST,

@@ -16,10 +16,10 @@ def test_keys_are_what_the_design_says() -> None:
     assert folder == "segments/ORDERS-1a2b3c4d"
     key = layout.segment_key(folder, 1, 1234, DIGEST)
     assert key == f"segments/ORDERS-1a2b3c4d/00000000000000000001-00000000000000001234-{DIGEST}.parquet"
-    assert layout.replacement_keys(key, "deadbeef" * 8)[0] == key.removesuffix(".parquet") + ".deadbeef.parquet"
+    assert layout.stored_keys(key, "deadbeef" * 8)[0] == key.removesuffix(".parquet") + ".deadbeef.parquet"
     for first in (key, f"{key}.age", layout.pending_key(folder, DIGEST), layout.opaque_key(folder, DIGEST, ".age")):
-        assert layout.replaced_key(layout.replacement_keys(first, "deadbeef" * 8)[0]) == first
-        assert layout.replaced_key(first) == first
+        assert layout.content_key(layout.stored_keys(first, "deadbeef" * 8)[0]) == first
+        assert layout.content_key(first) == first
     assert layout.pending_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/pending-{DIGEST}.parquet"
     assert layout.opaque_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/opaque-{DIGEST}.zst"
     assert layout.manifest_key("20261121T014500Z-1a2b3c") == "backups/20261121T014500Z-1a2b3c.json"

@@ -35,7 +35,7 @@ def test_names_are_percent_encoded(name: str, encoded: str) -> None:
 @given(names, st.integers(0, (1 << 32) - 1))
 def test_every_name_gives_a_valid_folder_and_a_short_one_comes_back(name: str, number: int) -> None:
     folder = layout.stream_folder(name, f"{number:08x}")
-    longest = layout.replacement_keys(layout.segment_key(folder, (1 << 64) - 1, (1 << 64) - 1, DIGEST), DIGEST)[0]
+    longest = layout.stored_keys(layout.segment_key(folder, (1 << 64) - 1, (1 << 64) - 1, DIGEST), DIGEST)[0]
     assert check_key(longest) == longest
     assert len(longest) <= MAX_KEY_BYTES
     parsed = layout.parse_stream_folder(folder)
@@ -99,7 +99,7 @@ def test_a_folder_takes_a_name_and_an_incarnation(name: str, incarnation: str) -
 def test_segment_keys_come_back() -> None:
     key = layout.segment_key("segments/a-00000000", 5, 9, DIGEST)
     assert layout.parse_segment_key(key) == SegmentKey("segments/a-00000000", 5, 9, DIGEST)
-    beside = layout.replacement_keys(key, "deadbeef" * 8)[0]
+    beside = layout.stored_keys(key, "deadbeef" * 8)[0]
     assert layout.parse_segment_key(beside) == SegmentKey("segments/a-00000000", 5, 9, DIGEST, "deadbeef")
 
 

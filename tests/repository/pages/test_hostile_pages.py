@@ -137,7 +137,7 @@ def test_a_stream_that_two_pages_list_is_refused_at_the_second(monkeypatch: pyte
 
     def change(value: JsonObject) -> None:
         row = max(value["paged_streams"]["pages"], key=lambda row: row[5])
-        page = zstandard.decompress(store.get(layout.stream_page_key(row[0])))
+        page = zstandard.decompress(store.get(layout.stored_keys(layout.stream_page_key(row[0]), row[0])[0]))
         rows = []
         for level in range(1, 20):
             data = zstandard.ZstdCompressor(level=level).compress(page + b" " * level)
@@ -247,7 +247,9 @@ def test_a_forged_page_of_streams_is_an_error_and_no_crash(data: st.DataObject) 
 
     def change(value: JsonObject) -> None:
         row = data.draw(st.sampled_from(value["paged_streams"]["pages"]))
-        page = json.loads(zstandard.decompress(store.get(layout.stream_page_key(row[0]))))
+        page = json.loads(
+            zstandard.decompress(store.get(layout.stored_keys(layout.stream_page_key(row[0]), row[0])[0]))
+        )
         streams = page["streams"]
         at = data.draw(st.integers(0, len(streams) - 1))
         what = data.draw(st.sampled_from(["twice", "field", "drop", "order"]))

@@ -31,7 +31,7 @@ def test_a_page_of_segments_is_read_as_it_was_written() -> None:
     awkward = [
         replace(segment(1), gaps="0f" * 16),
         replace(segment(11), key=layout.segment_key(FOLDER, 11, 20, hidden)),
-        replace(segment(21), key=layout.replacement_keys(segment(21).key, "12345678" + "0" * 56)[0]),
+        replace(segment(21), key=layout.stored_keys(segment(21).key, "12345678" + "0" * 56)[0]),
         replace(segment(31), min_ns=-5, max_ns=-1),
         replace(segment(41), extra={"later": [1]}),
     ]

@@ -211,19 +211,6 @@ def test_a_page_that_was_found_damaged_is_stored_beside_it(scene: Scene) -> None
     assert page.key not in {one.key for one in scene.open().manifest(SECOND).streams[0].pages}
 
 
-def test_a_store_that_replaces_objects_gets_pages_of_their_own() -> None:
-    store = MemoryStore()
-    store_backup(make_repository(store), FIRST, count=200)
-    descriptor = make_repository(MemoryStore()).descriptor
-    unsafe = replace(descriptor, extra={"store": {"conditional_writes": False}})
-    one, two = Repository(store, unsafe), Repository(store, unsafe)
-    store_backup(one, SECOND, count=200)
-    third = "20261121T014700Z-000003"
-    store_backup(two, third, count=200)
-    named = [{page.key for page in one.manifest(backup).streams[0].pages} for backup in (FIRST, SECOND, third)]
-    assert not named[0] & named[1] and not named[1] & named[2]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target_kind", KINDS)
 def test_a_copy_has_the_same_segments_and_pages_of_its_own_or_the_same(scene: Scene, target_kind: str) -> None:

@@ -272,7 +272,7 @@ def test_damage_to_a_page_is_an_error_that_names_it(committed: Scene, damage: Ca
     assert len(pages_in(committed.store)) > 2
     key = min(pages_in(committed.store))
     put_instead(committed.store, key, damage(committed.store.get(key)))
-    with pytest.raises(IntegrityError, match=layout.replaced_key(key).split("/")[1][:20]):
+    with pytest.raises(IntegrityError, match=layout.content_key(key).split("/")[1][:20]):
         committed.open().manifest(FIRST)
 
 

@@ -33,6 +33,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
 from tests.harness.counting import CountingStore
+from tests.harness.damage import put_instead
 from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
@@ -183,7 +184,7 @@ def test_backups_that_come_to_the_same_and_differ_are_a_conflict(source: Reposit
 def test_a_backup_whose_objects_are_in_other_places_is_the_same(source: Repository, target: Repository) -> None:
     manifest = source.manifest(FIRST)
     stream = manifest.streams[0]
-    ref = replace(stream.segments[0], key=layout.replacement_keys(stream.segments[0].key, "0" * 64)[0])
+    ref = replace(stream.segments[0], key=layout.stored_keys(stream.segments[0].key, "0" * 64)[0])
     moved = replace(stream, segments=(ref, *stream.segments[1:]))
     target.commit(replace(manifest, streams=(moved, *manifest.streams[1:])))
     assert copy(source, target, [FIRST]).present == (FIRST,)
@@ -202,7 +203,7 @@ def test_another_object_at_the_target_is_left_alone_and_ours_stored_beside_it(
     for backup in ALL:
         assert_sound(target, backup)
         assert contents(target, backup) == contents(source, backup)
-    assert target.store.get(layout.replacement_keys(ref.key, ref.sha256)[0]) == source.store.get(ref.key)
+    assert target.store.get(layout.stored_keys(ref.key, ref.sha256)[1]) == source.store.get(ref.key)
     again = copy(source, target)
     assert (again.present, again.copied_objects) == ((FIRST, SECOND, THIRD), 0)
 
@@ -222,6 +223,19 @@ def test_the_next_manifest_names_one_that_was_written_again_as_it_is_here(target
     assert named == [None, shas[FIRST], shas[SECOND]]
     assert find_gaps(target.documents) == []
     assert copy(source, target).present == (FIRST, SECOND, THIRD)
+
+
+def test_a_manifest_that_was_lost_is_put_back_as_it_was_or_not_at_all(source: Repository, target: Repository) -> None:
+    """Another one would be taken for a forgery, and `repair` would put the first one in its place."""
+    copy(source, target)
+    key, ref = layout.manifest_key(FIRST), source.manifest(FIRST).streams[0].segments[0]
+    target.store.delete(key)
+    assert copy(source, target).copied == (FIRST,) and find_gaps(target.documents) == []
+    target.store.delete(key)
+    put_instead(target.store, ref.key, b"damaged")  # so ours lies beside it, and the manifest has to say so
+    report = copy(source, target)
+    assert [type(one.error) for one in report.failed] == [TargetConflict] and report.present == (SECOND, THIRD)
+    assert FIRST not in target.backups()
 
 
 def test_in_a_replica_nothing_lies_in_another_place() -> None:

@@ -39,7 +39,7 @@ def test_the_right_bytes_are_put_and_no_others() -> None:
     # A copy may have it beside, and what is damaged there is of no use.
     put_instead(other, ref.key, flip(right))
     assert fetch_from(other, ref) is None
-    other.put(layout.replacement_keys(ref.key, ref.sha256)[0], right)
+    other.put(layout.stored_keys(ref.key, ref.sha256)[1], right)
     assert fetch_from(other, ref) == right
 
 
@@ -50,7 +50,7 @@ def test_where_what_is_damaged_is_locked_the_right_bytes_lie_beside() -> None:
     MemoryStore.delete(store, ref.key)
     store.put(ref.key, flip(right))
     assert put_in_place(store, ref, right) is RepairOutcome.BESIDE
-    beside = layout.replacement_keys(ref.key, ref.sha256)[0]
+    beside = layout.stored_keys(ref.key, ref.sha256)[1]
     assert (store.get(ref.key), store.get(beside)) == (flip(right), right)
     assert put_in_place(store, ref, right) is RepairOutcome.BESIDE
 
@@ -79,5 +79,5 @@ def test_a_locked_version_that_is_right_is_what_counts_again(
             put_document(store, key, right)
         else:
             assert put_in_place(store, ref, right) is RepairOutcome.MENDED
-            assert not [one for one in layout.replacement_keys(ref.key, ref.sha256) if list(store.list(one))]
+            assert not [one for one in layout.stored_keys(ref.key, ref.sha256)[1:] if list(store.list(one))]
         assert store.get(key) == right
