@@ -36,10 +36,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
@@ -267,39 +267,48 @@ def _keep_what_no_other_has(decided: Sequence[tuple[_Backup, _Found]], damaged: 
 
 def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> Iterator[tuple[_Backup, _Found]]:
     """Apply the rules to the sound backups of a group, and to each damaged one as if it alone were among them."""
-    sound = [backup for backup in group if backup.id not in damaged]
-    yield from _decide(policy, sound)
+    rules = _Rules(policy, [backup for backup in group if backup.id not in damaged])
     for backup in group:
+        found = rules.apply(backup)
         if backup.id in damaged:
-            found = next(found for one, found in _decide(policy, [*sound, backup]) if one is backup)
             kept = [f"{DAMAGED_REASON}; if it is repaired: {'; '.join(found.kept)}"] if found.kept else []
-            yield backup, _Found(kept, [DAMAGED_REASON, *found.missed])
+            found = _Found(kept, [DAMAGED_REASON, *found.missed])
+        yield backup, found
 
 
-def _decide(policy: Policy, group: Sequence[_Backup]) -> list[tuple[_Backup, _Found]]:
-    """Apply the rules to each backup of a group."""
-    if not group:
-        return []
-    newest_first = sorted(group, key=lambda backup: backup.id, reverse=True)
-    complete = next((backup for backup in newest_first if backup.complete), None)
-    verdicts = {backup.id: _Found([], []) for backup in newest_first}
-    if complete is not None:
-        verdicts[complete.id].keep("newest complete backup")
-    if complete is not newest_first[0]:
-        what = "which found no stream" if newest_first[0].hollow else "partial"
-        verdicts[newest_first[0].id].keep(f"newest backup, {what}")
-    for name, count, period_of in _rules(policy):
-        if count:
-            _apply_count(name, count, period_of, newest_first, verdicts=verdicts)
-    if policy.within_seconds:
-        _apply_within(policy.within_seconds, complete or newest_first[0], newest_first, verdicts)
-    for tag in policy.tags:
-        for backup in newest_first:
+class _Rules:
+    """A policy for the `sound` backups of a group."""
+
+    def __init__(self, policy: Policy, sound: Sequence[_Backup]) -> None:
+        newest_first = sorted(sound, key=lambda backup: backup.id, reverse=True)
+        self._policy = policy
+        self._newest = newest_first[0] if newest_first else None
+        self._complete = next((backup for backup in newest_first if backup.complete), None)
+        self._counts = [_Count(name, count, of, newest_first) for name, count, of in _rules(policy) if count]
+
+    def apply(self, backup: _Backup) -> _Found:
+        """Return what the rules say about a sound backup, or one that is added to these."""
+        found = _Found([], [])
+        newest = _newer(self._newest, backup)
+        complete = _newer(self._complete, backup) if backup.complete else self._complete
+        if complete is backup:
+            found.keep("newest complete backup")
+        elif newest is backup:
+            found.keep(f"newest backup, {'which found no stream' if backup.hollow else 'partial'}")
+        for count in self._counts:
+            count.apply(backup, found)
+        if self._policy.within_seconds:
+            _apply_within(self._policy.within_seconds, complete or newest, backup, found)
+        for tag in self._policy.tags:
             if tag.matches(backup.summary):
-                verdicts[backup.id].kept.append(f"tag {tag}")
+                found.kept.append(f"tag {tag}")
             else:
-                verdicts[backup.id].missed.append(f"no tag {tag}")
-    return [(backup, verdicts[backup.id]) for backup in newest_first]
+                found.missed.append(f"no tag {tag}")
+        return found
+
+
+def _newer(one: _Backup | None, other: _Backup) -> _Backup:
+    return other if one is None or one.id < other.id else one
 
 
 _PeriodOf = Callable[[_Backup], str]
@@ -315,43 +324,65 @@ def _rules(policy: Policy) -> Iterable[tuple[str, int, _PeriodOf]]:
     yield "yearly", policy.yearly, lambda backup: _period(backup.second, "%Y")
 
 
-@lru_cache(maxsize=100_000)  # the rules are applied once more for each damaged backup
 def _period(second: int, form: str) -> str:
     return f"{_EPOCH + timedelta(seconds=second):{form}}"
 
 
-def _apply_count(
-    name: str, count: int, period_of: _PeriodOf, newest_first: Sequence[_Backup], *, verdicts: dict[str, _Found]
-) -> None:
-    periods: dict[str, list[_Backup]] = {}
-    for backup in newest_first:
-        periods.setdefault(period_of(backup), []).append(backup)
-    complete = partial = 0
-    for period, backups in periods.items():
-        keeper = next((backup for backup in backups if backup.complete), backups[0])
-        label = name if name == "last" else f"{name} {period}"
-        if complete == count or (not keeper.complete and partial == count):
-            for backup in backups:
-                verdicts[backup.id].missed.append(f"{name}: {count} newer kept")
-            continue
-        complete, partial = complete + keeper.complete, partial + (not keeper.complete)
-        number = f"{complete} of {count}" if keeper.complete else "partial, not counted"
-        verdicts[keeper.id].keep(f"{label} ({number})")
-        for backup in backups:
-            if backup is not keeper:
-                verdicts[backup.id].missed.append(f"{label}: {keeper.id} kept")
+class _Count:
+    """A rule that keeps one backup of each of `count` periods, and what it keeps of the sound ones."""
+
+    def __init__(self, name: str, count: int, period_of: _PeriodOf, newest_first: Sequence[_Backup]) -> None:
+        self._name, self._count, self._period_of = name, count, period_of
+        self._keepers: dict[str, _Backup] = {}
+        self._newest: dict[str, str] = {}  # the newest id of each period, in falling order
+        for backup in newest_first:
+            period = period_of(backup)
+            self._newest.setdefault(period, backup.id)
+            self._keepers[period] = _keeper(self._keepers.get(period), backup)
+        self._ids = list(self._newest.values())
+        counted = (0, 0)
+        self._before = [counted]  # how many complete and partial ones count that are newer than a period
+        for keeper in self._keepers.values():
+            counted = self._plus(counted, keeper) or counted
+            self._before.append(counted)
+
+    def _plus(self, counted: tuple[int, int], keeper: _Backup) -> tuple[int, int] | None:
+        """Return how many count with this one, which comes after those that are `counted`; None if it does not."""
+        complete, partial = counted
+        if complete == self._count or (not keeper.complete and partial == self._count):
+            return None
+        return complete + keeper.complete, partial + (not keeper.complete)
+
+    def apply(self, backup: _Backup, found: _Found) -> None:
+        """Add what the rule says about a sound backup, or one that is added to these."""
+        period = self._period_of(backup)
+        keeper = _keeper(self._keepers.get(period), backup)
+        newest = max(backup.id, self._newest.get(period, ""))
+        counted = self._plus(self._before[bisect_left(self._ids, True, key=lambda one: one <= newest)], keeper)
+        label = self._name if self._name == "last" else f"{self._name} {period}"
+        if counted is None:
+            found.missed.append(f"{self._name}: {self._count} newer kept")
+        elif keeper is not backup:
+            found.missed.append(f"{label}: {keeper.id} kept")
+        else:
+            number = f"{counted[0]} of {self._count}" if keeper.complete else "partial, not counted"
+            found.keep(f"{label} ({number})")
 
 
-def _apply_within(
-    seconds: float, newest: _Backup, newest_first: Sequence[_Backup], verdicts: dict[str, _Found]
-) -> None:
+def _keeper(one: _Backup | None, other: _Backup) -> _Backup:
+    """Return which of two backups of a period is kept."""
+    if one is None or one.complete == other.complete:
+        return _newer(one, other)
+    return one if one.complete else other
+
+
+def _apply_within(seconds: float, newest: _Backup, backup: _Backup, found: _Found) -> None:
     oldest_ns = newest.created_ns - round(seconds * 1_000_000_000)
     span = f"{_span(seconds)} before {newest.id}"
-    for backup in newest_first:
-        if backup.created_ns >= oldest_ns:
-            verdicts[backup.id].kept.append(f"within {span}")
-        else:
-            verdicts[backup.id].missed.append(f"within: older than {span}")
+    if backup.created_ns >= oldest_ns:
+        found.kept.append(f"within {span}")
+    else:
+        found.missed.append(f"within: older than {span}")
 
 
 def _span(seconds: float) -> str:

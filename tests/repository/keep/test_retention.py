@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
+from jsbackup.repository.keep import retention
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Decisions, Policy, TagRule, apply_policy
 from jsbackup.repository.manifest import Result, Selection
@@ -593,7 +594,19 @@ def test_sound_backups_are_decided_on_as_if_there_were_no_damaged_ones(
     done = decide_damaged(backups, policy, damaged)
     assert kept(done) & ids(sound) == kept(decide(sound, policy))
     for backup in damaged:
-        assert (backup.id in kept(done)) == (backup.id in kept(decide([*sound, backup], policy)))
+        alone = reasons(decide([*sound, backup], policy)).get(backup.id)
+        expected = alone and f"damaged, takes no other's place; if it is repaired: {alone}"
+        assert reasons(done).get(backup.id) == expected
     if all(whole for _, whole, _ in rows):  # a complete one changes how many partial ones are counted
         # What would stay if everything were sound stays.
         assert kept(decide(backups, policy)) & ids(damaged) <= kept(done)
+
+
+def test_each_damaged_backup_costs_as_much_as_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules were applied to all once more for each: 19 seconds for 4,000 backups."""
+    looks = []
+    original = retention._period
+    monkeypatch.setattr(retention, "_period", lambda *args: looks.append(args) or original(*args))
+    backups = [ago(hours=hours) for hours in range(400)]
+    decide_damaged(backups, Policy(last=3, daily=3), backups[::2])
+    assert len(looks) <= 2 * len(backups)
