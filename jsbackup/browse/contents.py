@@ -62,6 +62,7 @@ class ContentPages:
             "backup.html",
             manifest=manifest,
             summary=summary_of(manifest),
+            damaged=manifest.id in self._library.status().status.damaged,
             hold=find_hold(self._library.repository, manifest.id),
             stored=sum(stored_bytes(one) for one in manifest.streams),
             found=len(found),

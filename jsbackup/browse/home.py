@@ -36,7 +36,7 @@ class HomePages:
             library.policy,
             now_ns=status.now_ns,
             profile=library.profile,
-            damaged=taken.damaged,
+            damaged=status.damaged,
         )
         return self._renderer.page(
             request,
@@ -46,6 +46,7 @@ class HomePages:
             recent=recent_table(
                 summaries[: -_RECENT - 1 : -1],
                 taken.held,
+                status.damaged,
                 now_ns=status.now_ns,
                 caption="The newest backups",
                 link=backup_address,
@@ -69,6 +70,7 @@ class HomePages:
         table = recent_table(
             found[start : start + _EACH],
             taken.held,
+            taken.status.damaged,
             now_ns=taken.status.now_ns,
             caption=f"Backups {start + 1} to {min(start + _EACH, len(found))} of {len(found)}, the newest first"
             if found

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jsbackup.browse.overview import known_damage
 from jsbackup.config import Connection, hide_logins
 from jsbackup.engine.check.health_rules import Breach, Limits, find_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
@@ -51,15 +50,12 @@ class RestoreTarget:
 
 @dataclass(frozen=True, slots=True)
 class TakenStatus:
-    """The status, what is wrong, all backups, and which of them are held, and known to be damaged. `taken` is of the
-    monotonic clock.
-    """
+    """The status, what is wrong, all backups, and which of them are held. `taken` is of the monotonic clock."""
 
     status: RepositoryStatus
     breaches: tuple[Breach, ...]
     inventory: Inventory
     held: frozenset[str]
-    damaged: frozenset[str]
     taken: float
 
     @property
@@ -114,8 +110,7 @@ class Library:
             status = take_status(self.repository, now_ns=time.time_ns())
             inventory, held = self.repository.inventory(), held_backups(self.repository)
             breaches = tuple(find_breaches(status, Limits()))
-            damaged = known_damage(self.repository, inventory) if self.policy else frozenset()
-            self._status = TakenStatus(status, breaches, inventory, held, damaged, time.monotonic())
+            self._status = TakenStatus(status, breaches, inventory, held, time.monotonic())
             return self._status
 
     def manifest(self, backup: str) -> Manifest:

@@ -15,7 +15,6 @@ from jsbackup.config import format_bytes
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, last_good_drill, span
 from jsbackup.engine.check.status import RepositoryStatus
-from jsbackup.errors import JsBackupError
 from jsbackup.html.charts import spark
 from jsbackup.html.page import Markup, clipped, element
 from jsbackup.html.page_parts import cell, number_cell, table
@@ -23,12 +22,10 @@ from jsbackup.html.tiles import Tile
 from jsbackup.readable import format_count, format_seconds, in_short
 from jsbackup.repository.catalog import CatalogEntry
 from jsbackup.repository.inventory import Inventory
-from jsbackup.repository.keep.damage import find_damaged
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Policy, apply_policy
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import format_time, parse_time
 
@@ -36,7 +33,6 @@ __all__ = [
     "NO_POLICY",
     "growth_of_series",
     "key_figures",
-    "known_damage",
     "next_removal",
     "recent_table",
     "shared_part",
@@ -174,17 +170,6 @@ def _removed(
     return [one.backup for one in decided.removed]
 
 
-def known_damage(repository: Repository, inventory: Inventory) -> frozenset[str]:
-    """Return the backups that are known to be damaged, for `next_removal`; none if that cannot be read, where `forget`
-    would remove nothing.
-    """
-    try:
-        return find_damaged(repository, frozenset(one.id for one in inventory.summaries))
-    except JsBackupError as error:
-        _log.warning("damaged backups are not known: %s", error.message)
-        return frozenset()
-
-
 def growth_of_series(line: BackupSeries) -> Markup:
     """Return a small line of the bytes in the complete backups of a series."""
     points = line.complete[-_POINTS:]
@@ -197,18 +182,26 @@ def growth_of_series(line: BackupSeries) -> Markup:
 def recent_table(
     summaries: Sequence[BackupSummary],
     held: Collection[str],
+    damaged: Collection[str],
     *,
     now_ns: int,
     caption: str,
     link: Callable[[str], str] | None = None,
 ) -> Markup:
     """Return a table of backups, in this order, with ids to copy. `link` gives the address of a backup's page."""
-    rows = [list(_row(one, held, now_ns, link)) for one in summaries]
+    rows = [list(_row(one, _marks(one, held, damaged), now_ns, link)) for one in summaries]
     header = ["Backup", ">Age", "Result", ">Streams", ">Messages", ">Bytes", ">Added", "Source", "Tags"]
     return table(caption, header, rows)
 
 
-def _row(one: BackupSummary, held: Collection[str], now_ns: int, link: Callable[[str], str] | None) -> Iterator[Markup]:
+def _marks(one: BackupSummary, held: Collection[str], damaged: Collection[str]) -> list[Markup | str]:
+    marks = [state_mark("damaged"), " "] if one.id in damaged else []
+    return [*marks, state_mark(one.result), *([" held"] if one.id in held else [])]
+
+
+def _row(
+    one: BackupSummary, marks: Sequence[Markup | str], now_ns: int, link: Callable[[str], str] | None
+) -> Iterator[Markup]:
     if link is None:
         yield element("td", element("span", one.id, class_="id"))
     else:
@@ -217,7 +210,7 @@ def _row(one: BackupSummary, held: Collection[str], now_ns: int, link: Callable[
         yield element("td", element("span", named, Markup(" "), copy), class_="time")
     age = (now_ns - parse_time(one.created)) / 1e9
     yield element("td", span(age) if age >= 0 else "in the future", class_="number", title=one.created)
-    yield element("td", state_mark(one.result), *(["", " held"] if one.id in held else []))
+    yield element("td", *marks)
     yield number_cell(format_count(one.streams))
     yield number_cell(format_count(one.messages))
     yield number_cell(format_bytes(one.bytes))
@@ -228,8 +221,9 @@ def _row(one: BackupSummary, held: Collection[str], now_ns: int, link: Callable[
 
 
 def state_mark(result: str) -> Markup:
-    """Return a result in its colour."""
-    return element("span", result, class_=f"state {'good' if result == Result.COMPLETE else 'warn'}")
+    """Return a result, or "damaged", in its colour."""
+    colour = {Result.COMPLETE: "good", "damaged": "bad"}.get(result, "warn")
+    return element("span", result, class_=f"state {colour}")
 
 
 def _clipped(text: str) -> str:

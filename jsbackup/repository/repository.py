@@ -364,11 +364,13 @@ class Repository:
             UsageError: it does not mean exactly one backup.
             FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
         """
-        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # backups do not need them
+        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest, with_damage  # backups need none
         from jsbackup.repository.read.needed import read_needed
 
         if text == layout.LATEST:
-            return choose_latest(self, wanted or Wanted(), connected, in_part=in_part, needed=needed)
+            wanted = wanted or Wanted()
+            choice = choose_latest(self, wanted, connected, in_part=in_part, needed=needed)
+            return with_damage(self.objects, choice, wanted)
         return Choice(read_needed(self, self.resolve(text), needed, in_part=in_part))
 
     def manifest(

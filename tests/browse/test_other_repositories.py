@@ -64,7 +64,9 @@ def test_damage_is_one_sentence_on_the_page(estate: Estate, tmp_path: Path) -> N
         page.log_in()
         home = page.get("/")
         assert home.status == 200 and "damaged-objects" in home.words and "missing" in home.words
-        assert page.get(base).status == 200
+        shown = page.get(base)
+        assert shown.status == 200 and f"jsbackup show {estate.newest}" in shown.words
+        assert estate.newest in home.text and ">damaged</span>" in home.text
         stream = page.get(f"{base}/stream", name="ORDERS")
         assert stream.status == 200 and "SHA-256 differs" in stream.problem and "orders.&gt;" in stream.text
         for path, query in (("messages", {}), ("message", {"seq": 1}), ("payload", {"seq": 1})):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jsbackup.browse.overview import known_damage, next_removal
+from jsbackup.browse.overview import next_removal
 from jsbackup.repository.checks.verified import remember_damaged
+from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.refs import folder_of, id_of
 from jsbackup.stores.memory import MemoryStore
@@ -20,7 +21,7 @@ def test_a_damaged_backup_pushes_none_out() -> None:
 
     def said() -> str:
         inventory = repository.inventory()
-        damaged = known_damage(repository, inventory)
+        damaged, _ = known_damage(repository, [FIRST, SECOND])
         return next_removal(inventory, (), Policy(last=1), now_ns=NOW_NS, damaged=damaged).value
 
     assert said() == "now"

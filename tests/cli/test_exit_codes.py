@@ -27,7 +27,7 @@ def _both(typed: Type, line: Line, code: int, message: str, **extra: str) -> Non
     assert (plain.code, plain.out) == (code, ""), plain
     (said,) = [text for text in plain.err.splitlines() if text.startswith("error: ")]
     assert message in said and not said.endswith(".")
-    asides = ("error: ", "hint: ", "no repository at ", "latest is ", "warning: stream ")
+    asides = ("error: ", "hint: ", "note: ", "no repository at ", "latest is ", "warning: stream ")
     assert all(text.startswith(asides) for text in plain.err.splitlines())
     told = typed(*line, "--json", **extra)
     assert told.code == code

@@ -132,7 +132,7 @@ def test_a_damaged_backup_fails_and_is_told_until_a_drill_goes_well(small: Path,
     status = jsbackup("status", "-r", copy)
     assert status.code == 17
     damaged, breach = status.document["breaches"]
-    assert damaged["rule"] == "damaged-objects" and "1 stored object is known to be damaged" in damaged["reason"]
+    assert damaged["rule"] == "damaged-objects" and f"1 backup is known to be damaged: {manifest}" == damaged["reason"]
     assert breach["rule"] == "drill-failed" and manifest in breach["reason"]
     path.write_bytes(whole)
     jsbackup("verify", "-r", copy).ok()

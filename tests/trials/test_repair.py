@@ -156,7 +156,7 @@ def test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server(
     assert typed("copy", "--to-repo", second, "-r", repo).code == 0
     assert typed("repair", "-r", repo).code == 2
     nothing = typed("repair", "--from", second, "-r", repo)
-    assert nothing.code == 0 and "nothing is known to be missing" in nothing.out
+    assert nothing.code == 0 and "no object is missing" in nothing.out
 
     for source in (("--from", second), ("-s", server.url)):
         first, other, *_ = stored = segments(repo)
@@ -228,7 +228,7 @@ def test_status_tells_of_damage_that_others_found_and_of_objects_that_are_gone(
     assert typed("copy", "-r", repo, "--to-repo", tmp_path / "other").code == 14
     assert typed(*line).code == 0  # what it stores is sound, and the backup before is not
     status = typed("status", "-r", repo)
-    assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
+    assert status.code == 17 and "damaged-objects: 1 backup is known to be damaged" in status.out
     for path in segments(repo):
         path.unlink()
     status = typed("status", "-r", repo)
@@ -248,7 +248,7 @@ def test_what_was_put_right_by_hand_is_sound_again_after_verify_or_repair(
     assert typed("verify", "-r", repo).code == 14
     segment.write_bytes(whole)
     status = typed("status", "-r", repo)
-    assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
+    assert status.code == 17 and "damaged-objects: 1 backup is known to be damaged" in status.out
     assert "put them right otherwise, the next 'jsbackup verify' records it" in status.out
     if command == "repair":
         done = typed("repair", "--from", second, "--dry-run", "-r", repo)
@@ -256,7 +256,7 @@ def test_what_was_put_right_by_hand_is_sound_again_after_verify_or_repair(
         assert typed("status", "-r", repo).code == 17
         done = typed("repair", "--from", second, "-r", repo)
         assert done.code == 0 and "1 object that is recorded as damaged is sound; recorded\n" in done.out
-        assert "nothing else is known to be missing or damaged" in done.out
+        assert "no other object is missing" in done.out
         assert typed("repair", "--from", second, "-r", repo, "--json").document["sound"] == 0
     else:
         assert typed("verify", "-r", repo).code == 0

@@ -163,9 +163,10 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     streams were asked for.
 
     A backup that cannot be read or is missing is always listed, whatever you filter by, because its content is
-    unknown.
+    unknown. One that is known to be damaged is marked; `show` says what it lacks. The exit code is 14 if there is any.
     """
     from jsbackup.repository.checks.evidence import find_missing
+    from jsbackup.repository.keep.damage import known_damage
     from jsbackup.repository.keep.holds import held_backups
     from jsbackup.repository.read.sources import counts
 
@@ -174,16 +175,16 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     now_ns = time.time_ns()
     repository = open_repository(shared)
     inventory, held = repository.inventory(), held_backups(repository)
-    for warning in inventory.warnings:
-        shared.output.note(warning)
     wanted = [one for one in inventory.summaries if counts(one, rules, globs)][-(last or 0) :]
-    damaged = [one.error for one in inventory.unreadable]
+    damaged, unknown = known_damage(repository, [one.id for one in wanted])
+    for warning in (*inventory.warnings, *unknown):
+        shared.output.note(warning)
+    lost = [one.error for one in inventory.unreadable]
     removed = find_missing(repository.documents) if inventory.gaps else []
-    damaged += [IntegrityError(f"manifest {gap.key}: {gap.problem}") for gap in removed]
-    tell_listed(
-        shared.output, [(one, one.id in held) for one in wanted], damaged, now_ns, narrowed=bool(rules or globs)
-    )
-    return unreadable(damaged)
+    lost += [IntegrityError(f"manifest {gap.key}: {gap.problem}") for gap in removed]
+    rows = [(one, one.id in held, one.id in damaged) for one in wanted]
+    tell_listed(shared.output, rows, lost, now_ns, narrowed=bool(rules or globs))
+    return unreadable(lost) or damage(damaged)
 
 
 @click.command(cls=Command)
@@ -192,8 +193,10 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
 def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...]) -> int:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
 
-    `latest` is the backup that a restore of everything would take.
+    `latest` is the backup that a restore of everything would take. If the backup is known to be damaged, what it lacks
+    is named, and the exit code is 14.
     """
+    from jsbackup.repository.keep.damage import known_damage, known_problems
     from jsbackup.repository.keep.holds import find_hold
 
     start_log(shared)
@@ -201,8 +204,12 @@ def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str,
     repository = open_repository(shared)
     manifest = find_backup(shared, repository, WantedBackup(backup, choosing, silent=True, in_part=True))
     hold = find_hold(repository, manifest.id)
-    tell_shown(shared.output, manifest, hold, time.time_ns())
-    return damage(manifest.unlisted)
+    damaged, unknown = known_damage(repository, [manifest.id])
+    for note in unknown:
+        shared.output.note(note)
+    problems = known_problems(repository, manifest) if damaged else []
+    tell_shown(shared.output, manifest, hold, time.time_ns(), problems=problems)
+    return damage(manifest.unlisted or problems)
 
 
 COMMANDS = {"init": init, "upgrade": upgrade, "list": list_backups, "show": show}

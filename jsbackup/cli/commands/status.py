@@ -244,15 +244,15 @@ def _tell(
 
 
 def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:
-    from jsbackup.browse.overview import known_damage, next_removal
+    from jsbackup.browse.overview import next_removal
     from jsbackup.cli.output.pages.status_page import status_page
     from jsbackup.cli.profiles.forget_policy import policy_in_use
     from jsbackup.repository.keep.holds import held_backups
 
     inventory, held = repository.inventory(), held_backups(repository)
     policy = policy_in_use(click.get_current_context(), shared)
-    damaged = known_damage(repository, inventory) if policy else frozenset[str]()
-    expiry = next_removal(inventory, held, policy, now_ns=report.status.now_ns, profile=shared.profile, damaged=damaged)
+    now_ns, damaged = report.status.now_ns, report.status.damaged
+    expiry = next_removal(inventory, held, policy, now_ns=now_ns, profile=shared.profile, damaged=damaged)
     data = status_page(report, hide_logins(repository.store.location), expiry=expiry, held=held)
     write_new_file(page, data, replace=True, for_all=True)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.output.reports import created_text, read_as, stream_json
+from jsbackup.cli.output.reports import created_text, problem_json, read_as, stream_json
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
+    from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.keep.holds import Hold
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
     from jsbackup.repository.summary import BackupSummary
@@ -27,17 +28,19 @@ __all__ = ["tell_listed", "tell_shown"]
 
 def tell_listed(
     output: Output,
-    backups: Sequence[tuple[BackupSummary, bool]],
-    damaged: Iterable[JsBackupError],
+    backups: Sequence[tuple[BackupSummary, bool, bool]],
+    lost: Iterable[JsBackupError],
     now_ns: int,
     *,
     narrowed: bool,
 ) -> None:
-    """Print backups, each with whether it is held, and those that cannot be read. `narrowed`: conditions were given."""
+    """Print backups, each with whether it is held, and known to be damaged, and those that cannot be read. `narrowed`:
+    conditions were given.
+    """
     from jsbackup.engine.check.health_rules import span
 
-    rows = [_summary_json(summary, now_ns) | {"held": held} for summary, held in backups]
-    problems = [error.message for error in damaged]
+    rows = [_summary_json(one, now_ns) | {"held": held, "damaged": damaged} for one, held, damaged in backups]
+    problems = [error.message for error in lost]
 
     def text() -> None:
         output.table(
@@ -49,7 +52,7 @@ def tell_listed(
                 (
                     row["backup"],
                     span(row["age_seconds"]),
-                    State(f"{row['result']}, held" if row["held"] else row["result"]),
+                    _state(row["result"], damaged=row["damaged"], held=row["held"]),
                     str(row["streams"]),
                     format_count(row["messages"]),
                     format_bytes(row["bytes"]),
@@ -59,7 +62,7 @@ def tell_listed(
                     _selection_column(summary),
                     ",".join(f"{key}={value}" for key, value in sorted(row["tags"].items())),
                 )
-                for (summary, _), row in zip(backups, rows, strict=True)
+                for (summary, *_), row in zip(backups, rows, strict=True)
             ],
         )
         if not rows:
@@ -68,6 +71,10 @@ def tell_listed(
             output.line(State("cannot be read"), f": {problem}")
 
     output.result({"backups": rows, "damaged": problems}, text)
+
+
+def _state(result: str, *, damaged: bool, held: bool = False) -> State:
+    return State(", ".join([*(["damaged"] if damaged else []), result, *(["held"] if held else [])]))
 
 
 def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
@@ -123,11 +130,13 @@ def _selection_column(summary: BackupSummary) -> str:
 # --- one backup ---
 
 
-def tell_shown(output: Output, manifest: Manifest, hold: Hold | None, now_ns: int) -> None:
-    """Print one backup. JSON has all of its objects."""
-    output.result(
-        _backup_json(manifest, hold, now_ns, objects=output.as_json), lambda: _print_backup(output, manifest, hold)
-    )
+def tell_shown(
+    output: Output, manifest: Manifest, hold: Hold | None, now_ns: int, *, problems: Sequence[Problem]
+) -> None:
+    """Print one backup, and its known `problems`. JSON has all of its objects."""
+    document = _backup_json(manifest, hold, now_ns, objects=output.as_json)
+    rows = [{"stream": one.stream, **problem_json(one)} for one in problems]
+    output.result(document | {"problems": rows}, lambda: _print_backup(output, manifest, hold, problems))
 
 
 def _backup_json(manifest: Manifest, hold: Hold | None, now_ns: int, *, objects: bool) -> JsonObject:
@@ -166,8 +175,9 @@ def _backup_json(manifest: Manifest, hold: Hold | None, now_ns: int, *, objects:
     }
 
 
-def _print_backup(output: Output, manifest: Manifest, hold: Hold | None) -> None:
-    output.line(f"backup    {manifest.id}  ", State(manifest.result), f"  {created_text(manifest)}")
+def _print_backup(output: Output, manifest: Manifest, hold: Hold | None, problems: Sequence[Problem]) -> None:
+    state = _state(manifest.result, damaged=bool(problems))
+    output.line(f"backup    {manifest.id}  ", state, f"  {created_text(manifest)}")
     output.line(f"source    {_source_text(manifest.source)}")
     for key, value in sorted(manifest.tags.items()):
         output.line(f"tag       {key}={value}")
@@ -184,6 +194,8 @@ def _print_backup(output: Output, manifest: Manifest, hold: Hold | None) -> None
         output.line()
         output.table(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
     tell_each(output, _remarks(manifest))
+    unlisted = {one.page.key for one in manifest.unlisted}
+    tell_each(output, (Said("damaged", p.stream, p.problem, lost=p) for p in problems if p.key not in unlisted))
     for one in manifest.unlisted:
         output.line(State("cannot be listed"), f": {one.words}: {one.reason}")
 

@@ -13,7 +13,7 @@ from jsbackup.config import environment
 
 __all__ = ["State", "bold", "paint", "wants_colour"]
 
-_RED = {"error", "failed", "refused", "lost", "problem", "cannot be read", "not copied", "DAMAGED", "BREACH"}
+_RED = {"error", "failed", "refused", "lost", "problem", "cannot be read", "not copied", "damaged", "DAMAGED", "BREACH"}
 _YELLOW = {"warning", "partial", "missing", "skipped", "not verified"}
 _GREEN = {"ok", "complete", "verified", "all is well", "all restored and proved"}
 _COLOURS = {

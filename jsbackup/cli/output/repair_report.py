@@ -36,11 +36,6 @@ def tell_repair(output: Output, report: RepairReport) -> int:
     if report.not_recorded is not None:
         with_key = " --writer-key FILE" if isinstance(report.not_recorded, KeyUnavailable) else ""
         output.note(f"the repair is not recorded; run 'jsbackup verify{with_key}': {report.not_recorded.message}")
-    if report.records_need_key and not report.checked:
-        output.note(
-            "objects were not read, and a verify without the writer key (--writer-key) does not record what it finds: "
-            "--check reads all objects"
-        )
     output.result(document, lambda: _print(output, report))
     return IncompleteError.exit_code if report.incomplete else 0
 
@@ -98,20 +93,17 @@ def _print(output: Output, report: RepairReport) -> None:
 
 
 def _print_nothing(output: Output, report: RepairReport) -> None:
-    """Say that nothing is broken, or, if damage may be known that is not recorded, only what was looked at."""
+    """Say that nothing is broken, as far as was looked."""
     where = "" if report.whole else " in these backups"
     last = report.last_verify
-    failed = last is not None and not last.ok and not report.sound
     if report.checked:
         output.line(f"nothing {'else ' if report.sound else ''}is missing or damaged{where}")
         return
-    if not failed and not report.records_need_key:
-        found = f"nothing {'else ' if report.sound else ''}is known to be missing or damaged{where}"
-    else:
-        other = "other " if report.sound else ""
-        found = f"no {other}object is missing, has a wrong size, or is recorded as damaged{where}"
+    found = (
+        f"no {'other ' if report.sound else ''}object is missing, has a wrong size, or is recorded as damaged{where}"
+    )
     output.line(f"{found}; objects were not read: --check reads them all")
-    if failed and last is not None:
+    if last is not None and not last.ok and not report.sound:
         problems = format_count(last.problems, "problem")
         # What an earlier repair has done about it is not recorded as such.
         output.line(

@@ -128,11 +128,12 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             f"backup {lossy}: {_objects(count)} missing, or not of the size that was stored",
             "Run 'jsbackup verify', and 'jsbackup repair'.",
         )
-    if status.damaged:
+    if damaged := sorted(status.damaged - status.lost.keys()):
+        known = "is known to be damaged" if len(damaged) == 1 else "are known to be damaged"
         yield Breach(
             BreachRule.DAMAGED,
             "",
-            f"{_objects(status.damaged)} known to be damaged",
+            f"{format_count(len(damaged), 'backup')} {known}: {_some(damaged)}",
             "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If you have done so, or put "
             "them right otherwise, the next 'jsbackup verify' records it; with --sample, too.",
         )

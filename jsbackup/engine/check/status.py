@@ -18,12 +18,12 @@ from jsbackup.engine.check.backup_series import BackupSeries, find_series, with_
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
 from jsbackup.repository.inventory import UnreadableBackup
+from jsbackup.repository.keep.damage import known_damage
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
@@ -77,8 +77,8 @@ class RepositoryStatus:
 
     `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
     else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size,
-    if the objects were listed; `damaged` counts objects that were found damaged, and not sound since. `readers` are the
-    key files of readers that are missing or damaged.
+    if the objects were listed; `damaged` are all backups that are known to be damaged. `readers` are the key files of
+    readers that are missing or damaged.
     """
 
     now_ns: int
@@ -94,7 +94,7 @@ class RepositoryStatus:
     warnings: tuple[str, ...] = ()
     removed: tuple[Gap, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
-    damaged: int = 0
+    damaged: frozenset[str] = frozenset()
     readers: tuple[BrokenReader, ...] = ()
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
@@ -135,9 +135,11 @@ def take_status(
     inventory = repository.inventory()
     lines, others, ahead = find_series(inventory, now_ns, tags, origins)
     ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
+    damaged, unknown = known_damage(repository, ids)
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
     stored, sizes = _stored(repository, None if all_objects else _most_listed(manifests.values()))
+    lost = {} if sizes is None else _lost(repository, manifests, sizes)
     runs = _interrupted_runs(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)})
     return RepositoryStatus(
         now_ns=now_ns,
@@ -150,10 +152,10 @@ def take_status(
         drills=tuple(read_drills(repository.documents, _MOST_CHECKS)),
         stored=replace(stored, interrupted_runs=runs),
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
-        warnings=inventory.warnings,
+        warnings=(*inventory.warnings, *unknown),
         removed=tuple(find_missing(repository.documents)) if inventory.gaps else (),
-        lost={} if sizes is None else _lost(repository, manifests, sizes),
-        damaged=len(read_damaged(repository.documents)),
+        lost=lost,
+        damaged=damaged | lost.keys(),
         readers=examine_readers(repository.store, repository.descriptor, repository.signers).broken,
     )
 

@@ -57,7 +57,7 @@ async def _read_object(
     if not isinstance(ref, SegmentRef) or stream is None:
         raise IntegrityError("no server can supply it")
     if repository.objects.sealing.suffix:
-        raise IntegrityError("encryption never gives the same bytes twice; the next backup stores these messages again")
+        raise IntegrityError("encryption never gives the same bytes twice")
     info = await js.stream(stream.name)
     if source.incarnation(stream.name, info.created) != stream.incarnation:
         raise IntegrityError(f"stream {stream.name} of this server is a different stream")
@@ -79,8 +79,5 @@ async def _read_object(
         raise IntegrityError("the server no longer has all of these messages")
     data = made.store.get(found[0].key)
     if sha256_of(data) != ref.sha256:
-        raise IntegrityError(
-            "the server has the messages, but storing them does not give the same bytes; the next backup stores them "
-            "again"
-        )
+        raise IntegrityError("the server has the messages, but storing them does not give the same bytes")
     return data

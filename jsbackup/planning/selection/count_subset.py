@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
+from jsbackup.errors import IntegrityError
 from jsbackup.formats.digest import MessageBatch, StreamDigester
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.renumbering import renumbered_entry
@@ -226,14 +228,17 @@ def _sum(parts: Iterable[Counted]) -> Counted:
 
 
 def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int) -> tuple[int, int] | None:
-    """Return sequence and time of the first message after `last_seq`; None if there is none, or the cut has no end."""
+    """Return sequence and time of the first message after `last_seq`; None if there is none, or it cannot be read, or
+    the cut has no end.
+    """
     if cut.until is None:
         return None
     later = _next_segment(entry, last_seq)
-    for batch in read_stream(objects, replace(entry, segments=() if later is None else (later,))):
-        for row, sequence in enumerate(batch.column(SEQUENCE).to_pylist()):
-            if sequence > last_seq:
-                return sequence, batch.column(TIMESTAMP)[row].as_py()
+    with suppress(IntegrityError):  # it is only shown
+        for batch in read_stream(objects, replace(entry, segments=() if later is None else (later,))):
+            for row, sequence in enumerate(batch.column(SEQUENCE).to_pylist()):
+                if sequence > last_seq:
+                    return sequence, batch.column(TIMESTAMP)[row].as_py()
     return None
 
 

@@ -1,7 +1,7 @@
 """Look whether objects are stored, without reading them: that each exists, has its size, and was put as what it is.
 
 The SHA-256 that was put with an object is compared where the store keeps one and `head` returns it (S3). An object that
-was damaged later still has that SHA-256: only reading finds such damage.
+was damaged later still has that SHA-256: only reading finds such damage. So what was found damaged before is read.
 
 Objects of a folder are asked for one by one if that takes no more requests than listing the folder; else a listing of
 the keys with their common prefix is read. So there are never many more requests than objects.
@@ -14,7 +14,16 @@ from functools import partial
 
 from jsbackup.errors import ObjectNotFound
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.verify import ObjectFlaw, Problem, ProblemKind, check_manifest, flaw_of, problem_with
+from jsbackup.repository.checks.verify import (
+    Level,
+    ObjectFlaw,
+    Problem,
+    ProblemKind,
+    check_manifest,
+    check_object,
+    flaw_of,
+    problem_with,
+)
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import BrokenPage
@@ -28,7 +37,8 @@ _LISTED = 1000  # objects in a page of S3's listing
 
 
 def find_absent(objects: Objects, manifest: Manifest, stored: Mapping[str, int]) -> Iterator[Problem]:
-    """Yield what is wrong with a backup, as far as can be found without reading segments: it reads only pages.
+    """Yield what is wrong with a backup, as far as can be found without reading segments: it reads only pages, and
+    what was found damaged before.
 
     `stored` is how many objects each stream has in its folder, at least.
 
@@ -37,6 +47,7 @@ def find_absent(objects: Objects, manifest: Manifest, stored: Mapping[str, int])
         StoreError: the store does not answer.
     """
     yield from check_manifest(manifest)
+    objects.look_for_damage()
     looks = (partial(_look_at, objects, stream, stored[stream.name]) for stream in manifest.streams)
     for problems in in_order(looks, _THREADS):
         yield from problems
@@ -54,6 +65,8 @@ def _look_at(objects: Objects, stream: StreamBackup, stored: int) -> list[Proble
     infos = _find(objects.store, refs, stored)
     for ref in refs:
         flaw = _flaw_in(ref, infos.get(ref.key))
+        if flaw is None and objects.is_damaged(ref):
+            flaw = check_object(objects, ref, Level.DATA if objects.sealing.reads else Level.OBJECTS)
         if flaw is not None:
             objects.note_damaged(ref)
             problems.append(problem_with(stream.name, ref, flaw))

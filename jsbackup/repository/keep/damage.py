@@ -1,4 +1,5 @@
-"""Which backups are known to be damaged, so that retention lets none of them take the place of a sound one.
+"""Which backups are known to be damaged, so that people see it where they choose one, and retention lets none of them
+take the place of a sound one.
 
 Two kinds of records tell of damage. Records of objects (`verified.py`) list those that were found damaged, and not
 sound since. Missing objects, lost pages and manifests that contradict themselves are not among them: the outcomes of
@@ -11,7 +12,7 @@ folders, before they take the place of others.
 Backups share objects. So what was found is then looked for in all backups, also in those made since the last `verify`.
 Each page is read once for that. Without a record of damage `find_damaged` reads nothing but the newest outcomes.
 
-In doubt there is an error: if a record of damage cannot be read, nobody knows what was damaged.
+For what deletes, doubt is an error: if a record of damage cannot be read, nobody knows what was damaged.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from jsbackup.errors import IntegrityError, UnsupportedError, UsageError
+from jsbackup.errors import IntegrityError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.damaged import damage_on_record
+from jsbackup.repository.checks.damaged import damage_on_record, read_damaged
 from jsbackup.repository.checks.folder_listing import FolderListings
 from jsbackup.repository.checks.outcomes import MOST_NAMED, VerifyOutcome, read_verifies
-from jsbackup.repository.checks.verify import Level, Verifier
+from jsbackup.repository.checks.verify import Level, Problem, Verifier
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, parts_of
 from jsbackup.repository.refs import AnyRef, PageRef, StreamPageRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 
-__all__ = ["Presence", "find_damaged"]
+__all__ = ["Presence", "find_damaged", "known_damage", "known_problems"]
 
 _THREADS = 8  # each holds one manifest
 _FEW, _MANY = 4, 60  # outcomes of `verify` that are read: mostly one of the newest is of a run over all backups
@@ -62,6 +63,29 @@ def find_damaged(repository: Repository, backups: Collection[str]) -> frozenset[
         if manifest is None or needs.any_of(manifest):
             damaged.add(backup)
     return frozenset(damaged)
+
+
+def known_damage(repository: Repository, backups: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Do `find_damaged` for commands that delete nothing: if it is not known, return a sentence that says so. Raises
+    StoreError.
+    """
+    if not backups:
+        return frozenset(), ()
+    try:
+        return find_damaged(repository, backups), ()
+    except (IntegrityError, UnsupportedError, KeyUnavailable) as error:
+        return frozenset(), (f"which damage was found before is not known: {error.message}",)
+
+
+def known_problems(repository: Repository, manifest: Manifest) -> list[Problem]:
+    """Return what is missing of a backup, and of what was found damaged what still is: that is read again.
+
+    Raises StoreError.
+    """
+    level = Level.DATA if repository.objects.sealing.reads else Level.OBJECTS
+    verifier = Verifier(repository.objects, level)
+    verifier.limit_to(read_damaged(repository.documents))
+    return list(verifier.check(manifest))
 
 
 class Presence:

@@ -23,7 +23,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -34,16 +34,19 @@ from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.pages.segment_list import BrokenPage, parts_of
 from jsbackup.repository.read.lives import is_unnamed, refuse_another_server
 from jsbackup.repository.read.needed import Needed, read_needed
 from jsbackup.repository.read.offers import Elsewhere, Offer, OfferedSeries, Offers, is_asked
 from jsbackup.repository.read.sources import Wanted, counts, of_one_source
+from jsbackup.repository.refs import folder_of
 from jsbackup.repository.summary import BackupSummary, is_dated_ahead, summary_of
 from jsbackup.times import parse_time
 
-__all__ = ["Choice", "Elsewhere", "Wanted", "about_named", "choose_latest", "find_unselected"]
+__all__ = ["Choice", "Elsewhere", "Wanted", "about_named", "choose_latest", "find_unselected", "with_damage"]
 
 _log = logging.getLogger(__name__)
 
@@ -143,6 +146,27 @@ def _none_counts(summaries: Sequence[BackupSummary], wanted: Wanted) -> UsageErr
     there = sorted({shlex.quote(str(origin_of(one))) for one in summaries if one.is_of_a_server})
     known = f"There are backups of {', '.join(there[:_MOST_NAMED])}. " if there and sources else ""
     return UsageError(f"no backup is {' and '.join(asked)}", hint=f"{known}'jsbackup list' shows all.")
+
+
+def with_damage(objects: Objects, choice: Choice, wanted: Wanted) -> Choice:
+    """Return the choice with a note if wanted streams of the backup are known to be damaged. It stays the choice: an
+    older one has other messages, and of these streams a restore is refused.
+
+    Pages are only read of streams in whose folder something is damaged. Raises KeyUnavailable and StoreError.
+    """
+    backup = choice.manifest
+    damaged = [one.name for one in backup.streams if is_asked(wanted, one.name) and _is_damaged(objects, one)]
+    if not damaged:
+        return choice
+    text = f"{backup.id} is known to be damaged, in {_some(damaged)}: 'jsbackup show {backup.id}' says more"
+    return replace(choice, notes=(text, *choice.notes))
+
+
+def _is_damaged(objects: Objects, stream: StreamBackup) -> bool:
+    parts = [*parts_of(stream.segments), *stream.opaque, *(c.pending for c in stream.consumers if c.pending)]
+    if not any(objects.damaged_in(folder) for folder in {folder_of(part) for part in parts}):
+        return False
+    return any(isinstance(ref, BrokenPage) or objects.is_damaged(ref) for ref in stream.walk())
 
 
 def find_unselected(repository: _Reader, manifest: Manifest) -> list[Elsewhere]:

@@ -59,7 +59,7 @@ class RepairReport:
     looked at.
 
     `checked`: all objects were read. Without that, damage is only known from records: `last_verify` is the newest
-    outcome of `verify` that was recorded, and where `records_need_key`, one without the writer key records nothing.
+    outcome of `verify` that was recorded.
     """
 
     objects: tuple[tuple[Broken, RepairOutcome | JsBackupError], ...]
@@ -72,7 +72,6 @@ class RepairReport:
     writers: tuple[tuple[BrokenWriter, JsBackupError | None], ...] = ()
     checked: bool = False
     last_verify: VerifyOutcome | None = None
-    records_need_key: bool = False
     readers: tuple[tuple[BrokenReader, JsBackupError | None], ...] = ()
 
     @property
@@ -209,7 +208,6 @@ class RepairRun:
             self.whole,
             checked=self.check,
             last_verify=None if self.check else next(iter(read_verifies(documents, 1)), None),
-            records_need_key=self.repository.descriptor.authority is not None,
         )
 
     def _find(self, backups: Iterable[str], *, unseen: bool = False, also: Collection[bytes] = ()) -> Found:

@@ -186,8 +186,10 @@ def test_damage_of_every_kind_is_found_and_named(
         if kind in CONTENT:
             _names_what_is_lost(place.made, keys[0], told, done.out)
         if kind not in NEEDED_BY_ALL:
-            for line in (["list"], ["show", FIRST], ["show", SECOND]):
-                assert typed(*line, *place.line).code == 0, (name, line)
+            hurt = {one["backup"] for one in told.document["backups"] if one["problems"]} if kind in CONTENT else set()
+            assert typed("list", *place.line).code == (14 if hurt else 0), name
+            for backup in (FIRST, SECOND):
+                assert typed("show", backup, *place.line).code == (14 if backup in hurt else 0), (name, backup)
         place.change(keys[0], place.made.objects[keys[0]])
     assert typed("verify", *place.line).code == 0
 

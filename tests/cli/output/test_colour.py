@@ -42,7 +42,7 @@ def test_states_are_coloured_and_headings_bold(repo: Path) -> None:
     assert (code, coloured) == (14, [("green", "ok"), ("red", "DAMAGED")])
     code, listed, coloured = _seen("list", "-r", repo)
     assert coloured[0][0] == "bold" and coloured[0][1].startswith("BACKUP ")
-    assert coloured[1:] == [("green", "complete")] * 2
+    assert coloured[1:] == [("green", "complete"), ("red", "damaged, complete")]
     code, wrong, coloured = _seen("list", "-r", repo / "none")
     assert (code, coloured) == (10, [("red", "error")]) and wrong.startswith("error: ")
     code, helped, coloured = _seen("verify", "--help")

@@ -7,18 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from jsbackup.repository import layout
 from jsbackup.repository.checks.presence import find_absent
+from jsbackup.repository.checks.verified import remember_damaged
 from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, verify_backup
 from jsbackup.repository.manifest import Manifest, objects_named, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.refs import SegmentRef
+from jsbackup.repository.refs import SegmentRef, folder_of, id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import ObjectInfo
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.stores.s3 import S3Store
 from tests.harness.backups import FIRST, make_repository
 from tests.harness.counting import CountingStore
-from tests.harness.damage import DAMAGES, put_instead, store_restorable
+from tests.harness.damage import DAMAGES, flip, put_instead, store_restorable
 from tests.harness.s3server import BUCKET, S3Server
 from tests.harness.small_pages import make_pages_small
 from tests.stores.s3_bench import settings_of
@@ -56,6 +58,23 @@ def test_it_finds_what_verify_finds_at_level_manifest(paged: bool, monkeypatch: 
             put_instead(store, key, whole)
     for damage in ("missing", "empty", "truncated", "longer"):
         assert found[damage] == len(keys)
+
+
+def test_what_was_found_damaged_before_is_read_and_nothing_else() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    manifest = store_restorable(repository, FIRST)
+    first, second = manifest.streams[1].segments[:2]
+    right = store.get(first.key)
+    put_instead(store, first.key, flip(right))
+    damaged = {id_of(ref): folder_of(ref) for ref in (first, second)}  # the second one was put right since
+    remember_damaged(repository.documents, damaged, now_seconds=9, tool="t", random=lambda count: b"x" * count)
+    watched = CountingStore(store)
+    problems = _look(Repository.open(watched).objects, manifest)
+    assert [one.key for one in problems] == [first.key]
+    assert {key for key in watched.read_bytes if key.startswith(layout.SEGMENTS)} == {first.key, second.key}
+    put_instead(store, first.key, right)
+    assert _look(repository.objects, manifest) == []
 
 
 def test_a_manifest_that_contradicts_itself_is_found() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.keep.copy_report import CopyFindings, known_damage, lacking_holds, tell_copy
+from jsbackup.cli.commands.keep.copy_report import CopyFindings, lacking_holds, tell_copy
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
@@ -143,6 +143,7 @@ def copy(
     from jsbackup.repository import layout
     from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
     from jsbackup.repository.checks.evidence import find_missing
+    from jsbackup.repository.keep.damage import known_damage
     from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
 
     start_log(shared)
@@ -166,7 +167,8 @@ def copy(
         there = [*report.present, *report.copied]
         damaged, unknown = known_damage(target, there)
         notes += lacking_holds(source, target, there)
-    findings = CopyFindings(damaged, (*lost, *unknown), notes)
+    unknown = tuple(f"{target.store.location}: {one}" for one in unknown)
+    findings = CopyFindings(sorted(damaged), (*lost, *unknown), notes)
     return tell_copy(shared.output, source, target, report, found=findings)
 
 

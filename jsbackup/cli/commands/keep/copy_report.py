@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count
-from jsbackup.errors import IncompleteError, IntegrityError, UnsupportedError
+from jsbackup.errors import IncompleteError
 from jsbackup.exit_codes import damage
 from jsbackup.readable import in_short
 from jsbackup.shell import quoted_command
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import CopyReport
 
-__all__ = ["CopyFindings", "known_damage", "lacking_holds", "tell_copy"]
+__all__ = ["CopyFindings", "lacking_holds", "tell_copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +29,6 @@ class CopyFindings:
     damaged: Sequence[str]
     lost: Sequence[str]
     notes: Sequence[str]
-
-
-def known_damage(target: Repository, backups: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return those of the backups that are recorded as damaged in the target, and a sentence if the records cannot be
-    read. Without a record nothing else is listed or read.
-
-    Raises:
-        KeyUnavailable: nothing can be read without a key that was not given.
-        StoreError: the store does not answer.
-    """
-    from jsbackup.repository.keep.damage import find_damaged
-
-    if not backups:
-        return [], ()
-    try:
-        return sorted(find_damaged(target, backups)), ()
-    except (IntegrityError, UnsupportedError) as error:
-        location = target.store.location
-        return [], (f"{location}: which damage was found before is not known: {error.message}",)
 
 
 def lacking_holds(source: Repository, target: Repository, backups: Sequence[str]) -> tuple[str, ...]:

@@ -46,7 +46,11 @@ def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held
             f"Looked at on {format_time(status.now_ns)}. Times are UTC, sizes those of messages before compression.",
             class_="quiet",
         ),
-        *([recent_table(newest, held, now_ns=status.now_ns, caption="The newest backups")] if newest else []),
+        *(
+            [recent_table(newest, held, status.damaged, now_ns=status.now_ns, caption="The newest backups")]
+            if newest
+            else []
+        ),
         *(part for line in status.lines[:_MOST_LINES] for part in _line(report, line)),
         *([element("p", f"{left_out} more series of backups are not shown.", class_="quiet")] if left_out > 0 else []),
         element("h2", "Stored"),
