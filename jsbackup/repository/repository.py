@@ -17,7 +17,7 @@ an empty location.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -107,12 +107,14 @@ class Repository:
         new_keys: NewKeys | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         compression: Compression = ZSTD,
+        making: Callable[[], None] = lambda: None,
     ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
         `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
         has the keys that encrypt and sign; without it the repository is plain. `segment_bytes` is the size of its
-        segments, raw, within the limits of `segment_size.py`; `compression` is theirs.
+        segments, raw, within the limits of `segment_size.py`; `compression` is theirs. `making` is called before the
+        descriptor is put: if anything fails before, there is no repository.
 
         Raises:
             UsageError: there is already a repository, or something else.
@@ -135,6 +137,7 @@ class Repository:
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
             keys = GivenKeys(writer=new_keys.writer_key)
             put_keys(store, new_keys, created)
+        making()
         put_descriptor(store, descriptor)
         return cls(store, descriptor, opened_access(store, descriptor, keys))
 

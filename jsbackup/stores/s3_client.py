@@ -50,7 +50,8 @@ _TEMPORARY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504, 507, 509, 529}
 
 _CREDENTIALS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile."
 _PERMISSIONS = (
-    "The user needs s3:ListBucket on the bucket and s3:GetObject, s3:PutObject and s3:DeleteObject on what is in it."
+    "The user needs s3:ListBucket, s3:ListBucketMultipartUploads and s3:GetBucketObjectLockConfiguration on the "
+    "bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on what is in it."
 )
 _REGION = "Name the region of the bucket with --s3-region."
 

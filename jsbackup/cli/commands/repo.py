@@ -77,9 +77,9 @@ def init(
     else:
         from jsbackup.repository.crypto.writer_key import encode_writer_key
 
-        with new_key_file(file, encode_writer_key(new_keys.writer_key)):
+        with new_key_file(file, encode_writer_key(new_keys.writer_key)) as use:
             repository = make_repository(
-                shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how or ZSTD
+                shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how or ZSTD, making=use
             )
     output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,12 +14,20 @@ __all__ = ["new_key_file"]
 
 
 @contextmanager
-def new_key_file(path: Path, text: str) -> Iterator[None]:
-    """Write the key file, then run the body, which starts using the key.
+def new_key_file(path: Path, text: str) -> Iterator[Callable[[], None]]:
+    """Write the key file, then run the body. It has to call what is yielded before the request that starts the use of
+    the key.
 
     It is written first, because a repository without its key would be useless. If nothing was made, the file is
-    removed; if the store failed, that is unknown, and it stays. Raises UsageError if it cannot be written.
+    removed; if the store failed at that request, that is unknown, and it stays. Raises UsageError if it cannot be
+    written.
     """
+    used = False
+
+    def use() -> None:
+        nonlocal used
+        used = True
+
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -34,8 +42,10 @@ def new_key_file(path: Path, text: str) -> Iterator[None]:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        yield
+        yield use
     except StoreError:
+        if not used:
+            path.unlink()
         raise
     except OSError as error:
         with suppress(OSError):

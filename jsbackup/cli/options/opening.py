@@ -181,10 +181,12 @@ def make_repository(
     *,
     segment_bytes: int | None = None,
     compression: Compression = ZSTD,
+    making: Callable[[], None] = lambda: None,
 ) -> Repository:
     """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain.
 
-    `segment_bytes` is the size of its segments, raw, the usual one if it is None; `compression` is theirs.
+    `segment_bytes` is the size of its segments, raw, the usual one if it is None; `compression` is theirs. `making` is
+    as in `Repository.create`.
     """
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.segment_size import SEGMENT_BYTES
@@ -197,6 +199,7 @@ def make_repository(
         new_keys=new_keys,
         segment_bytes=segment_bytes or SEGMENT_BYTES,
         compression=compression,
+        making=making,
     )
 
 

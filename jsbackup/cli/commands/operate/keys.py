@@ -218,7 +218,8 @@ def replace_writer_key(shared: Shared, file: str) -> None:
         created=created,
         random=os.urandom,
     )
-    with new_key_file(Path(file), encode_writer_key(new)):
+    with new_key_file(Path(file), encode_writer_key(new)) as use:
+        use()
         enthrone()
     signer = new.signatory.public
     shared.output.result(
