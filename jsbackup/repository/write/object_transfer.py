@@ -108,12 +108,11 @@ class Verbatim:
 
     def carry(self, manifest: Manifest) -> Manifest:
         stored = self._carry(manifest.id, {ref.key: ref for ref in _content_of(manifest)})
-        moved = not all(one.key == key for key, one in stored.items())
-        if self._pages and not moved:
+        if self._pages and not _moved(stored):
             pages: dict[str, AnyRef] = {ref.key: ref for stream in manifest.streams for ref in stream.pages}
             stored |= self._carry(manifest.id, pages | {ref.key: ref for ref in manifest.stream_pages})
         self._known = stored
-        if not moved:
+        if not _moved(stored):
             return manifest
         streams = (replace_objects(stream, lambda ref: stored[ref.key]) for stream in manifest.streams)
         return replace(manifest, streams=tuple(streams))
@@ -228,6 +227,11 @@ class Resealing:
             return known is not None and self._target.store.head(known.key).size == known.size
         except ObjectNotFound:
             return False
+
+
+def _moved(stored: Mapping[str, StoredObject]) -> bool:
+    """Return whether an object has another key at the target: then nothing that names it can be copied verbatim."""
+    return any(one.key != key for key, one in stored.items())
 
 
 def _content_of(manifest: Manifest) -> Iterator[SegmentRef | ObjectRef | OpaqueRef]:

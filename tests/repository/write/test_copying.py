@@ -33,7 +33,8 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
 from tests.harness.counting import CountingStore
-from tests.harness.damage import put_instead
+from tests.harness.damage import flip, put_instead
+from tests.harness.small_pages import make_pages_small
 from tests.harness.stores import Fault, FaultStore, Killed
 
 THIRD = "20261121T014700Z-000003"
@@ -223,6 +224,21 @@ def test_the_next_manifest_names_one_that_was_written_again_as_it_is_here(target
     assert named == [None, shas[FIRST], shas[SECOND]]
     assert find_gaps(target.documents) == []
     assert copy(source, target).present == (FIRST, SECOND, THIRD)
+
+
+def test_a_page_that_is_damaged_at_the_target_is_stored_beside_it_and_named(
+    target: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pages_small(monkeypatch)
+    source = make_repository(MemoryStore(), "50e4ce")
+    store_backup(source, FIRST, count=200)
+    page = next(source.manifest(FIRST).streams[0].pages)
+    damaged = flip(source.store.get(page.key))
+    target.store.put(page.key, damaged)
+    assert copy(source, target, [FIRST]).copied == (FIRST,)
+    assert_sound(target, FIRST)
+    assert contents(target, FIRST) == contents(source, FIRST)
+    assert target.store.get(page.key) == damaged
 
 
 def test_a_manifest_that_was_lost_is_put_back_as_it_was_or_not_at_all(source: Repository, target: Repository) -> None:
