@@ -25,6 +25,7 @@ from jsbackup.putting_back.publishing import WritingRun
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
+from tests.harness.commands import jsbackup
 from tests.harness.servers import NEWEST, NatsServer
 from tests.putting_back.scenes import VERSIONS, back_up, held, in_client, last_sequence, make, put_back, run
 
@@ -203,3 +204,74 @@ def test_a_store_that_replaces_no_descriptions(nats_server: Starter, tmp_path: P
     found = put_back(server.url, repo, "latest", "reports", "--object", NAME, "--to", "odd")
     assert (found.code, "allow_rollup_hdrs" in found.document["error"]["message"]) == (15, True)
     assert run(last_sequence(server.url, "OBJ_odd")) == 0
+
+
+def _digest(data: bytes, prefix: str = "SHA-256=") -> str:
+    return prefix + urlsafe_b64encode(sha256(data).digest()).decode()
+
+
+TWO = b"a" * 1000 + b"b" * 1000
+NULLS: dict[str, Any] = {"description": None, "metadata": None, "headers": None, "options": None}
+# What clients in other languages write: a description, its chunks, and what was put.
+FOREIGN: dict[str, tuple[dict[str, Any], list[bytes], bytes]] = {
+    "nulls of Rust": ({**NULLS, "chunks": 1, "size": 4, "digest": _digest(b"text")}, [b"text"], b"text"),
+    "only nulls": ({**NULLS, "chunks": None, "size": None, "digest": None, "nuid": None, "deleted": None}, [], b""),
+    "empty chunk of .NET": (
+        {"chunks": 2, "size": 2000, "digest": _digest(TWO)},
+        [TWO[:1000], TWO[1000:], b""],
+        TWO,
+    ),
+    "empty chunk that is counted": (
+        {"chunks": 3, "size": 2000, "digest": _digest(TWO)},
+        [TWO[:1000], TWO[1000:], b""],
+        TWO,
+    ),
+    "digest of old Go": ({"chunks": 1, "size": 4, "digest": _digest(b"text", "sha-256=")}, [b"text"], b"text"),
+}
+
+
+def test_files_of_clients_in_other_languages(nats_server: Starter, tmp_path: Path) -> None:
+    server, repo = nats_server(NEWEST), tmp_path / "repo"
+    line = ("-r", repo)
+
+    def subject(name: str) -> str:
+        return f"$O.reports.M.{urlsafe_b64encode(name.encode()).decode()}"
+
+    async def store(nc: Client) -> None:
+        js = nc.jetstream()
+        await js.create_object_store("reports")
+        for number, (name, (description, chunks, _)) in enumerate(FOREIGN.items()):
+            for chunk in chunks:
+                await js.publish(f"$O.reports.C.n{number}", chunk)
+            entry = {"name": name, "bucket": "reports", "nuid": f"n{number}", **description}
+            await js.publish(subject(name), json.dumps(entry).encode())
+        gone = {**NULLS, "name": "gone", "nuid": None, "digest": None, "size": 0, "chunks": 0, "deleted": True}
+        await js.publish(subject("gone"), json.dumps(gone).encode())
+        link = {"name": "to", "description": None, "options": {"link": {"name": None, "bucket": "b"}}}
+        await js.publish(subject("to"), json.dumps(link).encode())
+
+    run(in_client(server.url, store))
+    back_up(server.url, repo)
+    listed = jsbackup("object", "ls", "latest", "reports", *line).ok().document
+    assert {one["name"] for one in listed["objects"]} == {*FOREIGN, "to"} and listed["unreadable"] == 0
+    assert next(one["link"] for one in listed["objects"] if one["name"] == "to") == {"bucket": "b", "name": None}
+    gone = jsbackup("object", "get", "latest", "reports", "gone", "-o", tmp_path / "gone", *line)
+    assert "was deleted before the backup" in gone.document["error"]["message"]
+
+    async def remove(nc: Client) -> None:
+        await call(nc, "STREAM.PURGE.OBJ_reports", {})
+
+    for name, (_, _, data) in FOREIGN.items():
+        file = tmp_path / name
+        jsbackup("object", "get", "latest", "reports", name, "-o", file, *line).ok()
+        assert file.read_bytes() == data
+        there = put_back(server.url, repo, "latest", "reports", "--object", name).ok()
+        assert there.document["there"] == 1, name
+    run(in_client(server.url, remove))
+    for name in FOREIGN:
+        assert put_back(server.url, repo, "latest", "reports", "--object", name).ok().document["written"] == 1
+        assert put_back(server.url, repo, "latest", "reports", "--object", name).ok().document["there"] == 1
+    stored = run(held(server.url, "OBJ_reports"))
+    assert sorted(one.data for one in stored if b".C." in one.subject) == sorted(
+        chunk for _, chunks, _ in FOREIGN.values() for chunk in chunks
+    )

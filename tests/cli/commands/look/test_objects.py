@@ -57,7 +57,7 @@ def test_a_list_has_what_is_there(shelf: Shelf, typed: Type) -> None:
         ("to-bucket", 1, "is a link to bucket settings"),
         ("to-nothing", 2, "has no stream OBJ_missing"),
         ("to-link", 1, "which is a link too"),
-        ("short", 14, "0 chunks and 0 bytes, not 2 and 9"),
+        ("short", 14, "0 bytes, not 9"),
         ("wild", 14, "no valid nuid"),
         ("wrong", 14, "does not have the digest"),
         ("nojson", 14, "description of an object"),
