@@ -23,6 +23,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,7 @@ from jsbackup.stores.glance import glance_at
 __all__ = ["LocalStore", "remove_incoming"]
 
 _INCOMING = ".incoming"
+_TEMPORARY = re.compile(r"\d+-\d+")  # names in it that are ours; a folder of tables may have other writers
 _LEFTOVER_SECONDS = 3600
 _TRIES = 10  # to write a file into the folder of temporary ones
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -284,7 +286,7 @@ class LocalStore:
                 os.unlink(name, dir_fd=incoming)
             with os.scandir(incoming) as entries:
                 names = [entry.name for entry in entries]
-            for name in names:
+            for name in filter(_TEMPORARY.fullmatch, names):
                 with suppress(OSError):
                     self._sweep_one(incoming, name, now)
 

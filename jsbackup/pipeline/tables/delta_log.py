@@ -31,7 +31,7 @@ _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 
 
 class DeltaLog:
-    """The log of the stream called `name` there. `token` is random, in hex. A new target has no tables.
+    """The log of the stream called `name` there. Names of files have `own` in them. A new target has no tables.
 
     `constants` are columns with one value; `now_ms` is the time; `partition` is what partitions are of, "" without any.
 
@@ -45,8 +45,8 @@ class DeltaLog:
         self,
         store: Store,
         name: str,
-        token: str,
         *,
+        own: str,
         new_target: bool,
         constants: dict[str, str],
         now_ms: int,
@@ -57,7 +57,7 @@ class DeltaLog:
         self._folder = encode_name(name)
         self._known: KnownLog | None = None
         self.partitions: set[str] = set()
-        self.ending = ".parquet" if new_target else f"-{token}.parquet"
+        self.ending = f"{own}.parquet"
         if not new_target:
             self._read()
 

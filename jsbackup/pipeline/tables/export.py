@@ -60,7 +60,6 @@ from jsbackup.progress import Progress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.segment_size import SEGMENT_BYTES
-from jsbackup.stores.base import Store
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 
@@ -208,7 +207,7 @@ def export_tables(
             options = _lenient(options)
             if refused.keys() >= {growth.name for growth in growths}:
                 raise all_refused(refused)
-            _remove_staged(target.place.store(), [growth for growth in growths if growth.name in refusals])
+            _remove_staged(target, kind, [growth for growth in growths if growth.name in refusals])
             growths = tuple(growth for growth in growths if growth.name not in refusals)
         planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
         kept = {one.reshaped.name: kept_of(one, written[one.reshaped.name]) for one in planned}
@@ -216,11 +215,17 @@ def export_tables(
         refuse_results(backup.manifest.id, options, results, "exported")
         for growth in growths:
             _commit(growth, backup.manifest, written, settled)
+        without_log = {growth.name for growth in growths if growth.log is None}
+        settled |= without_log
+        try:
+            target.commit()
+        except TargetConflict:
+            settled -= without_log
+            raise
     except BaseException:
-        if target.has_tables:
-            _remove_staged(target.place.store(), [growth for growth in growths if growth.name not in settled])
+        if target.own:
+            _remove_staged(target, kind, [growth for growth in plan.growths if growth.name not in settled])
         raise
-    target.commit()
     extended = target.has_tables
     exported = tuple(
         exported_of(
@@ -286,12 +291,13 @@ def _log_of(
 ) -> TableLog | None:
     store, new_target = target.place.store(), not target.has_tables
     if kind is TableFormat.PARQUET:
-        return ParquetLog(store, name, target.token, new_target=new_target)
+        return ParquetLog(store, name, target.token, own=target.own, new_target=new_target)
     if kind is TableFormat.ICEBERG:
         return IcebergLog(
             store,
             name,
             target.token,
+            own=target.own,
             new_target=new_target,
             location=target.location,
             backup=manifest.id,
@@ -300,7 +306,7 @@ def _log_of(
     if kind is TableFormat.DELTA:
         about = {"stream": name, "backup": manifest.id}
         return DeltaLog(
-            store, name, target.token, new_target=new_target, constants=about, now_ms=now_ms, partition=partition
+            store, name, own=target.own, new_target=new_target, constants=about, now_ms=now_ms, partition=partition
         )
     return None
 
@@ -313,7 +319,7 @@ def _write(
     place, found = backup.place, {growth.name: growth for growth in plan.growths if growth.new.planned is not None}
     planned = [growth.new.planned for growth in found.values() if growth.new.planned is not None]
     changed = with_newest_of(runner, place, planned, progress)
-    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind, partitions)]
+    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind, partitions, target.own)]
     runs = numbered_runs(runner, place, key, [file.run for file in files], before=Counter(), progress=progress)
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
@@ -331,11 +337,10 @@ def _write(
 
 
 def _files_of(
-    one: PlannedStream, growth: TableGrowth, kind: TableFormat, partitions: Partitions | None
+    one: PlannedStream, growth: TableGrowth, kind: TableFormat, partitions: Partitions | None, own: str
 ) -> Iterator[FileToWrite]:
     reshape, name = one.reshaped.messages, one.reshaped.name
-    folder = encode_name(name) if growth.log is None else growth.log.staging
-    ending = f".{kind.suffix}" if growth.log is None else growth.log.ending
+    folder, ending = _staging(growth, kind, own)
     joint = "/" if growth.log is None else growth.log.joint
     position = growth.new.position
     known = (position.message, position.message_ns, position.newest_ns) if position.message else None
@@ -368,11 +373,19 @@ def _commit(
         raise
 
 
-def _remove_staged(store: Store, growths: Sequence[TableGrowth]) -> None:
-    """Remove what was written for tables and did not become a part of them."""
+def _staging(growth: TableGrowth, kind: TableFormat, own: str) -> tuple[str, str]:
+    """Return the folder to which the files of a table are written, and what follows the sequences in their names."""
+    if growth.log is not None:
+        return growth.log.staging, growth.log.ending
+    return encode_name(growth.name), f"{own}.{kind.suffix}"
+
+
+def _remove_staged(target: TableTarget, kind: TableFormat, growths: Sequence[TableGrowth]) -> None:
+    """Remove what this run has written for tables and did not become a part of them."""
+    store = target.place.store()
     for growth in growths:
-        if growth.log is not None:
-            with suppress(StoreError):
-                for info in list(store.list(f"{growth.log.staging}/")):
-                    if info.key.endswith(growth.log.ending):
-                        store.delete(info.key)
+        folder, ending = _staging(growth, kind, target.own)
+        with suppress(StoreError):
+            for info in list(store.list(f"{folder}/")):
+                if info.key.endswith(ending):
+                    store.delete(info.key)

@@ -48,7 +48,8 @@ def was_exported(path: Path) -> bool:
 
 
 class ParquetLog:
-    """The log of the stream called `name` there. `token` is random, in hex. A new target has no tables.
+    """The log of the stream called `name` there. `token` is random, in hex. A new target has no tables, and its files
+    have `own` in their names.
 
     Raises:
         UsageError: files are there without a log.
@@ -57,8 +58,9 @@ class ParquetLog:
         StoreError: it cannot be read.
     """
 
-    def __init__(self, store: Store, name: str, token: str, *, new_target: bool) -> None:
+    def __init__(self, store: Store, name: str, token: str, *, own: str, new_target: bool) -> None:
         self._store, self._name = store, name
+        self.ending = f"{own}{_ENDING}" if new_target else _STAGED_ENDING
         self._token = _NO_TOKEN if new_target else token
         self._folder = encode_name(name)
         self._is_new = new_target
@@ -73,10 +75,6 @@ class ParquetLog:
     @property
     def staging(self) -> str:
         return self._folder if self._is_new else self._staging(self._number, self._token)
-
-    @property
-    def ending(self) -> str:
-        return _ENDING if self._is_new else _STAGED_ENDING
 
     @property
     def joint(self) -> str:
@@ -104,7 +102,7 @@ class ParquetLog:
     def commit(self, files: Sequence[WrittenFile], state: TableState, payloads: Sequence[pa.Field] = ()) -> None:
         if not files and self.state is None:
             return  # a folder without files is no table
-        names = [f"{file.path().removesuffix(self.ending)}{_ENDING}" for file in files]
+        names = [f"{file.path().removesuffix(_STAGED_ENDING).removesuffix(_ENDING)}{_ENDING}" for file in files]
         record = {
             "table": state.source.to_json(),
             "position": state.position.to_json(),

@@ -2,7 +2,8 @@
 
 Executors put files to a store under names that depend on their content: a second attempt writes the same, and finds it
 already there. A folder is written under a hidden name, and renamed at the end. S3 has no renaming: there an object
-`_SUCCESS` is written last, as readers of tables expect, and the files of a failed export are deleted.
+`_SUCCESS` is written last, as readers of tables expect. Names of files have a part of the run's own there, so that a
+run that fails deletes its files and those of no other.
 
 A target that is extended has tables, each with a log of its own (`table_log.py`), which decides what is visible.
 """
@@ -18,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UsageError
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, TargetConflict, UsageError
 from jsbackup.exchange.folder import folder_errors, printable_name
 from jsbackup.exchange.new_folder import NewFolder, check_output
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
@@ -68,16 +69,20 @@ class TableTarget(Protocol):
         """Random, for names that no other run uses."""
 
     @property
+    def own(self) -> str:
+        """What distinguishes the names of files of this run; "" where no other run writes."""
+
+    @property
     def has_tables(self) -> bool:
         """Whether there may be tables in it, which are extended."""
 
     def commit(self) -> None:
-        """Make it visible. Raises UsageError or StoreError if something else is there by now."""
+        """Make it visible. Raises UsageError, TargetConflict or StoreError if something else is there by now."""
 
 
 @contextmanager
 def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
-    """Make a new table at `place`, which is removed unless `commit` is called. `token` is random.
+    """Make a new table at `place`; a folder is removed unless `commit` is called. `token` is random.
 
     Raises:
         UsageError: something is already there.
@@ -88,14 +93,10 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
             staged = replace(place, location=str(new.staging))
             yield _FolderTarget(staged, new, token, location_of(place))
         return
-    target = _PrefixTarget(place, token)
     if next(iter(place.store().list()), None) is not None:
         raise UsageError(f"{place.store().location} is not empty", hint="Name a prefix under which there is nothing.")
-    try:
-        with _true_hints():
-            yield target
-    finally:
-        target.clean()
+    with _true_hints():
+        yield _PrefixTarget(place, token)
 
 
 @contextmanager
@@ -227,6 +228,7 @@ def ignores_case(target: TableTarget) -> bool:
 
 class _FolderTarget:
     has_tables = False
+    own = ""
 
     def __init__(self, place: RepositoryRef, new: NewFolder, token: str, location: str) -> None:
         self.place, self.token, self.location = place, token, location
@@ -246,25 +248,22 @@ class _PrefixTarget:
     has_tables = False
 
     def __init__(self, place: RepositoryRef, token: str) -> None:
-        self.place, self.token, self.location = place, token, location_of(place)
-        self._committed = False
+        self.place, self.token, self.location, self.own = place, token, location_of(place), f"-{token}"
 
     def commit(self) -> None:
-        self.place.store().put(SUCCESS, b"")
-        self._committed = True
-
-    def clean(self) -> None:
-        if not self._committed:
-            store = self.place.store()
-            for info in list(store.list()):
-                store.delete(info.key)
+        try:
+            self.place.store().put(SUCCESS, b"")
+        except ObjectExists:
+            raise TargetConflict(
+                f"another export has written to {self.location} meanwhile", hint="Name another prefix."
+            ) from None
 
 
 class _GrowingTarget:
     has_tables = True
 
     def __init__(self, place: RepositoryRef, token: str) -> None:
-        self.place, self.token, self.location = place, token, location_of(place)
+        self.place, self.token, self.location, self.own = place, token, location_of(place), f"-{token}"
 
     def commit(self) -> None:
         if self.place.folder is None:

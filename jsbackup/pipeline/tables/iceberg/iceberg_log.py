@@ -39,7 +39,8 @@ _DATA, _METADATA = "data", "metadata"
 
 
 class IcebergLog:
-    """The metadata of the stream called `name` there. `token` is random, in hex. A new target has no tables.
+    """The metadata of the stream called `name` there. `token` is random, in hex; names of files have `own` in them. A
+    new target has no tables.
 
     `location` is that of the target, for readers; `backup` is the id that the column of that name has; `now_ms` is the
     time.
@@ -53,7 +54,16 @@ class IcebergLog:
     joint = "/"
 
     def __init__(
-        self, store: Store, name: str, token: str, *, new_target: bool, location: str, backup: str, now_ms: int
+        self,
+        store: Store,
+        name: str,
+        token: str,
+        *,
+        own: str,
+        new_target: bool,
+        location: str,
+        backup: str,
+        now_ms: int,
     ) -> None:
         self._store, self._name = store, name
         self._folder = encode_name(name)
@@ -62,7 +72,7 @@ class IcebergLog:
         self._about["location"] = f"{location}/{self._folder}"
         self._known: KnownTable | None = None
         self.partitions: set[str] = set()
-        self.ending = ".parquet" if new_target else f"-{token}.parquet"
+        self.ending = f"{own}.parquet"
         if found := {"#", "?"} & set(location):
             raise UsageError(
                 f"readers of Iceberg find no tables below a name with {sorted(found)[0]}", hint="Name another folder."
