@@ -12,12 +12,12 @@ from typing import Any, Final
 import click
 
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.profiles.profiles import Profile, Setting
+from jsbackup.cli.profiles.profiles import HOOKS, Profile, Setting
 from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, When, times_of
 from jsbackup.cli.schedules.kubernetes import SECRETS_FOLDER, toml_text
 from jsbackup.errors import UsageError
 
-__all__ = ["plan_schedule", "without_secrets"]
+__all__ = ["note_missing_in_pod", "plan_schedule", "without_secrets"]
 
 # A login in a URL, in any option.
 _LOGIN = re.compile(r"://[^/\s]*@")
@@ -31,6 +31,14 @@ _FILE_OPTIONS: Final[Mapping[str, str]] = {
     if option.metavar == "FILE"
 }
 _READERS: Final = frozenset({"identity", "identity_command", "passphrase_file", "passphrase_command"})
+
+_OF_HOME: Final = {
+    "context": ("a context of the nats CLI is looked for", "name its parts"),
+    "s3_profile": (
+        "the profile of the AWS configuration (s3-profile) is looked for",
+        "name s3-region, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+    ),
+}
 
 FindCommand = Callable[[str], click.Command | None]
 
@@ -68,15 +76,30 @@ def plan_schedule(
         )
     if not jobs:
         raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
-    if any("context" in profile.values(job.name) for job in jobs):
-        notes.append(
-            "a context of the nats CLI is looked for in the home directory of the user who runs this: "
-            "name its parts instead"
-        )
+    for name, (words, instead) in _OF_HOME.items():
+        if any(name in profile.values(job.name) for job in jobs):
+            notes.append(f"{words} in the home directory of the user who runs this: {instead} instead")
     written = [text for setting in profile.settings for text in _texts(setting)]
     found = {name for text in written for match in _VARIABLE.finditer(text) for name in match.groups() if name}
     plan = Plan(profile.name, profile.path.absolute(), _program(), tuple(jobs), tuple(sorted(found)), between)
     return plan, notes
+
+
+def note_missing_in_pod(profile: Profile, plan: Plan) -> list[str]:
+    """Return a note if settings of the jobs name files or programs of this machine that no secret brings to the pod."""
+    tables = {"", HOOKS, *(job.name for job in plan.jobs)}
+    brought = {*_FILE_OPTIONS, "metrics", "page"}
+    names = [
+        setting.path
+        for setting in profile.settings
+        if setting.table in tables
+        and setting.name not in brought
+        and getattr(setting.parameter, "metavar", None) in ("FILE", "FOLDER", "COMMAND")
+        and not any(_REFERENCE.match(text) for text in _texts(setting))
+    ]
+    if not names:
+        return []
+    return [f"the image must have the files and programs of this machine that the profile names: {', '.join(names)}"]
 
 
 def _job(name: str, values: Mapping[str, Any], times: Mapping[str, When], between: int) -> Job:

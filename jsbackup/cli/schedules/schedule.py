@@ -87,7 +87,7 @@ def schedule(
     mounted; status wants a backup no older than three intervals; verify reads 4 % a day. forget is left out if the
     profile has no keep- option for it. Times are local, in Kubernetes UTC.
     """
-    from jsbackup.cli.schedules.planning import plan_schedule
+    from jsbackup.cli.schedules.planning import note_missing_in_pod, plan_schedule
 
     profile = _profile(shared)
     given = {"kubernetes": ("--run-as", run_as), "systemd": ("--image", image)}.get(kind)
@@ -97,6 +97,8 @@ def schedule(
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     plan, notes = plan_schedule(profile, partial(root.command.get_command, root), every, at, without=without)
+    if kind == "kubernetes":
+        notes += note_missing_in_pod(profile, plan)
     files = _files(kind, plan, profile, image, run_as=run_as)
     if output is not None:
         _write(output, files, force=force)

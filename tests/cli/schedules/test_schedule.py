@@ -291,6 +291,30 @@ def test_a_schedule_of_all_accounts_says_whose_files_these_are(typed: Type, tmp_
         assert refused.code == 2 and "of the profile does not begin with /: somewhere" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("setting", "note"),
+    [
+        ('context = "prod"', "a context of the nats CLI is looked for in the home directory"),
+        ('s3-profile = "prod"', "the AWS configuration (s3-profile) is looked for in the home directory"),
+        ('password-command = "pass nats"', "that the profile names: password-command"),
+        ('[profiles.far.hooks]\nbefore = "/opt/mount"', "that the profile names: hooks.before"),
+        ('[profiles.far.drill]\nnats-server = "/opt/nats-server"', "that the profile names: drill.nats-server"),
+        ('[profiles.far.status]\nmetrics = "/var/lib/metrics/far.prom"', None),
+        ('[profiles.far.serve]\nnats-server = "/opt/nats-server"', None),
+        ('creds = "/etc/nats/far.creds"', None),
+    ],
+)
+def test_a_schedule_for_pods_names_what_of_this_machine_it_lacks(
+    setting: str, note: str | None, typed: Type, tmp_path: Path
+) -> None:
+    config = tmp_path / "far.toml"
+    config.write_text(f'[profiles.far]\nrepo = "s3://far/away"\n{setting}\n')
+    done = typed("schedule", "--format", "kubernetes", "--image", "x", "--config", config, "--profile", "far")
+    assert done.code == 0, done.err
+    about = [line for line in done.err.splitlines() if "home directory" in line or "of this machine" in line]
+    assert len(about) == (note is not None) and (note or "") in "".join(about), done.err
+
+
 def test_without_a_profile_there_is_nothing_to_schedule(typed: Type) -> None:
     done = typed("schedule", "--format", "cron")
     assert done.code == 2 and "Name it with --profile." in done.err
