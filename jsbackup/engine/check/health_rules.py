@@ -112,7 +112,7 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.UNREADABLE,
             one.id,
             f"backup {one.id} cannot be read: {one.error.message}",
-            "Run 'jsbackup verify'; restore its manifest from a copy, or remove the backup with 'jsbackup forget'.",
+            f"Run 'jsbackup verify'. {how_to_repair(one.id)}",
         )
     for gap in status.removed:
         yield Breach(
@@ -134,8 +134,8 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.DAMAGED,
             "",
             f"{format_count(len(damaged), 'backup')} {known}: {_some(damaged)}",
-            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names. If you have done so, or put "
-            "them right otherwise, the next 'jsbackup verify' records it; with --sample, too.",
+            "Run 'jsbackup repair'. If you have put them right otherwise, the next 'jsbackup verify' records it; with "
+            "--sample, too.",
         )
     for reader in status.readers:
         yield Breach(
@@ -183,8 +183,8 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
             line.words,
             f"the newest complete backup is {span(age)} old; at most {span(limits.max_age_seconds)} is allowed "
             f"({line.title})",
-            "See why backups are not made or not complete. If these are not wanted any more, remove them with "
-            "'jsbackup forget', or leave them out with --origin or --tag.",
+            "See why backups are not made or not complete. If their server is gone for good, leave them out with "
+            "--origin or --tag.",
         )
     if newest is not None and newest.messages and _has_nothing(line):
         yield Breach(
@@ -202,7 +202,7 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
             BreachRule.INCOMPLETE,
             line.words,
             f"the newest backup, {line.newest.id}, is partial: it lacks {_some(lacking)} or a part of them{first}",
-            f"See 'jsbackup show {line.newest.id}'; streams that need no backup are left out with 'backup --exclude'.",
+            f"Mend what 'jsbackup show {line.newest.id}' names, and run the backup again. Keep the earlier backups.",
         )
 
 
@@ -247,8 +247,7 @@ def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             "",
             f"the verify of {failed.ended[:19]}Z found {format_count(failed.problems, 'problem')} {what}, "
             "and no later verify found them repaired",
-            "Run 'jsbackup verify'; restore from other backups, bring objects back from a copy, or forget what is "
-            "damaged.",
+            "Run 'jsbackup repair', and 'jsbackup verify' again.",
         )
     if limits.max_verify_age_seconds is None:
         return

@@ -81,7 +81,10 @@ def check_links(evidence: Evidence) -> list[Gap]:
 
 def how_to_repair(backups: str) -> str:
     """Return a hint on what to do after a manifest was removed or replaced. `backups` are ids."""
-    return f"Restore its manifest from a copy of the repository, or remove the backup with 'jsbackup forget {backups}'."
+    return (
+        "Put its manifest back with 'jsbackup repair --from COPY'. Only if no copy has it, remove the backup with "
+        f"'jsbackup forget {backups}'."
+    )
 
 
 def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:

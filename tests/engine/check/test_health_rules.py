@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from jsbackup.config import Glob
-from jsbackup.engine.check.health_rules import Limits, LiveStreams, find_breaches, last_good_verify, not_backed_up, span
+from jsbackup.engine.check.health_rules import (
+    BreachRule,
+    Limits,
+    LiveStreams,
+    find_breaches,
+    last_good_verify,
+    not_backed_up,
+    span,
+)
 from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
 from jsbackup.engine.check.status import RepositoryStatus, take_status
 from jsbackup.errors import ObjectExists
@@ -31,6 +39,7 @@ from tests.harness.many import ManyBackups, some_stream
 
 NOW_NS = 1_795_225_500 * 10**9  # 2026-11-21T01:45:00Z
 HOUR = 3600
+_KEEP_MORE = (BreachRule.FEW_BACKUPS, BreachRule.SHORT_HISTORY)
 
 
 @dataclass
@@ -78,6 +87,10 @@ class World:
     def rules(self, live: LiveStreams | None = None, **limits: object) -> list[str]:
         found = find_breaches(self.status(), Limits(**limits), live)  # type: ignore[arg-type]
         assert all(one.hint.endswith(".") and one.hint[0].isupper() and not one.reason.endswith(".") for one in found)
+        # What is broken is mended: no hint gives up a backup or a stream for it.
+        given_up = ("jsbackup forget", "backup --exclude")
+        at_risk = [one for one in found if one.rule not in (BreachRule.NOT_BACKED_UP, *_KEEP_MORE)]
+        assert not [one for one in at_risk for words in given_up if words in one.hint.partition("Only if no copy")[0]]
         return [str(one.rule) for one in found]
 
 
