@@ -328,7 +328,7 @@ def _about_newer(
 
 
 def _why_not(offers: Offers, newest: BackupSummary, chosen: Offer, *, is_meant: bool) -> str:
-    if newest.imported is not None:
+    if newest.imported is not None and chosen.summary.imported is None:
         return "it was imported"
     if newest.selection.config_only:
         return "it has configurations only"
@@ -340,6 +340,8 @@ def _why_not(offers: Offers, newest: BackupSummary, chosen: Offer, *, is_meant: 
         offer, named = offers.offer(newest), offers.wanted.streams
         missed = [glob.pattern for glob in named if offer is not None and not offer.has(glob)]
         return f"it has no stream {_some(missed)}" if missed else "it lacks some of the named streams"
+    if newest.imported is not None:
+        return f"it was imported from another source ({newest.imported})"
     asked = newest.selection
     words = f"streams {' '.join(asked.streams)}" if asked.streams else "all streams"
     words += f" except {' '.join(asked.exclude)}" if asked.exclude else ""

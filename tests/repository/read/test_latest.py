@@ -226,6 +226,19 @@ def test_imports_and_transformed_ones_are_taken_where_there_is_nothing_else(some
     assert choice.manifest.id == server and choice.notes == (f"{imported} is newer but not used: it was imported",)
 
 
+def test_among_imports_a_newer_one_is_not_left_out_as_an_import(some: Backups) -> None:
+    folder, store = (Source(extra={"imported": {"from": kind}}) for kind in ("nats-cli", "server-store"))
+    whole = some.add(0, "A", "B", source=folder, selection=None)
+    partial = some.add(1, "A", source=folder, selection=None, lacking=("B",))
+    other = some.add(2, "C", source=store, selection=None)
+    choice = choose_latest(some, Wanted((Glob("A"), Glob("B"))))
+    assert choice.manifest.id == whole
+    assert choice.notes == (
+        f"{other} is newer but not used: it was imported from another source (server-store)",
+        f"{partial} is newer but not used: it is partial, and lacks B: no answer",
+    )
+
+
 def test_an_empty_one_after_a_full_one_is_taken_by_nobody(some: Backups) -> None:
     empty = some.add(0)
     assert some.latest() == empty
