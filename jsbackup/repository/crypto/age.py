@@ -98,7 +98,10 @@ def parse_recipient(text: str) -> Recipient:
             return Recipient(f"{kind}-{digest[:16]}", ssh.Recipient.from_str(text))
         public = x25519.Recipient.from_str(text)
     except (pyrage.RecipientError, ValueError):
-        hint = "A recipient is the age1… that age-keygen prints, or an SSH public key of type ssh-ed25519 or ssh-rsa."
+        hint = (
+            "A recipient is the age1… that age-keygen prints, or an SSH public key of type ssh-ed25519 or ssh-rsa; or "
+            "name a file of them."
+        )
         if text.upper().startswith(_SECRET):
             hint = "This is a secret identity. Give its public part, as `age-keygen -y` prints it."
         raise UsageError("not an age recipient", hint=hint) from None

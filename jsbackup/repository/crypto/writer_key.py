@@ -59,7 +59,11 @@ def decode_writer_key(text: str, what: str) -> WriterKey:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if len(lines) != 1 or not lines[0].startswith(_PREFIX):
-        raise UsageError(f"the {what} is not a writer key", hint="`jsbackup init --writer-key FILE` makes one.")
+        raise UsageError(
+            f"the {what} is not a writer key",
+            hint="JSBACKUP_WRITER_KEY_FILE names its file, JSBACKUP_WRITER_KEY is the text in it. "
+            "`jsbackup init --writer-key FILE` makes one.",
+        )
     match = _LINE.fullmatch(lines[0])
     if match is None or _checksum(lines[0].rpartition(":")[0]) != match[5]:
         raise UsageError(f"the {what} is damaged, or that of a newer jsbackup", hint="Bring it back from a copy.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,10 +20,12 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.config import environment, new_writer_key_file, secret_file
+from jsbackup.config.secrets import read_file
 from jsbackup.errors import UsageError
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
+    from jsbackup.repository.crypto.age import Recipient
     from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
@@ -39,7 +41,7 @@ def encryption_options(command: F) -> F:
         "--encrypt-to",
         multiple=True,
         metavar="RECIPIENT",
-        help="Let this age recipient (age1…) or SSH public key read it; repeatable.",
+        help="Let this age recipient (age1…) or SSH public key read it, or those in this file, one a line; repeatable.",
     )
     passphrase = click.option(
         "--encrypt-passphrase-file",
@@ -56,11 +58,23 @@ def new_keys_of(
     """Return the keys of a new repository; None for a plain one."""
     if not encrypt_to and passphrase is None and not sign:
         return None
-    from jsbackup.repository.crypto.age import parse_recipient
     from jsbackup.repository.crypto.new_keys import make_new_keys
 
-    recipients = [parse_recipient(text) for text in encrypt_to]
-    return make_new_keys(repository_id, recipients, _passphrase(passphrase), os.urandom)
+    return make_new_keys(repository_id, _recipients(encrypt_to), _passphrase(passphrase), os.urandom)
+
+
+def _recipients(texts: Sequence[str]) -> list[Recipient]:
+    """Return the recipients that are given, or are in a file: one a line, `#` begins a comment."""
+    from jsbackup.repository.crypto.age import parse_recipient
+
+    found = []
+    for text in texts:
+        if not os.path.isfile(text):  # noqa: PTH113 - Path.is_file() raises for a long SSH key
+            found.append(parse_recipient(text))
+            continue
+        lines = [line for line in read_file(Path(text), "file of recipients").splitlines() if line.strip()]
+        found += [parse_recipient(line) for line in lines if not line.lstrip().startswith("#")] or [parse_recipient("")]
+    return found
 
 
 def writer_key_file(shared: Shared) -> Path | None:
@@ -100,10 +114,9 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     start_log(shared)
     if not encrypt_to and passphrase is None:
         raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
-    from jsbackup.repository.crypto.age import parse_recipient
     from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
 
-    recipients = [parse_recipient(text) for text in encrypt_to]
+    recipients = _recipients(encrypt_to)
     words = _passphrase(passphrase)
     repository = open_repository(shared)
     store, descriptor, secret = repository.store, _encrypted(repository), needed(repository.secret)

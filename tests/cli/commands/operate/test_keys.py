@@ -31,6 +31,7 @@ def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             monkeypatch.delenv(name)
     (tmp_path / "me").write_text(f"{ME.text}\n")
     (tmp_path / "other").write_text(f"{OTHER.text}\n")
+    (tmp_path / "nobody").write_text("# no recipient\n")
     (tmp_path / "words").write_text("correct horse\n")
     return tmp_path
 
@@ -87,6 +88,9 @@ def test_a_key_of_nothing_does_not_stay(typed: Type, repo: Path, keys: Path) -> 
         ["--encrypt-to", recipient(ME)],
         ["--writer-key", "{keys}/w"],
         ["--encrypt-to", "me", "--writer-key", "{keys}/w"],
+        ["--encrypt-to", "{keys}/me", "--writer-key", "{keys}/w"],
+        ["--encrypt-to", "/dev/null", "--writer-key", "{keys}/w"],
+        ["--encrypt-to", "{keys}/nobody", "--writer-key", "{keys}/w"],
         ["--encrypt-to", recipient(ME), "--encrypt-to", recipient(ME), "--writer-key", "{keys}/w"],
         ["--encrypt-to", str(ME.text), "--writer-key", "{keys}/w"],
         ["--encrypt-passphrase-file", "/dev/null", "--writer-key", "{keys}/w"],
@@ -110,6 +114,20 @@ def test_a_signed_repository_is_made_and_pinned(typed: Type, keys: Path) -> None
     assert "status will not know of this run" in pinned.err  # which nobody without the writer key can record
     assert "--expect-signer" in typed("verify", "-r", keys / "r").err
     assert typed("list", "-r", keys / "r", "--identity", keys / "me").code == 2
+
+
+def test_recipients_may_be_in_a_file(typed: Type, keys: Path) -> None:
+    (keys / "team").write_text(f"# public key: of the team\n{recipient(ME)}\n\n{recipient(OTHER)}\n")
+    assert typed("init", "-r", keys / "r", "--encrypt-to", keys / "team", "--writer-key", keys / "w").code == 0
+    assert all(typed("list", "-r", keys / "r", "--identity", keys / who).code == 0 for who in ("me", "other"))
+
+
+def test_a_path_in_place_of_a_writer_key_is_told_its_variable(
+    typed: Type, repo: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JSBACKUP_WRITER_KEY", str(keys / "w"))
+    done = typed("list", "-r", repo)
+    assert done.code == 2 and "JSBACKUP_WRITER_KEY_FILE names its file" in done.err and str(keys) not in done.err
 
 
 # --- key ---
