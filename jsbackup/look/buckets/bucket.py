@@ -163,8 +163,8 @@ class KeyValueBucket(StoredBucket):
             raise IncompleteError(
                 f"backup {self.manifest.id} cannot say what key {key} of bucket {self.name} was{_at(at)}: the last one "
                 f"there is revision {last.revision} of {format_time(last.timestamp_ns)}, and a later one may have "
-                "expired or been deleted",
-                hint=elsewhere_hint(self, key),
+                "expired (Nats-TTL) or been deleted",
+                hint=f"If none has, add '--at {last.revision}'. {elsewhere_hint(self, key)}",
             )
         if last.operation is KeyOperation.PUT:
             return last

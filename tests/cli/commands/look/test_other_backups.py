@@ -121,6 +121,33 @@ def test_put_back_of_latest_takes_the_value_of_the_backup_before(
     assert (done.code, done.document["backup"], done.document["written"]) == (0, first, 1)
 
 
+def test_where_a_bucket_takes_values_that_expire_the_way_to_its_last_value_is_named(
+    changing: Changing, typed: Type, tmp_path: Path
+) -> None:
+    """As nats-py makes every bucket: nothing tells whether a value between these two has expired."""
+    repo = tmp_path / "repo"
+
+    async def fill() -> str:
+        async with connected(changing.url) as nc:
+            bucket = await nc.jetstream().create_key_value(bucket="short", history=3)
+            await bucket.put("theme", b"light")
+            for _ in range(5):
+                await bucket.put("other", b"")
+            moment = await server_time(changing.url)
+            await bucket.put("theme", b"broken")
+            return moment
+
+    moment = asyncio.run(fill())
+    typed("backup", "KV_short", "-s", changing.url, "-r", repo)
+    asked = ["put-back", "latest", "short", "--key", "theme", "--overwrite", "-s", changing.url, "-r", repo]
+    unknown = typed(*asked, "--at", moment)
+    assert unknown.code == 3 and "may have expired (Nats-TTL)" in unknown.err
+    hinted = re.search(r"If none has, add '(--at \d+)'", unknown.err)
+    assert hinted is not None
+    done = typed(*asked, *hinted[1].split(" "), "--json")
+    assert (done.code, done.document["written"]) == (0, 1)
+
+
 def _copied(changing: Changing) -> str:
     async def read() -> str:
         async with connected(changing.url) as nc:
