@@ -43,7 +43,7 @@ def choose_wire(
     if memory:
         if not new:
             reason = f"is kept in memory, which {version_text(target.version)} cannot restore (2.15 can)"
-            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --storage file.")
+            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --adapt, or --storage file.")
         return SendAs.V2, "the stream is kept in memory", problem
     if new and options.consumers is Consumers.ALL and any(map(is_kept_in_memory, entry.consumers)):
         return SendAs.V2, "restores the state of consumers kept in memory", None

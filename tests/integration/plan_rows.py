@@ -306,9 +306,9 @@ ROWS = [
         "2.12.8",
         "MEMORY",
         "is kept in memory, which nats-server 2.12.8 cannot restore (2.15 can)",
-        "Restore it with --storage file.",
+        "Restore it with --adapt, or --storage file.",
     ),
-    Row(Rule.MEMORY_STREAM, "2.12.8", "FILE --storage memory", "is kept in memory", "Restore it with --storage file."),
+    Row(Rule.MEMORY_STREAM, "2.12.8", "FILE --storage memory --adapt", "is kept in memory", "or --storage file."),
     Row(
         Rule.WIRE_V2,
         "2.12.8",

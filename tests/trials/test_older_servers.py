@@ -95,6 +95,30 @@ def test_what_the_target_does_not_know_is_left_out_where_nothing_needs_it(typed:
         assert typed("restore", "latest", "KV_short", *to, *by_hand).code == 0
 
 
+def test_one_stream_in_memory_does_not_block_an_account_of_servers_that_cannot_restore_it(
+    typed: Type, tmp_path: Path
+) -> None:
+    async def fill(url: str) -> None:
+        async with connected(url) as nc:
+            for name in ("file", "memory"):
+                await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "storage": name})
+                await nc.jetstream().publish(f"{name}.1", b"1")
+
+    repo = ("-r", tmp_path / "repo")
+    with NatsServer("2.14.6") as older, NatsServer("2.14.6") as other:
+        asyncio.run(fill(older.url))
+        assert typed("backup", "-s", older.url, *repo).code == 0
+        refused = typed("restore", "latest", "-s", other.url, *repo)
+        assert refused.code == 15 and "Restore it with --adapt, or --storage file." in refused.err
+        asked = typed("restore", "latest", "-s", other.url, *repo, "--adapt", "--storage", "memory")
+        assert asked.code == 15  # what is asked for is not changed
+        done = typed("restore", "latest", "-s", other.url, *repo, "--adapt", "--json")
+        assert done.code == 0, done.err
+        notes = {one["name"]: one["notes"] for one in done.document["streams"]}
+        kept = "storage is file: nats-server 2.14.6 cannot restore a stream kept in memory"
+        assert kept in notes["memory"] and kept not in notes["file"]
+
+
 def test_a_clone_leaves_out_what_the_target_does_not_know(typed: Type, tmp_path: Path) -> None:
     with NatsServer(NEWEST) as newer, NatsServer("2.10.26") as older:
         asyncio.run(_buckets(newer.url))

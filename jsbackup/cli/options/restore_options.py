@@ -100,7 +100,8 @@ _OPTIONS = (
     click.option(
         "--adapt",
         is_flag=True,
-        help="Leave out settings that the target's release does not know, where no message needs them.",
+        help="Leave out settings that the target's release does not know, where no message needs them; store in a file "
+        "what it cannot restore into memory.",
     ),
     click.option(
         "--resume-sources",

@@ -1,4 +1,5 @@
-"""`--adapt`: leave out settings that the target's release does not know, if no stored message needs them.
+"""`--adapt`: leave out settings that the target's release does not know, if no stored message needs them, and store in
+a file what it cannot restore into memory.
 
 Newer clients set them without using them: `allow_msg_ttl` on every bucket, for example. Settings that only affect
 publishing can always be left out. Others only matter for messages with a certain header: such a message stops the
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jsbackup.planning.configs.features import Lacking, lacking_for_stream, version_text
+from jsbackup.model import JsonObject
+from jsbackup.planning.configs.features import V2_SINCE, Lacking, lacking_for_stream, version_text
 from jsbackup.planning.model import RestoreOptions, Target
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule
@@ -40,6 +42,10 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
     """
     if not options.adapt or entry.archive_format is ArchiveFormat.OPAQUE:
         return reshaped
+    if _needs_file(reshaped.config, entry, target) and options.storage is None and "storage" not in options.fields:
+        reason = f"storage is file: {version_text(target.version)} cannot restore a stream kept in memory"
+        warnings = (*reshaped.warnings, Finding(entry.name, Rule.ADAPTED, reason))
+        reshaped = replace(reshaped, config={**reshaped.config, "storage": "file"}, warnings=warnings)
     left_out = [one for one in lacking_for_stream(reshaped.config, target.version) if _can_go(one, entry, options)]
     if not left_out:
         return reshaped
@@ -51,6 +57,12 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
         messages=replace(reshaped.messages, unwanted=tuple(headers)),
         warnings=(*reshaped.warnings, *(_finding(lacking, entry.name, target) for lacking in left_out)),
     )
+
+
+def _needs_file(config: JsonObject, entry: StreamBackup, target: Target) -> bool:
+    """Return whether the target cannot restore the stream because it is kept in memory."""
+    is_sent = entry.archive_format is not ArchiveFormat.CONFIG
+    return is_sent and config.get("storage") == "memory" and target.version[:2] < V2_SINCE
 
 
 def _can_go(lacking: Lacking, entry: StreamBackup, options: RestoreOptions) -> bool:
