@@ -37,13 +37,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Ranges include both ends. `subjects` and `streams` are those wanted, None for all; all `prefixes` must match."""
+    """Ranges include both ends. `subjects` and `streams` are those wanted, None for all; all `prefixes` must match.
+    With `only`, sequences are among these.
+    """
 
     sequence: tuple[int, int] = (_LEAST, _MOST)
     timestamp_ns: tuple[int, int] = (_LEAST, _MOST)
     subjects: frozenset[str] | None = None
     prefixes: tuple[str, ...] = ()
     streams: frozenset[str] | None = None
+    only: tuple[int, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -105,6 +108,8 @@ class Bounds:
             if self.subjects is not None:
                 masks.append(pc.is_in(subject, value_set=pa.array(map(_bytes, sorted(self.subjects)), pa.binary())))
             masks += [pc.starts_with(subject, _bytes(prefix)) for prefix in self.prefixes]
+        if self.only:
+            masks.append(pc.is_in(batch.column("sequence"), value_set=pa.array(self.only, pa.int64())))
         for mask in masks[1:]:
             masks[0] = pc.and_(masks[0], mask)
         return batch.filter(masks[0]) if masks else batch

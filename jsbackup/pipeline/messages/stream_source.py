@@ -2,17 +2,13 @@
 
     spark.readStream.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
-Each message comes once, by stream, incarnation and sequence, from the first backup that has it (`stream_walk.py`). The
-offset (`stream_offsets.py`) is in the checkpoint: a query that is started again goes on behind it. Followed are the
-backups of one source (cluster and account), made from a server: no imports, no transformed ones, none dated in the
-future.
+Each message comes once, by stream, incarnation, life and sequence, from the first backup that has it
+(`stream_walk.py`). The offset (`stream_offsets.py`) is in the checkpoint: a query that is started again goes on behind
+it. Followed are the backups of one source (cluster and account), made from a server: no imports, no transformed ones,
+none dated in the future.
 
-Backups may be committed in another order than they began in, which is that of their ids: a nightly one takes an hour,
-and `follow` makes some in between. So those of the last two days are looked at again, for streams of which a later one
-has not been read.
-
-The reader lives as long as the query, in a process beside the driver. It keeps the ids of backups that it is through
-with, and the ranges of the micro-batch that it has planned; nothing is lost with it.
+The reader lives as long as the query, in a process beside the driver. It keeps what it has looked at without finding
+anything new, and the ranges of the micro-batch that it has planned; nothing is lost with it.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,7 +50,8 @@ from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.read.sources import Wanted, counts, of_one_source
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import is_dated_ahead, summary_of
+from jsbackup.repository.summary import is_dated_ahead
+from jsbackup.times import parse_time
 
 __all__ = ["BackupStreamReader"]
 
@@ -62,8 +59,6 @@ _log = logging.getLogger(__name__)
 
 # Spark asks for more all the time. A listing is a request to the store.
 _LOOK_SECONDS = 1.0
-# How long a backup may take, between its beginning and its commit, without its messages being left to the next one.
-_LATE_NS = 48 * 3600 * 10**9
 # Manifests that are read at the same time.
 _THREADS = 8
 _GO_ON = "Set the option failOnDataLoss to false to go on with what is there."
@@ -77,11 +72,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._only: frozenset[str] | None = None  # with Trigger.AvailableNow: the backups that were there then
         self._looked: tuple[float, list[str]] | None = None
-        self._through: set[str] = set()  # backups, also forgotten ones, without anything that is behind `_start`
-        self._start: StreamOffsets | None = None
-        self._idle: tuple[StreamOffsets, list[str]] | None = (
-            None  # when nothing was new: from where, and what was there
-        )
+        self._ahead: tuple[StreamOffsets, StreamOffsets] | None = None  # of what is between, nothing is to deliver
+        self._idle: tuple[StreamOffsets, list[str]] | None = None  # when nothing was new: from where, what was there
         self._planned: tuple[StreamOffsets, StreamOffsets, list[MessageRange]] | None = None
 
     # --- where it begins and how far it gets; beside the driver ---
@@ -95,10 +87,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 choose_streams(chosen, [text for text in self._options.patterns if parse_glob(text).is_literal])
             if not self._options.from_latest or not start.origin:
                 return start.to_json()
-            there = repository.backups()
-            walk = self._walk(repository, start, there)
-            for backup in self._followed(repository, start, there):
-                walk.add(backup)
+            walk = self._walk(repository, start, repository.backups())
+            walk.run()
             return walk.end.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -112,22 +102,15 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not begin.origin:
                 self._idle = (before, there)
                 return start
-            if before != self._start:
-                self._start, self._through = before, set()
+            if self._ahead is not None and self._ahead[0] == before:
+                begin = self._ahead[1]
             walk = self._walk(repository, begin, there, limits=self._limits(limit))
-            new = [one for one in _since(there, begin.backup) if one not in self._through]
-            for backup in self._followed(repository, begin, new):
-                if not walk.add(backup):
-                    break
-                self._through.add(backup.id)
+            walk.run()
             if not walk.has_news:
-                self._idle = (before, there)
+                self._idle, self._ahead = (before, there), (before, walk.end)
                 return start
-            end = walk.end.without_replaced(_LATE_NS)
+            end = walk.end
             self._planned = (before, end, walk.ranges)
-            # They have nothing behind the end either, but for streams whose sequences are given again.
-            if not walk.has_turned:
-                self._start, self._through = end, set(_since(list(self._through), end.backup))
             return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -155,8 +138,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         repository = opened(self._options.place)
         one: MessageRange
         for one in partition.value or ():
-            bounds = ALL if one.is_whole else Bounds(sequence=(one.first_seq, one.last_seq))
-            yield from self._columns.rows(repository, one.ref, bounds, stream=one.stream, backup=one.backup)
+            bounds = ALL if one.is_whole else Bounds(sequence=(one.first_seq, one.last_seq), only=one.only)
+            yield from self._columns.rows(repository, one.ref, bounds, stream=one.key.name, backup=one.backup)
 
     # --- planning ---
 
@@ -219,9 +202,11 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits: ReadLimits | None = None,
         until: StreamOffsets | None = None,
     ) -> BackupWalk:
+        stored = frozenset(there)
         return BackupWalk(
             start,
-            self._through.union(there),
+            _of_origin(repository, start.origin, stored),
+            read=partial(self._followed, repository, stored),
             sequences=partial(_sequences, repository),
             told=self._tell_loss,
             limits=limits,
@@ -242,29 +227,19 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return ranges
         if not end.origin:
             return []
-        begin = replace(start, origin=end.origin)
-        walk = self._walk(repository, begin, there, until=end)
-        for backup in self._followed(repository, begin, _since(there, begin.backup)):
-            walk.add(backup)
-            if walk.is_finished:
-                break
-        walk.finish()
+        walk = self._walk(repository, replace(start, origin=end.origin), there, until=end)
+        walk.run()
         return walk.ranges
 
     def _followed(
-        self, repository: Repository, offset: StreamOffsets, backups: Sequence[str]
+        self, repository: Repository, stored: Collection[str], backups: Sequence[str]
     ) -> Iterator[FollowedBackup]:
-        """Yield those of the backups that are followed, oldest first. Forgotten ones are left out."""
-        origin, now_ns = Glob(offset.origin), time.time_ns()
+        """Yield those of the backups that are not forgotten. `stored` are all that there are."""
         for manifest in in_order([partial(self._read, repository, one) for one in backups], _THREADS):
-            if manifest is None:
-                continue
-            summary = summary_of(manifest)
-            if is_dated_ahead(manifest.created, now_ns):
-                continue
-            if summary.is_of_a_server and origin_of(manifest.source).matches(origin):
+            if manifest is not None:
                 streams = tuple(stream for stream in manifest.streams if self._follows(stream))
-                yield FollowedBackup(manifest.id, manifest.previous, streams)
+                missing = manifest.previous if manifest.previous not in stored else None
+                yield FollowedBackup(manifest.id, missing or "", streams)
 
     def _read(self, repository: Repository, backup: str) -> Manifest | None:
         literal = all(parse_glob(pattern).is_literal for pattern in self._options.patterns)
@@ -283,9 +258,16 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream.archive_format.has_messages
 
 
-def _since(backups: Sequence[str], newest: str) -> list[str]:
-    """Return the backups that may have been committed after `newest`; all if it is ""."""
-    return [one for one in backups if not newest or not layout.begun_by(one, layout.begun_ns(newest) - _LATE_NS)]
+def _of_origin(repository: Repository, origin: str, stored: Collection[str]) -> dict[str, int]:
+    """Return the backups of an origin, made from a server, with when each was finished (Unix time in nanoseconds); and
+    those that cannot be read, with 0.
+    """
+    inventory, now_ns, glob = repository.inventory(), time.time_ns(), Glob(origin)
+    ours = dict.fromkeys((one.id for one in inventory.unreadable), 0)
+    for one in inventory.summaries:
+        if one.is_of_a_server and origin_of(one).matches(glob) and not is_dated_ahead(one.created, now_ns):
+            ours[one.id] = parse_time(one.ended or one.created)
+    return {backup: ended_ns for backup, ended_ns in ours.items() if backup in stored}
 
 
 def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:

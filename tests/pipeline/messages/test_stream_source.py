@@ -182,6 +182,19 @@ def test_a_backup_that_was_looked_at_may_be_forgotten(account: Account) -> None:
         account.reader().latestOffset(at, ALL)
 
 
+def test_a_backup_that_is_copied_later_comes_with_what_only_it_has(account: Account) -> None:
+    account.back_up(9, {"ORDERS": [*range(1, 11), *range(21, 301)]})
+    reader = account.reader()
+    at = reader.latestOffset(reader.initialOffset(), ALL)
+    account.back_up(3, {"ORDERS": range(1, 16), "OTHER": range(1, 4)})
+    account.back_up(5, {"ORDERS": range(3, 19)})
+    for again in (reader, account.reader(maxMessagesPerTrigger="1")):
+        end = again.latestOffset(at, ALL)
+        assert sorted(read(again, at, end)) == [*of("ORDERS", range(11, 19)), *of("OTHER", range(1, 4))]
+        assert sorted(read(account.reader(), at, end)) == sorted(read(again, at, end))
+        assert again.latestOffset(end, ALL) == end
+
+
 def test_one_source_is_followed(account: Account, tmp_path: Path) -> None:
     account.back_up(1, {"ORDERS": [1]})
     reader = account.reader()
