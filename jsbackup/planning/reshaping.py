@@ -22,9 +22,16 @@ from jsbackup.shell import shell_word
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import arriving_unmapped, held_by, may_hold, subjects_of
-from jsbackup.transforms.rename import Renames, StreamKind, bucket_of, kinds_of, subjects_of_bucket
+from jsbackup.transforms.rename import (
+    Renames,
+    StreamKind,
+    bucket_of,
+    config_subjects,
+    kinds_of,
+    subjects_of_bucket,
+)
 from jsbackup.transforms.reshape import Reshape
-from jsbackup.transforms.subject_map import SubjectMaps
+from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
 from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Reshaped", "Restored", "about_kept", "about_markers", "about_part", "rename_streams", "reshape_stream"]
@@ -106,6 +113,10 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
     if entry.archive_format is ArchiveFormat.OPAQUE:
         reshaped = Reshaped(new, entry.config, consumers, Reshape())
         return replace(reshaped, refusals=list(_against_opaque(old, whole, renamed=new != old)))
+    promoted = _promoted(entry, new, options)
+    if promoted is not None:
+        entry, own = promoted
+        whole = replace(whole, maps=SubjectMaps((*whole.maps.maps, *own)))
     refusals = [*_against_newest(entry, whole), *against_obfuscation(entry, whole)]
     config, messages = entry.config, Reshape()
     try:
@@ -123,9 +134,31 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
             refusals.append(Finding(old, Rule.MAP_CONSUMER, reason, hint))
     refusals += against_payload_masks(old, entry.config, whole.masks.masks)
     warnings = [*_about_maps(entry, whole, names), *about_obfuscation(entry, whole)]
+    if promoted is not None:
+        reason = f"becomes a bucket of its own, with the subjects {', '.join(config['subjects'])}"
+        were = f"; its keys were {own[0].source}" if own else ""
+        warnings.append(Finding(old, Rule.PROMOTED, reason + were))
     refusals += [warning for warning in warnings if warning.rule.code]
     warnings = [warning for warning in warnings if not warning.rule.code]
     return Reshaped(new, config, consumers, _of_messages(messages, entry.config), refusals, warnings)
+
+
+def _promoted(
+    entry: StreamBackup, name: str, options: RestoreOptions
+) -> tuple[StreamBackup, Sequence[SubjectMap]] | None:
+    """Return a bucket's mirror that is to be one no more as the bucket that it mirrors, and what maps the subjects of
+    that one to those of stream `name`, by which clients find its keys; None for every other stream.
+    """
+    mirror, fields = entry.config.get("mirror"), options.fields
+    if not mirror or "mirror" not in fields or fields["mirror"] is not None or "subjects" in fields:
+        return None
+    subjects = config_subjects(str(mirror.get("name")))
+    if not subjects or bucket_of(entry.name)[0] is not bucket_of(str(mirror["name"]))[0]:
+        return None
+    kept = {field: value for field, value in entry.config.items() if field not in ("mirror", "mirror_direct")}
+    old, new = subjects_of_bucket(mirror["name"]), subjects_of_bucket(name)
+    promoted = replace(entry, config={**kept, "subjects": subjects})
+    return promoted, [] if old == new else [SubjectMap(old, new)]
 
 
 def _of_messages(reshape: Reshape, config: JsonObject) -> Reshape:

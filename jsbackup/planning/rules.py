@@ -146,6 +146,7 @@ class Rule(StrEnum):
     KEYS_RETURN = "keys-return", 0, True
     RENUMBERED = "renumbered", 0, True
     SUBJECTS_MERGE = "subjects-merge", 0, True
+    PROMOTED = "promoted", 0, True
     COPIES_UNMAPPED = "copies-unmapped", 0, True
     DELIVERS_TWICE = "delivers-twice"
     MASKED = "masked", 0, True

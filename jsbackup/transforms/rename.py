@@ -23,7 +23,7 @@ from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_new_name
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
 from jsbackup.transforms.subjects import contains
 
-__all__ = ["RenameOptions", "Renames", "StreamKind", "bucket_of", "kinds_of", "subjects_of_bucket"]
+__all__ = ["RenameOptions", "Renames", "StreamKind", "bucket_of", "config_subjects", "kinds_of", "subjects_of_bucket"]
 
 _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
@@ -58,6 +58,14 @@ def subjects_of_bucket(stream: str) -> str:
     if kind is not StreamKind.STREAM:
         return f"{_SUBJECTS[kind]}.{bucket}.>"
     return "$MQTT.>" if stream.startswith("$MQTT_") else ""
+
+
+def config_subjects(stream: str) -> list[str]:
+    """Return the subjects with which clients create a bucket's stream; none for others."""
+    kind, bucket = bucket_of(stream)
+    if kind is StreamKind.OBJECT:
+        return [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]
+    return [f"$KV.{bucket}.>"] if kind is StreamKind.KEY_VALUE else []
 
 
 def kinds_of(name: str, config: JsonObject) -> set[StreamKind]:

@@ -30,6 +30,7 @@ STREAMS = [
         "WORDY", description="words " * 600, republish={"src": "wordy.>", "dest": "told.>"}, max_msgs_per_subject=3
     ),
     stream_config("KV_cfg", subjects=["$KV.cfg.>"], max_msgs_per_subject=1),
+    stream_config("KV_near", subjects=None, mirror={"name": "KV_cfg"}, max_msgs_per_subject=1),
     stream_config("MEMORY", storage="memory", max_bytes=1 << 20),
     stream_config("INTEREST", retention="interest"),
     stream_config("PLACED", placement={"cluster": "elsewhere"}),
@@ -675,6 +676,12 @@ ROWS = [
         "2.12.8",
         "FIRST --renumber",
         "its messages get new sequences, from 1 on: they had some up to 104",
+    ),
+    Row(
+        Rule.PROMOTED,
+        "2.12.8",
+        "KV_near --set mirror=null",
+        "becomes a bucket of its own, with the subjects $KV.near.>; its keys were $KV.cfg.>",
     ),
     Row(
         Rule.MASK_MISSED,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jsbackup.config import parse_glob
-from jsbackup.errors import UsageError
+from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ConsumerState, Fidelity, SequencePair, StreamState
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
@@ -265,3 +267,69 @@ def test_the_code_of_a_plan_is_that_of_the_restore() -> None:
         ((lost,), 14),
     ):
         assert RestorePlan("b", (), found).code == code
+
+
+# --- what a forged manifest may have as a configuration ---
+
+STREAM: dict[str, Any] = {
+    **dict.fromkeys(("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"), -1),
+    **dict.fromkeys(("max_age", "first_seq", "subject_delete_marker_ttl", "duplicate_window"), 1),
+    **dict.fromkeys(
+        ("allow_msg_ttl", "allow_msg_schedules", "allow_msg_counter", "sealed", "no_ack", "deny_purge"), True
+    ),
+    "description": "text",
+    "discard": "new",
+    "persist_mode": "async",
+    "metadata": {"key": "value"},
+    "placement": {"cluster": "C1", "tags": ["fast"]},
+    "republish": {"src": ">", "dest": "again.>"},
+    "subject_transform": {"src": "A.>", "dest": "B.>"},
+    "consumer_limits": {"inactive_threshold": 5, "max_ack_pending": 5},
+    "mirror": {"name": "O", "filter_subject": "a", "opt_start_seq": 1, "external": {"api": "x", "deliver": "y"}},
+    "sources": [{"name": "P", "opt_start_time": NOW, "subject_transforms": [{"src": "a", "dest": "b"}]}],
+}
+CONSUMER: dict[str, Any] = {
+    "ack_policy": "explicit",
+    "deliver_policy": "all",
+    "deliver_subject": "to",
+    "filter_subject": "A.a",
+    "filter_subjects": ["A.b"],
+    "inactive_threshold": 9,
+    "max_ack_pending": 9,
+    "mem_storage": True,
+    "num_replicas": 1,
+    "pause_until": NOW,
+    "priority_groups": ["g"],
+}
+WRONG: list[Any] = [None, "x", 17, -1, True, 1.5, [], {}, [17], [None], ["x"], [{}], {"a": 1}, {"name": 1}]
+
+
+def _with_wrong(value: Any) -> Iterator[Any]:
+    """Yield the value with each of its parts in turn replaced by something else, or left out."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        rest = [*value] if isinstance(value, list) else {**value}
+        for other in (*WRONG, *_with_wrong(value[key])):
+            rest[key] = other
+            yield copy.deepcopy(rest)
+        del rest[key]
+        yield rest
+
+
+@pytest.mark.by_turns
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize("fields", [{}, {"max_msgs": 5, "retention": "workqueue"}], ids=["as it is", "set"])
+def test_a_wrong_value_in_a_configuration_is_planned_or_a_format_error(
+    version: tuple[int, ...], fields: dict[str, Any]
+) -> None:
+    whole = stream("A", consumers=(consumer("c", **CONSUMER),), **STREAM)
+    (its,) = whole.consumers
+    forged = [replace(whole, config=config) for config in _with_wrong(whole.config)]
+    forged += [replace(whole, consumers=(replace(its, config=config),)) for config in _with_wrong(its.config)]
+    refused = 0
+    for one in forged:
+        try:
+            plan(one, version=version, there=(existing("A", "A.>"),), if_exists=IfExists.REPLACE, fields=fields)
+        except FormatError as error:
+            assert "in its stored configuration is damaged" in error.message
+            refused += 1
+    assert len(forged) > refused > 500

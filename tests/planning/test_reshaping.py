@@ -115,6 +115,37 @@ def test_buckets_are_renamed_with_their_subjects() -> None:
     assert action.reshape
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "subjects"),
+    [
+        ("KV_", "KV_near", ["$KV.near.>"]),
+        ("KV_", "KV_new", ["$KV.new.>"]),
+        ("KV_", "KV_cfg", ["$KV.cfg.>"]),
+        ("OBJ_", "OBJ_near", ["$O.near.C.>", "$O.near.M.>"]),
+        ("OBJ_", "OBJ_cfg", ["$O.cfg.C.>", "$O.cfg.M.>"]),
+    ],
+)
+def test_a_mirror_of_a_bucket_that_is_one_no_more_is_a_bucket(kind: str, name: str, subjects: list[str]) -> None:
+    reader = consumer("w", filter_subject="$KV.cfg.a")
+    mirror = stream(f"{kind}near", subjects=[], mirror={"name": f"{kind}cfg"}, consumers=(reader,))
+    rename = () if name == mirror.name else (f"{mirror.name}={name}",)
+    origin = () if name.endswith("cfg") else (stream(f"{kind}cfg", subjects=[f"$X.{kind}cfg.>"]),)
+    made = reshaped(mirror, *origin, rename=rename, fields={"mirror": None})
+    assert rules(made) == []
+    (action,) = (one for one in made.actions if one.entry.name == mirror.name)
+    assert (action.name, action.config["subjects"], action.config.get("mirror")) == (name, subjects, None)
+    (warning,) = (one for one in action.warnings if one.rule is Rule.PROMOTED)
+    assert subjects[0] in warning.reason
+    if kind == "KV_":
+        assert action.reshape.move("$KV.cfg.a") == subjects[0].replace(">", "a")
+        assert action.consumers[0].consumer.config["filter_subject"] == subjects[0].replace(">", "a")
+    (by_hand,) = reshaped(mirror, fields={"mirror": None, "subjects": ["other.>"]}).actions
+    assert by_hand.config["subjects"] == ["other.>"]
+    for one in made.actions:
+        if one.entry.name != mirror.name:
+            assert not one.reshape and one.config["subjects"] == [f"$X.{kind}cfg.>"]
+
+
 def test_maps_of_everything_leave_buckets_to_their_names() -> None:
     bucket = stream(
         "KV_cfg",

@@ -203,7 +203,7 @@ def _said(word: str, found: JsonObject) -> Said:
 
 def _details(action: JsonObject) -> Iterator[Said]:
     name = action["as"]
-    if action["first_time"]:
+    if action["first_time"] and action["last_time"]:
         about = "" if action["times_exact"] else "about "
         yield Said("times", name, f"{about}{_second(action['first_time'])} to {_second(action['last_time'])}")
     if not action["counted"]:

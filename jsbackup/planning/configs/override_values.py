@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from jsbackup.config import nearest
 
-__all__ = ["OURS", "problem_of"]
+__all__ = ["OURS", "Shape", "has_shape", "problem_of", "shape_of"]
 
 # The type of a value, the fields of an object, or a list of one element: the shape of all elements.
-_Shape: TypeAlias = "type | Mapping[str, _Shape] | list[_Shape]"
+Shape: TypeAlias = "type | Mapping[str, Shape] | list[Shape]"
 
-_TRANSFORM: Mapping[str, _Shape] = {"src": str, "dest": str}
-_UPSTREAM: Mapping[str, _Shape] = {
+_TRANSFORM: Mapping[str, Shape] = {"src": str, "dest": str}
+_UPSTREAM: Mapping[str, Shape] = {
     "name": str,
     "opt_start_seq": int,
     "opt_start_time": str,
@@ -25,7 +25,7 @@ _UPSTREAM: Mapping[str, _Shape] = {
     "external": {"api": str, "deliver": str},
     "consumer": {"name": str, "deliver_subject": str},
 }
-_SHAPES: Mapping[str, _Shape] = {
+_SHAPES: Mapping[str, Shape] = {
     "mirror": _UPSTREAM,
     "sources": [_UPSTREAM],
     "subject_transform": _TRANSFORM,
@@ -38,6 +38,16 @@ _TYPES: Mapping[type, str] = {str: "a string", int: "a whole number", bool: "tru
 
 OURS = "jsbackup."
 """What metadata keys of jsbackup begin with. They mark half-made streams and copies, which later commands remove."""
+
+
+def shape_of(field: str, kind: type) -> Shape:
+    """Return what the value of a field of this type has to be."""
+    return [str] if field == "subjects" else _SHAPES.get(field, {} if kind is dict else kind)
+
+
+def has_shape(value: Any, shape: Shape) -> bool:
+    """Return whether a value that a server wrote, perhaps a newer one, can be read; null is the same as absent."""
+    return _problem(value, shape, "", strict=False) is None
 
 
 def problem_of(field: str, value: Any) -> tuple[str, str] | None:
@@ -63,7 +73,7 @@ def _problem_of_metadata(value: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _problem(value: Any, shape: _Shape, where: str) -> tuple[str, str] | None:
+def _problem(value: Any, shape: Shape, where: str, *, strict: bool = True) -> tuple[str, str] | None:
     if value is None:  # as if it were left out
         return None
     at = f"{where} " if where else ""
@@ -73,14 +83,16 @@ def _problem(value: Any, shape: _Shape, where: str) -> tuple[str, str] | None:
         unit = " of nanoseconds" if where.rpartition(".")[2] in _NANOSECONDS else ""
         return f"{at}must be {_TYPES[shape]}{unit}", ""
     if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{at}must be a list", ""
-        return next((found for one in value if (found := _problem(one, shape[0], where))), None)
+        if not isinstance(value, list) or None in value:
+            return f"{at}must be a list without null", ""
+        return next((found for one in value if (found := _problem(one, shape[0], where, strict=strict))), None)
     if not isinstance(value, dict):
         return f"{at}must be an object", ""
     for name, part in value.items():
         if name not in shape:
+            if not strict:
+                continue
             return f"{at}has no field {name[:80]!r}", nearest(name, list(shape)) or f"Fields: {', '.join(shape)}."
-        if found := _problem(part, shape[name], f"{where}.{name}" if where else name):
+        if found := _problem(part, shape[name], f"{where}.{name}" if where else name, strict=strict):
             return found
     return None

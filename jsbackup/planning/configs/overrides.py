@@ -22,6 +22,7 @@ from jsbackup.planning.subjects import first_overlap
 from jsbackup.strict_json import read_json
 
 __all__ = [
+    "FIELDS",
     "about_unit",
     "against_overrides",
     "against_subjects",
@@ -48,7 +49,8 @@ _OF_KIND: Mapping[type, str] = {
     bool: "no_ack sealed deny_delete deny_purge allow_rollup_hdrs allow_direct mirror_direct discard_new_per_subject "
     "allow_atomic allow_msg_counter allow_msg_schedules allow_msg_ttl allow_batched",
 }
-_FIELDS: Mapping[str, type] = {name: kind for kind, names in _OF_KIND.items() for name in names.split()}
+FIELDS: Mapping[str, type] = {name: kind for kind, names in _OF_KIND.items() for name in names.split()}
+"""The fields of a stream's configuration and their types."""
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "retention": ("limits", "interest", "workqueue"),
     "storage": ("file", "memory"),
@@ -66,8 +68,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     field, equals, written = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
-    if field not in _FIELDS:
-        hint = "A stream's name is not a setting." if field == "name" else f"Fields: {', '.join(sorted(_FIELDS))}."
+    if field not in FIELDS:
+        hint = "A stream's name is not a setting." if field == "name" else f"Fields: {', '.join(sorted(FIELDS))}."
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
     try:
         value = read_json(written, field)
@@ -98,7 +100,7 @@ def _duration_ns(field: str, written: str) -> int:
 
 def check_override(field: str, value: Any) -> Any:
     """Return the value, if it is valid for the field. Raises UsageError."""
-    kind = _FIELDS.get(field)
+    kind = FIELDS.get(field)
     if kind is None:
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set")
     words = _WORDS.get(field, ())
@@ -122,7 +124,7 @@ def _example(field: str) -> str:
         return "7d"
     if field in _WORDS:
         return json.dumps(_WORDS[field][0])
-    return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[_FIELDS[field]]
+    return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[FIELDS[field]]
 
 
 def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:

@@ -12,7 +12,8 @@ from jsbackup.planning.configs.features import (
     lacking_for_stream,
     version_text,
 )
-from jsbackup.planning.configs.overrides import overriding
+from jsbackup.planning.configs.override_values import Shape, has_shape, shape_of
+from jsbackup.planning.configs.overrides import FIELDS, overriding
 from jsbackup.planning.model import (
     Action,
     ConfigChange,
@@ -27,18 +28,13 @@ from jsbackup.shell import shell_word
 
 __all__ = ["about_config", "against_config", "as_created", "check_configs", "config_changes", "overrides_for"]
 
-_SHAPES: Mapping[str, type] = {
-    "first_seq": int,
-    "max_age": int,
-    "max_bytes": int,
-    "metadata": dict,
-    "mirror": dict,
-    "num_replicas": int,
-    "placement": dict,
-    "retention": str,
-    "sources": list,
-    "storage": str,
-    "subjects": list,
+_STREAM: Mapping[str, Shape] = {field: shape_of(field, kind) for field, kind in FIELDS.items()}
+_CONSUMER: Mapping[str, Shape] = {
+    **dict.fromkeys(("name", "durable_name", "ack_policy", "deliver_policy", "deliver_subject", "filter_subject"), str),
+    **dict.fromkeys(("inactive_threshold", "max_ack_pending", "num_replicas", "opt_start_seq"), int),
+    **dict.fromkeys(("direct", "mem_storage", "sourcing"), bool),
+    "filter_subjects": [str],
+    "metadata": {},
 }
 _SERVER_METADATA = "_nats."
 # What servers write there; they differ from server to server.
@@ -117,18 +113,15 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
 
 def check_configs(entry: StreamBackup) -> None:
     """Check the fields of a stream and its consumers that decisions depend on. Raises FormatError."""
-    _check_shapes(f"stream {entry.name}", entry.config)
+    _check_shapes(f"stream {entry.name}", entry.config, _STREAM)
     for consumer in entry.consumers:
-        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config, _CONSUMER)
 
 
-def _check_shapes(what: str, config: JsonObject) -> None:
-    for key, kind in _SHAPES.items():
-        value = config.get(key)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+def _check_shapes(what: str, config: JsonObject, shapes: Mapping[str, Shape]) -> None:
+    for key, value in config.items():
+        if key in shapes and not has_shape(value, shapes[key]):
             raise FormatError(f"{what}: {key} in its stored configuration is damaged")
-    if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
-        raise FormatError(f"{what}: subjects in its stored configuration are damaged")
 
 
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.archive.archive_items import asset_name_is_sound, state_from_json, state_to_json
+from jsbackup.formats.archive.archive_items import asset_name_is_sound, state_to_json
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout
@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 _HEX128 = re.compile(r"[0-9a-f]{32}")
-_STATE_FIELDS = set(state_to_json(StreamState(deleted=1)))
 
 
 def time_from_json(fields: DocumentFields, key: str) -> str:
@@ -183,7 +182,7 @@ def _lost_span(fields: DocumentFields) -> LostSpan:
 
 
 def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamBackup:
-    name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
+    name, incarnation, state = _name(fields), fields.text("incarnation"), fields.fields("state")
     try:
         folder = layout.stream_folder(name, incarnation)
     except FormatError as error:
@@ -193,7 +192,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
         incarnation=incarnation,
         config=fields.object("config"),
         created=time_from_json(fields, "created"),
-        state=state_from_json(state, f"{fields.where}: state"),
+        state=_stream_state(state),
         captured=_captured(fields.fields("captured")),
         archive_format=fields.choice("archive_format", ArchiveFormat),
         digest=StreamDigest.from_hex(fields.hex256("digest")),
@@ -205,7 +204,7 @@ def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamB
         copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
         lost=_losses(fields.optional_fields("lost")),
         life=time_from_json(fields, "life") if fields.get("life") is not None else "",
-        state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
+        state_extra=state.rest(),
         extra=fields.rest(),
     )
     pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
@@ -226,6 +225,22 @@ def reading_to_json(reading: Reading | None) -> JsonObject | None:
 
 def reading_from_json(fields: DocumentFields | None) -> Reading | None:
     return None if fields is None else Reading(fields.choice("how", ReadAs), fields.text("why"), fields.rest())
+
+
+def _stream_state(fields: DocumentFields) -> StreamState:
+    def count(key: str) -> int:
+        return fields.number(key, 0, UINT64_MAX)
+
+    return StreamState(
+        messages=count("messages"),
+        bytes=count("bytes"),
+        first_seq=count("first_seq"),
+        first_ns=fields.time_ns("first_ts"),
+        last_seq=count("last_seq"),
+        last_ns=fields.time_ns("last_ts"),
+        consumers=0 if fields.get("consumer_count") is None else count("consumer_count"),
+        deleted=0 if fields.get("num_deleted") is None else count("num_deleted"),
+    )
 
 
 def _captured(fields: DocumentFields) -> Captured:
