@@ -24,10 +24,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from jsbackup.pipeline.jobs.needed_columns import needed_columns, placeholder, scans_twice
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
-from jsbackup.pipeline.messages.columns import COLUMNS, ddl
+from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.messages.headers import HEADER_MAP
 from jsbackup.pipeline.payloads.parsing import PayloadParser
 from jsbackup.pipeline.payloads.payload_frames import with_payloads
@@ -42,7 +41,6 @@ __all__ = ["make_views", "run_query"]
 
 _log = logging.getLogger(__name__)
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # a user may have turned it off
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,15 +73,11 @@ def run_query(
                 made = make_views(backup, sql, parsers)
             stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
             if not remote:
-                allowed = backup.session.conf.get(_PUSHDOWN) == "true"
-                made = make_views(backup, sql, parsers, narrow=True, pushdown=allowed)
+                made = make_views(backup, sql, parsers)
             stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
             frame = backup.session.sql(sql)
             kinds = [field.dataType for field in frame.schema.fields]
             shown = _exact_times(frame, kinds).limit(most_rows + 1)
-            if not remote and scans_twice(shown):
-                made = make_views(backup, sql, parsers, narrow=True)
-                shown = _exact_times(backup.session.sql(sql), kinds).limit(most_rows + 1)
             found = shown.collect()
     finally:
         for name in made:
@@ -94,19 +88,8 @@ def run_query(
     return found_payloads.about(Answer(tuple(frame.columns), rows[:most_rows], more, note))
 
 
-def make_views(
-    backup: BackupFrames,
-    sql: str,
-    parsers: Mapping[str, PayloadParser] | None = None,
-    *,
-    narrow: bool = False,
-    pushdown: bool = False,
-) -> list[str]:
-    """Create the views that `sql` may name in the session; return their names. `parsers` are those of payloads.
-
-    With `narrow` only the columns that it needs are read: the others are null. It has been checked then, as it is
-    planned for that (`needed_columns.py`). With `pushdown` its filters spare reading: each view has to be used once.
-    """
+def make_views(backup: BackupFrames, sql: str, parsers: Mapping[str, PayloadParser] | None = None) -> list[str]:
+    """Create the views that `sql` may name in the session; return their names. `parsers` are those of payloads."""
     words, parsers = sql.casefold(), parsers or {}
     # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
     reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
@@ -115,20 +98,8 @@ def make_views(
     names = view_names(backup.manifest.streams)
     named = {name: one for name, one in names.items() if _quoted(name)[1:-1].casefold() in words}
     with spark_errors("the query"):
-        columns = COLUMNS
-        streams = [] if None in named.values() else [stream for stream in named.values() if stream is not None]
-        if narrow and named and backup.reader(streams, reader) is FrameReader.STORE:
-            empty = placeholder(backup.session)
-            try:
-                for name in named:
-                    _view(empty, parsers.get(name)).createOrReplaceTempView(_quoted(name))
-                columns = needed_columns(backup.session.sql(sql)) or ("stream",)
-            except BaseException:
-                for name in named:
-                    backup.session.catalog.dropTempView(name)
-                raise
         for name, stream in named.items():
-            frame = backup.messages([] if stream is None else [stream], columns, reader, pushdown=pushdown)
+            frame = backup.messages([] if stream is None else [stream], COLUMNS, reader)
             _view(frame, parsers.get(name)).createOrReplaceTempView(_quoted(name))
     return list(named)
 
@@ -138,9 +109,6 @@ def _quoted(name: str) -> str:
 
 
 def _view(frame: DataFrame, parser: PayloadParser | None) -> DataFrame:
-    kinds = {name: ddl([name]).partition(" ")[2] for name in COLUMNS if name not in frame.columns}
-    if kinds:
-        frame = frame.selectExpr("*", *(f"cast(NULL AS {kind}) AS {name}" for name, kind in kinds.items()))
     frame = frame.selectExpr(
         "stream",
         "sequence",

@@ -73,11 +73,8 @@ class BackupFrames(ChosenBackup):
         patterns: Sequence[str] = (),
         columns: Sequence[str] = COLUMNS,
         reader: FrameReader = FrameReader.AUTO,
-        *,
-        pushdown: bool = False,
     ) -> DataFrame:
-        """Return messages of the chosen streams, with these columns (`columns.py`), unordered. With `pushdown` our data
-        source takes filters: of a frame that is used once (`source_options.py`).
+        """Return messages of the chosen streams, with these columns (`columns.py`), unordered.
 
         Raises:
             UsageError, UnsupportedError, IntegrityError: as `streams`; the last also for a segment that is missing.
@@ -91,7 +88,7 @@ class BackupFrames(ChosenBackup):
         with spark_errors("reading the backup"):
             if reader is FrameReader.SPARK:
                 return self._by_spark(streams, names)
-            return self._by_store(streams, names, pushdown)
+            return self._by_store(streams, names)
 
     def reader(self, patterns: Sequence[str] = (), wanted: FrameReader = FrameReader.AUTO) -> FrameReader:
         """Return the reader that `messages` takes. Raises the same errors as `streams`."""
@@ -99,7 +96,7 @@ class BackupFrames(ChosenBackup):
             return wanted
         return FrameReader.STORE if self._why_store or why_no_paths(self.streams(patterns)) else FrameReader.SPARK
 
-    def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str], pushdown: bool) -> DataFrame:
+    def _by_store(self, streams: Sequence[StreamBackup], names: Sequence[str]) -> DataFrame:
         if not streams:
             return self._nothing(names)
         source = register(self.session, BackupSource).read.format(BackupSource.name()).options(**options_of(self.place))
@@ -108,7 +105,6 @@ class BackupFrames(ChosenBackup):
             streams=json.dumps([stream.name for stream in streams]),
             columns=",".join(names),
             cores=OnSpark(self.session).cores,
-            pushdown=pushdown,
         )
         return source.load()
 

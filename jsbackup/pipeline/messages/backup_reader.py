@@ -4,15 +4,14 @@ The backup is chosen when the DataFrame (or the temporary view) is made, so that
 its streams are chosen by the first action. Those that a named backup does not have are refused at once.
 
 A partition is some runs of segments, of one stream or of several short ones; pages name them where a stream has many
-(`paged_runs.py`). Segments that filters rule out by their sequences and times are not read. Of the others see
-`segment_rows.py`, of payloads as columns `row_columns.py`. Where only constants are asked for, as to count messages,
-partitions are just numbers of messages, and no page is read either.
+(`paged_runs.py`). How they are read is in `segment_rows.py`, of payloads as columns in `row_columns.py`. Where only
+constants are asked for, as to count messages, partitions are just numbers of messages, and no page is read either.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -22,14 +21,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructField, StructType
 
 from jsbackup.config import parse_glob
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.pipeline.messages.bounds import ALL, bounds_of
+from jsbackup.pipeline.messages.bounds import ALL
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import arrow_schema, rows_alone
 from jsbackup.pipeline.messages.row_columns import RowColumns
@@ -108,8 +106,7 @@ def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
                 hint="Leave it out, or use spark.readStream.",
             )
         columns = RowColumns.of(schema, _payloads(source, options))
-        kind = _FilteringReader if options.pushdown else _Reader
-        return kind(options, source.backup, columns)
+        return _Reader(options, source.backup, columns)
 
 
 def make_stream_reader(source: OpenedSource, schema: StructType) -> DataSourceStreamReader:
@@ -176,20 +173,19 @@ class _Reader(DataSourceReader):
         self._options = options
         self._backup = backup
         self._columns = columns
-        self._bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
         with one_sentence():
-            options, bounds = self._options, self._bounds
+            options = self._options
             manifest = self._manifest(_open(options))
             streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-            named = [(stream.name, stream.segments) for stream in streams if bounds.wants_stream(stream.name)]
+            named = [(stream.name, stream.segments) for stream in streams]
             # Spark does not say here how many cores it has; this is right where it is embedded.
             cores = options.cores or os.cpu_count() or 0
-            if self._columns.are_constant and not bounds.columns:
+            if self._columns.are_constant:
                 packed: Sequence[tuple[tuple[str, PagedRun | int], ...]] = _packed_counts(named, cores)
             else:
-                packed = packed_runs(named, cores, bounds)
+                packed = packed_runs(named, cores)
             return [InputPartition((manifest.id, runs)) for runs in packed]
 
     def _manifest(self, repository: Repository) -> Manifest:
@@ -211,16 +207,8 @@ class _Reader(DataSourceReader):
                 yield from rows_alone(run, self._columns.names, stream, backup)
                 continue
             repository = opened(self._options.place)
-            for ref in run.segments(repository, self._bounds):
-                yield from self._columns.rows(repository, ref, self._bounds, stream=stream, backup=backup)
-
-
-class _FilteringReader(_Reader):
-    """Takes filters (`source_options.py` says when). Spark refuses one that does where pushing down is disabled."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._bounds = bounds_of(filters)
-        return filters
+            for ref in run.segments(repository):
+                yield from self._columns.rows(repository, ref, ALL, stream=stream, backup=backup)
 
 
 def _packed_counts(

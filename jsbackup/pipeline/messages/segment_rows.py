@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from jsbackup.formats.segment import Probe, decode_segment, scan_segment
+from jsbackup.formats.segment import decode_segment, scan_segment
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.pipeline.messages.columns import CONSTANT, as_text_subjects, rows_alone, shaped, stored_columns
 from jsbackup.repository.manifest import SegmentRef
@@ -51,11 +51,6 @@ def _batches(
     if bounds == ALL and "data" in needed:
         batches: Iterator[pa.RecordBatch] = decode_segment(data)
     else:
-
-        def wants_any(batch: pa.RecordBatch) -> bool:
-            return bool(bounds.keep(as_text_subjects(batch)).num_rows)
-
         file = cast(BinaryIO, pa.BufferReader(data))
-        probe = Probe(bounds.columns, wants_any) if bounds.on_subjects else None
-        batches = scan_segment(file, needed, bounds.wants_group, probe)
+        batches = scan_segment(file, needed, bounds.wants_group)
     yield from map(as_text_subjects, batches)

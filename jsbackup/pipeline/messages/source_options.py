@@ -14,9 +14,6 @@
                           (`schema_files.py`). It is read beside the driver; executors get what was read
     cores                 how many cores Spark has, if more than this machine: small backups are then split into more
                           partitions
-    pushdown              `true`: filters spare reading, which needs `spark.sql.python.filterPushdown.enabled`. Spark
-                          4.3 has one reader for all uses of a DataFrame or view: with the filters of the last one that
-                          has some. So it is right where there is one use only
     start                 of a streaming query: `earliest` (the default) begins with all stored messages, `latest` with
                           what is new
     maxMessagesPerTrigger, maxBytesPerTrigger        how much a micro-batch has at most
@@ -71,7 +68,7 @@ _KEYS = (
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
 _PAYLOADS = ("json", "avro", "protobuf")
 _READING = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns")
-_OWN = (*_READING, *_PAYLOADS, "cores", "pushdown", "start")
+_OWN = (*_READING, *_PAYLOADS, "cores", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 # As the table above writes them.
@@ -99,7 +96,6 @@ class SourceOptions:
     avro: str | None = None
     protobuf: str | None = None
     cores: int = 0
-    pushdown: bool = False
     from_latest: bool = False
     most_messages: int = 0
     most_bytes: int = 0
@@ -149,7 +145,6 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         avro=found.get("avro"),
         protobuf=found.get("protobuf"),
         cores=_number("cores", found.get("cores", "0"), 999_999),
-        pushdown=_bool("pushdown", found.get("pushdown", "false")),
         from_latest=_start(found.get("start", "earliest")),
         most_messages=_limit(found, "maxMessagesPerTrigger"),
         most_bytes=_limit(found, "maxBytesPerTrigger"),

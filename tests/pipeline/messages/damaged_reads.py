@@ -6,12 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from pyspark.sql.datasource import EqualTo, Filter
-from pyspark.sql.types import LongType, StringType, StructType
-
 from jsbackup.errors import IntegrityError
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.messages.source import BackupSource
+from jsbackup.pipeline.messages.bounds import ALL, Bounds
+from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.session.repository_ref import opened, place_of
 from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.transforms.filters.newest import NewestRule
@@ -27,22 +25,18 @@ def main(location: str, step: int) -> None:
     path.chmod(0o600)
     data = path.read_bytes()
     footer = int.from_bytes(data[-8:-4], "little") + 8
-    wanted: list[Filter] = [EqualTo(("subject",), "orders.3"), EqualTo(("sequence",), ref.last_seq)]
-    schema = StructType().add("sequence", LongType()).add("subject", StringType())
+    wanted = Bounds(sequence=(ref.last_seq, ref.last_seq))
 
-    def scan(filters: list[Filter]) -> None:
-        reader = BackupSource({"repo": location, "pushdown": "true"}).reader(schema)
-        assert list(reader.pushFilters(filters)) == filters
-        for part in reader.partitions():
-            for _ in reader.read(part):
-                pass
+    def scan(bounds: Bounds) -> None:
+        for _ in segment_rows(opened(place), ref, ("sequence", "subject"), bounds, stream="A", backup=""):
+            pass
 
     found = 0
     for at in range(len(data) - footer, len(data), step):
         for flip in (0x01, 0x80, 0xFF):
             path.write_bytes(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
             for read in (
-                lambda: scan([]),
+                lambda: scan(ALL),
                 lambda: scan(wanted),
                 lambda: newest_in_segment(objects, ref, "A", Reshape(), rule=NewestRule()),
             ):

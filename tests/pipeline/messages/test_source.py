@@ -101,26 +101,6 @@ def test_times_are_moments_whatever_a_session_takes_a_timestamp_for(
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_filters_are_pushed_down_if_the_session_allows(
-    spark: SparkSession, load: Callable[..., DataFrame], tmp_path: Path
-) -> None:
-    """Without the setting, Spark refuses a reader that takes filters; a query goes without."""
-    enabled = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(enabled)
-    wanted = sum(m.sequence > 500 for m in STREAMS["A"])
-    encrypted = open_backup(spark, keep(tmp_path / "encrypted", STREAMS, encrypted=True).place)
-    try:
-        spark.conf.set(enabled, "false")
-        assert run_query(encrypted, "SELECT count(*) FROM A WHERE sequence > 500", most_rows=1).rows == [(wanted,)]
-        assert load(stream="A").where("sequence > 500").count() == wanted
-        with pytest.raises(PySparkException, match=r"filterPushdown\.enabled' is false"):
-            load(stream="A", pushdown="true").where("sequence > 500").count()
-        spark.conf.set(enabled, "true")
-        assert load(stream="A", pushdown="true").where("sequence > 500").count() == wanted
-    finally:
-        spark.conf.set(enabled, before or "true")
-
-
 def test_what_one_query_filters_is_there_for_the_others(
     spark: SparkSession, load: Callable[..., DataFrame], kept: Kept
 ) -> None:
@@ -228,7 +208,6 @@ def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
         ({"cores": "-1"}, "'cores' is not a number from 0 to 999999: '-1'"),
         ({"maxMessagesPerTrigger": "0"}, "is 0"),
         ({"maxBytesPerTrigger": "much"}, "'maxBytesPerTrigger': not a size"),
-        ({"pushdown": "perhaps"}, "'pushdown' is neither true nor false"),
         ({"start": "now"}, "neither earliest nor latest"),
         ({"paths": "[]"}, "reads one repository"),
         ({"option.path": "/x", "location": "/y"}, "cannot be a table"),
