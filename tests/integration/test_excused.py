@@ -250,7 +250,7 @@ def test_schedules_that_are_due_are_planned_and_fire_once_more(ends: Ends, typed
         done = typed("restore", *onto, *more)
         assert done.code == 0 and "3 schedules are due" in done.out, done
         _until(lambda: sequences(target, "S") == [4, 5, 6, 7, 8])
-    replaced = typed("restore", *onto, "--if-exists", "replace", "--json")
+    replaced = typed("restore", *onto, "--if-exists", "replace", "--replace-with-part", "--json")
     assert (replaced.code, replaced.document["streams"][0]["verified"]) == (0, True), replaced
     ask(target, "STREAM.DELETE.S")
     assert typed("drill", "latest", "-r", tmp_path, "-q").code == 0

@@ -119,9 +119,8 @@ def test_all_payloads_of_an_account_become_zeros_and_all_goes_on(
             told = {stream["name"]: stream["notes"] for stream in done.document["streams"]}
             spared = "not masked although a mask applies: 6 messages (values of counters, or descriptions of files)"
             assert spared in told["COUNTS"] and spared in told["MIRROR"]
-        cloned = typed(
-            "clone", "ORDERS", "OBJ_files", *mask, *REPLACE, "-s", server.url, "--to-server", target.url, "-q"
-        )
+        both = ("-s", server.url, "--to-server", target.url)
+        cloned = typed("clone", "ORDERS", "OBJ_files", *mask, *REPLACE, "--replace-with-part", *both, "-q")
         assert cloned.code == 0
         asyncio.run(_read_files(target.url))
 

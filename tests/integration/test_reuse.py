@@ -184,6 +184,10 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
         await wire.replies()
         await wire.close()
 
+    async def delete(sequence: int) -> None:
+        async with connected(url) as nc:
+            await call(nc, "STREAM.MSG.DELETE.SAME", {"seq": sequence})
+
     async def back_up() -> StoredStream:
         # Whoever wrote a segment can read it as long as it runs: each backup is another process.
         repository = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
@@ -197,6 +201,8 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
 
     def late(_end: ArchiveEnd, _config: object, segments: Sequence[SegmentRef], _reader: SegmentReader) -> SequenceSet:
         """Message 30 goes while the snapshot runs."""
+        if not asked:
+            asyncio.run(delete(30))
         asyncio.run(send(1))  # and so the count is not that of the beginning
         asked.append(len(segments))
         return SequenceSet([30])

@@ -121,7 +121,6 @@ POINTS: dict[int, tuple[str, ...]] = {
     ),
     18: (
         "repository/test_replacing_store.py::test_two_backups_at_once_are_both_whole",
-        "repository/test_replacing_store.py::test_where_nothing_is_replaced_an_object_has_its_usual_key",
         "integration/test_s3.py::test_a_store_with_bad_moments_loses_nothing",
     ),
     19: (

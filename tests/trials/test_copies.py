@@ -190,7 +190,7 @@ def restored_then_beside_itself_under_other_names_then_replaced(scene: Scene, _:
     restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
     unharmed(scene, url, "t_", subject="moved")
     unharmed(scene, url)
-    restore(url, scene.repo, "--if-exists", "replace")
+    restore(url, scene.repo, "--if-exists", "replace", "--replace-with-part")
     unharmed(scene, url)
 
 

@@ -98,7 +98,9 @@ def test_a_half_made_stream_that_is_written_to_is_not_removed_unasked(tmp_path: 
         skipped = jsbackup(*restore, "-s", server.url, "--if-exists", "skip")
         assert skipped.code == 3 and "a leftover" in skipped.document["skipped"][0]["reason"]
         assert state(server.url)["messages"] == left + 50
-        jsbackup(*restore, "-s", server.url, "--if-exists", "replace").ok()
+        lacks = jsbackup(*restore, "-s", server.url, "--if-exists", "replace")
+        assert lacks.code == 15 and "lacks 50 of" in lacks.document["error"]["message"]
+        jsbackup(*restore, "-s", server.url, "--if-exists", "replace", "--replace-with-part").ok()
         assert state(server.url)["messages"] == COUNT
         assert "jsbackup.restoring" not in (ask(server.url, "STREAM.INFO.S")["config"].get("metadata") or {})
 

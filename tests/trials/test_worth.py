@@ -116,7 +116,7 @@ def test_what_comes_to_a_server_that_has_lost_its_streams_does_not_stand_for_the
         assert "is another stream now, with 1 message" in lost.out
     kept = typed("forget", "--keep-last", "1", "-r", repo, "--json").document["kept"]
     assert full in [one["backup"] for one in kept]
-    done = typed("restore", "latest", "--if-exists", "replace", *where, "--json")
+    done = typed("restore", "latest", "--if-exists", "replace", "--replace-with-part", *where, "--json")
     assert (done.code, backup_of(done)) == (0, full)
     assert typed("backup", *where).code == 0  # restored: what is as old as the backup is there
     delete(shop, "ORDERS", "USERS", "NEW")

@@ -40,7 +40,7 @@ __all__ = [
 MOST_RANGES = 1000
 
 _COLUMNS = {"timestamp_ns": "time", "subject": "subject", "headers": "headers", "data": "payload"}
-_NONE = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in BATCH_SCHEMA], schema=BATCH_SCHEMA)
+_NONE = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in BATCH_SCHEMA], schema=BATCH_SCHEMA)
 
 
 class Change(StrEnum):
