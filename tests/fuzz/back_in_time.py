@@ -5,22 +5,38 @@ from __future__ import annotations
 import json
 import shutil
 
-from tests.fuzz.operations import PLAIN, Operation
+from tests.fuzz.operations import CLOCKS, PLAIN, Operation
+from tests.fuzz.reading import check_restored
 from tests.fuzz.streams import COPIES, QUEUES
 from tests.fuzz.world import World
 from tests.harness.commands import Ran
 
 _RECENT = 4
+IN_PLACE = ("--if-exists", "replace", "--replace-with-part")
 _EMAIL = json.dumps({"email": "someone@example.org"}).encode()
 
 
 async def restore(world: World, name: str) -> None:
     """An older backup in place, by jsbackup itself: what an operator does after a mistake."""
-    if not world.backups or name in (*COPIES, *QUEUES, "MEM", "TTL", "MARK", "SEAL"):
+    if not world.backups or name in (*COPIES, *QUEUES, "MEM", "SEAL"):
         return
     backup = world.chance.choice(world.backups[-_RECENT:])
-    done = world.run("restore", backup, name, "--if-exists", "replace")
+    done = world.run("restore", backup, name, *IN_PLACE)
     world.note(f"restore {name} from {backup}: {_outcome(done)}")
+    if done.code == 0:
+        await check_restored(world, backup, name)
+
+
+async def restore_without_consumers(world: World, _name: str) -> None:
+    """A queue in place, where no consumer may have taken a message before the proof."""
+    if not world.backups:
+        return
+    name, backup = world.chance.choice(QUEUES), world.chance.choice(world.backups[-_RECENT:])
+    done = world.run("restore", backup, name, *IN_PLACE, "--consumers", "none")
+    world.note(f"restore {name} from {backup} without consumers: {_outcome(done)}")
+    if done.code == 0:
+        await check_restored(world, backup, name)
+        await world.create_worker(name)
 
 
 async def copy_folder(world: World, _name: str) -> None:
@@ -58,7 +74,7 @@ async def delete_the_wrong_one(world: World, _name: str) -> None:
         return
     await world.ask(f"STREAM.MSG.DELETE.{name}", {"seq": wrong})
     world.back_up("auto")
-    done = world.run("restore", first.document["backup"], name, "--if-exists", "replace")
+    done = world.run("restore", first.document["backup"], name, *IN_PLACE)
     world.note(f"delete {wrong} of {name} instead of {right}, and restore: {_outcome(done)}")
     await world.ask(f"STREAM.MSG.DELETE.{name}", {"seq": right})
 
@@ -76,7 +92,7 @@ async def mask(world: World, _name: str) -> None:
         await world.publish(f"{subject[:-1]}2", b"{}")
     world.back_up("auto")
     masking = ("--mask", f"{subject}:$.email=redact", "--unmaskable", "keep")
-    done = world.run("restore", world.backups[-1], name, "--if-exists", "replace", *masking)
+    done = world.run("restore", world.backups[-1], name, *IN_PLACE, *masking)
     world.note(f"mask {name}: {_outcome(done)}")
 
 
@@ -87,7 +103,7 @@ async def map_subjects(world: World, _name: str) -> None:
         return
     world.back_up("auto")
     mapping = f"{name.lower()}.1=>{name.lower()}.2"
-    done = world.run("restore", world.backups[-1], name, "--if-exists", "replace", "--map-subject", mapping)
+    done = world.run("restore", world.backups[-1], name, *IN_PLACE, "--map-subject", mapping)
     world.note(f"map subjects of {name}: {_outcome(done)}")
 
 
@@ -96,6 +112,6 @@ def _outcome(done: Ran) -> str:
 
 
 BACK: list[tuple[Operation, int]] = [
-    *PLAIN, (restore, 6), (copy_folder, 2), (put_back, 3), (delete_the_wrong_one, 5),
+    *CLOCKS, (restore, 6), (restore_without_consumers, 2), (copy_folder, 2), (put_back, 3), (delete_the_wrong_one, 5),
 ]  # fmt: skip
 OTHERWISE: list[tuple[Operation, int]] = [*PLAIN, (mask, 5), (map_subjects, 4)]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import nats.errors
 
-from tests.fuzz.streams import COPIED, COPIES, QUEUES, subject_of
+from tests.fuzz.streams import AGED_SECONDS, COPIED, COPIES, QUEUES, subject_of
 from tests.fuzz.world import World
 from tests.harness.api import JSON
 
@@ -32,7 +32,10 @@ async def publish(world: World, name: str, count: int | None = None) -> None:
     count = count or chance.choice(_COUNTS)
     world.note(f"publish {name} {count}")
     for _ in range(count):
-        headers = {"X": "y" * chance.randint(0, 9)} if chance.random() < 0.2 else None
+        headers = {"X": "y" * chance.randint(0, 9)} if chance.random() < 0.2 else {}
+        if name == "AGED":
+            headers |= {"Nats-TTL": "never"} if chance.random() < 0.5 else {}
+            world.expired_at = time.monotonic() + AGED_SECONDS + 1.5
         await world.publish(subject_of(name, chance), chance.randbytes(chance.choice(_SIZES)), headers)
 
 
@@ -153,6 +156,12 @@ async def expire(world: World, _name: str) -> None:
     world.expired_at = time.monotonic() + _TTL_SECONDS + 1.5  # servers look once a second
 
 
+async def set_clock(world: World, _name: str) -> None:
+    """Of jsbackup's machine."""
+    world.ahead_seconds = world.chance.choice([0, 0, 30, -30, 3600, -7200])
+    world.note(f"set the clock {world.ahead_seconds} s ahead")
+
+
 async def seal(world: World, _name: str) -> None:
     if _fixed(world, "SEAL") or world.chance.random() < 0.5:
         return
@@ -179,6 +188,7 @@ STEADY: list[tuple[Operation, int]] = [
     (publish, 24), (delete, 12), (purge, 6), (remove_key, 5), (roll_up, 2), (acknowledge, 5), (seal, 1),
 ]  # fmt: skip
 PLAIN: list[tuple[Operation, int]] = [*STEADY, (make_anew, 3), (change_limits, 3), (expire, 2), (restart, 2)]
+CLOCKS: list[tuple[Operation, int]] = [*PLAIN, (set_clock, 2)]
 
 
 async def act(world: World, table: list[tuple[Operation, int]]) -> None:

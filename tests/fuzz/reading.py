@@ -55,6 +55,20 @@ async def live_messages(world: World, name: str) -> dict[int, Held]:
     return {one.sequence: Held(one.time_ns, one.subject, one.header_block or b"", one.data) for one in stream.messages}
 
 
+async def check_restored(world: World, backup: str, name: str) -> None:
+    """Fail unless a restore in place, which ended with 0, left what does not expire by itself of what it restored."""
+    (stream,) = (one for one in manifest_of(world.repository, backup)["streams"] if one["name"] == name)
+    live, stored = await live_messages(world, name), stored_messages(world.repository, stream)
+    lasting = {
+        sequence: one
+        for sequence, one in stored.items()
+        if b"Nats-TTL: never" in one.headers or not (b"Nats-TTL" in one.headers or stream["config"].get("max_age"))
+    }
+    assert not live.keys() - stored.keys(), f"{name} has more than {backup}"
+    lacking = [sequence for sequence, one in lasting.items() if live.get(sequence) != one]
+    assert not lacking, f"restored from {backup}, {name} lacks {lacking[:_SHOWN]}"
+
+
 async def differences(world: World, backup: str) -> list[Any]:
     """What differs between a backup and the server, which is at rest."""
     streams = {stream["name"]: stream for stream in manifest_of(world.repository, backup)["streams"]}

@@ -14,6 +14,7 @@ _BUCKET: JSON = {**_FILE, "allow_rollup_hdrs": True, "deny_delete": False, "disc
 COPIES = ("MIRROR", "SOURCED")
 COPIED = ("LOG", "PER", "ZIP")
 QUEUES = ("QUEUE", "INTEREST")
+AGED_SECONDS = 2
 
 
 def configs(version: str) -> dict[str, JSON]:
@@ -37,6 +38,14 @@ def configs(version: str) -> dict[str, JSON]:
     if version_tuple(version) >= (2, 11):
         found["START"] = {**_FILE, "subjects": ["start.>"], "first_seq": 1000}  # 2.10.26 empties it at each start
         found["TTL"] = {**_FILE, "subjects": ["ttl.>"], "allow_msg_ttl": True}
+        # Of these only what has `Nats-TTL: never` is left when all is at rest.
+        found["AGED"] = {
+            **_FILE,
+            "subjects": ["aged.>"],
+            "allow_msg_ttl": True,
+            "max_age": AGED_SECONDS * 10**9,
+            "duplicate_window": 10**9,
+        }
         found["MARK"] = {
             **_BUCKET,
             "subjects": ["$KV.mark.>"],

@@ -45,6 +45,7 @@ class World:
         self.backups: list[str] = []
         self.copies: list[Path] = []  # of the server's folder
         self.sealed: set[str] = set()
+        self.ahead_seconds = 0  # what the clock of jsbackup's machine is wrong by
         self.expired_at = 0.0  # of the monotonic clock: when no message is left that has a TTL
         self._client: Client | None = None
 
@@ -88,8 +89,11 @@ class World:
         answer = await self.ask(f"STREAM.CREATE.{name}", {**self.configs[name], **fields})
         assert "error" not in answer, f"{name}: {answer['error']}"
         if name in QUEUES:
-            config = {"durable_name": "worker", "ack_policy": "explicit", "ack_wait": _HOUR_NS, "max_ack_pending": 5000}
-            await self.ask(f"CONSUMER.DURABLE.CREATE.{name}.worker", {"stream_name": name, "config": config})
+            await self.create_worker(name)
+
+    async def create_worker(self, name: str) -> None:
+        config = {"durable_name": "worker", "ack_policy": "explicit", "ack_wait": _HOUR_NS, "max_ack_pending": 5000}
+        await self.ask(f"CONSUMER.DURABLE.CREATE.{name}.worker", {"stream_name": name, "config": config})
 
     async def create_missing(self) -> None:
         """A restart leaves no stream in memory, a restore that failed none at all."""
@@ -155,7 +159,8 @@ class World:
 
     def run(self, *arguments: str) -> Ran:
         """A command on this world's server and repository."""
-        return jsbackup(*arguments, "-s", self.server.url, "-r", self.repository, *PATIENT)
+        where = ("-s", self.server.url, "-r", self.repository, *PATIENT)
+        return jsbackup(*arguments, *where, ahead_seconds=self.ahead_seconds)
 
     def back_up(self, incremental: str) -> Ran:
         done = self.run("backup", "--incremental", incremental, "--jobs", "2")

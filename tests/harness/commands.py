@@ -17,6 +17,15 @@ PATIENT = ("--timeout", "60s")
 _ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("NATS_", "JSBACKUP_", "XDG_"))}
 
 
+_WITH_WRONG_CLOCK = """
+import sys, time
+ahead, seconds, nanoseconds = int(sys.argv.pop(1)), time.time, time.time_ns
+time.time, time.time_ns = lambda: seconds() + ahead, lambda: nanoseconds() + ahead * 10**9
+from jsbackup.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What a command did. `document` is its JSON, an empty object if it printed none."""
@@ -32,8 +41,12 @@ class Ran:
         return self
 
 
-def command_line(*arguments: str | Path, cold: bool = False) -> list[str]:
-    """With `cold`, the interpreter starts for it as it does for users (`warm.py`)."""
+def command_line(*arguments: str | Path, cold: bool = False, ahead_seconds: int = 0) -> list[str]:
+    """With `cold`, the interpreter starts for it as it does for users (`warm.py`). `ahead_seconds` is what the clock of
+    its machine is wrong by.
+    """
+    if ahead_seconds:
+        return [sys.executable, "-c", _WITH_WRONG_CLOCK, str(ahead_seconds), *map(str, arguments)]
     return [sys.executable, *(["-s"] if cold else []), "-m", "jsbackup", *map(str, arguments)]
 
 
@@ -42,11 +55,10 @@ def environment(**extra: str) -> dict[str, str]:
     return {**_ENVIRONMENT, "HOME": "/nonexistent", "JSBACKUP_TRACEBACK": "1", **extra}
 
 
-def jsbackup(*arguments: str | Path, seconds: float = 240, **extra: str) -> Ran:
+def jsbackup(*arguments: str | Path, seconds: float = 240, ahead_seconds: int = 0, **extra: str) -> Ran:
     """Run `jsbackup … --json`; `extra` are environment variables."""
-    done = subprocess.run(
-        command_line(*arguments, "--json"), capture_output=True, text=True, timeout=seconds, env=environment(**extra)
-    )
+    line = command_line(*arguments, "--json", ahead_seconds=ahead_seconds)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=environment(**extra))
     try:
         document = json.loads(done.stdout) if done.stdout else {}
     except ValueError:
