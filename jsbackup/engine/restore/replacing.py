@@ -16,12 +16,13 @@ from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.restore.proof import read_back
-from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
+from jsbackup.errors import ApiError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
@@ -93,6 +94,10 @@ async def _lacking(
             return LeftOut(compared.added + changed, held, True)
     except (NatsPermissionDenied, IntegrityError, KeyUnavailable):  # objects are checked elsewhere
         pass
+    except ApiError as error:
+        if not lacks_stream(error):
+            raise
+        return LeftOut(0, held, True)  # another command has just deleted it
     if not _is_same(entry, there):
         return LeftOut(held, held, True)
     newer = max(0, there.state.last_seq - entry.last_seq)
