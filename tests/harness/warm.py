@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import fcntl
 import importlib
 import inspect
 import json
@@ -25,7 +24,6 @@ import pkgutil
 import socket
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Mapping
@@ -34,7 +32,7 @@ from typing import Any
 
 from tests.harness import s3_models
 
-__all__ = ["install", "take_terminal"]
+__all__ = ["install"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_REQUEST_BYTES = 1 << 20
@@ -68,7 +66,6 @@ class _Popen(_ColdPopen):  # type: ignore[type-arg]
             "environment": {os.fsdecode(name): os.fsdecode(text) for name, text in _environment(asked).items()},
             "folder": os.fsdecode(asked["cwd"] or Path.cwd()),
             "session": asked["start_new_session"],
-            "terminal": asked["preexec_fn"] is take_terminal,
         }
         try:
             self.pid = _preloaded().start(request, [end if end != -1 else number for number, end in enumerate(ends)])
@@ -82,7 +79,7 @@ def _can_be_warm(asked: dict[str, Any]) -> bool:
     args = asked["args"]
     if not isinstance(args, list) or args[:3] != [sys.executable, "-m", "jsbackup"]:
         return False
-    if asked["preexec_fn"] not in (None, take_terminal) or asked["pass_fds"] or asked["shell"] or asked["umask"] != -1:
+    if asked["preexec_fn"] is not None or asked["pass_fds"] or asked["shell"] or asked["umask"] != -1:
         return False
     return _at_start(_environment(asked)) == _at_start(os.environ)
 
@@ -97,11 +94,6 @@ def _at_start(environment: Mapping[Any, Any]) -> dict[str, str]:
     ours = {name: text for name, text in texts.items() if name.startswith(_READ_AT_START)}
     ours.pop("PYTHONPATH", None)  # where both find the same jsbackup
     return ours
-
-
-def take_terminal() -> None:
-    """Make stdin the controlling terminal. The one `preexec_fn` that a command which starts quickly may have."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class _Preloaded:
@@ -213,8 +205,6 @@ def _run(request: dict[str, Any], ends: list[int]) -> None:
         os.dup2(end, number)
     for end in ends:
         os.close(end)
-    if request["terminal"]:
-        take_terminal()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jsbackup.engine.restore.preview import Preview
     from jsbackup.planning.model import RestoreOptions
 
-__all__ = ["COMMANDS", "preview_asked", "tell_what_would_be"]
+__all__ = ["COMMANDS", "tell_what_would_be"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -90,7 +90,7 @@ def tell_what_would_be(
     """Plan the requested restore, print and save the plan; return the exit code."""
     if output_file is not None:
         refuse_obfuscation(asked.options().reshape, "a saved plan, which has no secret")
-    finder, preview, options = preview_asked(shared, asked, mask_secret, lock_timeout)
+    finder, preview, options = _preview(shared, asked, mask_secret, lock_timeout)
     manifest, saved = finder.found, None
     if output_file is not None and not preview.plan.refusals:
         from jsbackup.planning.saved_plan import encode_plan, write_plan
@@ -107,7 +107,7 @@ def tell_what_would_be(
     return plan_code(preview.plan)
 
 
-def preview_asked(
+def _preview(
     shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str
 ) -> tuple[Finder, Preview, RestoreOptions]:
     """Plan the requested restore; also return what found the backup, and the parsed options."""

@@ -110,9 +110,6 @@ def restore(
     With --all-accounts, each account goes into the one with its key, else into the one with its name, or where
     --map-account says. Nothing is changed in any account unless all of them can be restored.
 
-    Without BACKUP, on a terminal, it asks: which repository, backup, streams, moment and server. It shows the plan, and
-    changes nothing before you agree. Then it prints the command line that does the same.
-
     With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
     says. Below 2 GiB it is done without, which is faster then; --spark always spreads them, too.
     """
@@ -121,15 +118,6 @@ def restore(
     saved = None
     if accounts.all_accounts:
         refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPREAD_OPTIONS)
-    elif not asked.backup and plan_file is None and runbook is None and _may_ask(shared, asked):
-        from jsbackup.cli.guided.guided_restore import guide_restore
-
-        if dry_run:
-            _refuse_for_preview()
-        guided = guide_restore(shared, asked, mask_secret, lock_timeout=lock_timeout, dry_run=dry_run)
-        if guided.plan is None:
-            return guided.code
-        shared, asked, saved = guided.shared, guided.asked, guided.plan
     if dry_run and accounts.all_accounts:
         from jsbackup.cli.accounts.restore import plan_all
 
@@ -235,13 +223,6 @@ def _proof(verify: str | None, no_verify: bool) -> ProofLevel:
 
 def _refuse_for_preview() -> None:
     refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *SPREAD_OPTIONS)
-
-
-def _may_ask(shared: Shared, asked: Asked) -> bool:
-    """Return whether a missing backup is asked for. With --origin or --tag, `latest` was meant."""
-    from jsbackup.cli.guided.questions import can_ask
-
-    return not asked.origins and not asked.tags and not asked.obfuscate and can_ask(shared.output)
 
 
 COMMANDS = {"restore": restore}
