@@ -369,3 +369,44 @@ def test_a_node_that_dies_in_the_middle_of_a_restore_leaves_nothing_in_the_way_o
         cluster.wait_alike()
         ignore = [*announced(restored), "config.num_replicas"]
         assert compare(before, seen(cluster.url), ignore=ignore) == []
+
+
+# -------------------------------------------------------------------------------------------- a node that is down
+
+
+async def _make_small(url: str, count: int, **config: Any) -> None:
+    async with connected(url) as nc:
+        for name in (f"SMALL-{number}" for number in range(count)):
+            await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [name], "storage": "file", **config})
+            reader = {"stream_name": name, "config": {"durable_name": "reader", "ack_policy": "explicit"}}
+            await call(nc, f"CONSUMER.DURABLE.CREATE.{name}.reader", reader)
+            await nc.publish(name, b"one")
+        await nc.flush()
+
+
+def test_replicas_on_a_node_that_is_down_are_waited_for_once(tmp_path: Path) -> None:
+    with NatsServer() as origin:
+        asyncio.run(_make_small(origin.url, 8))
+        back_up(origin.url, tmp_path / "repo")
+    with NatsCluster() as cluster:
+        down = next(server for server in cluster.servers if server is not cluster.meta_leader)
+        down.kill()
+        cluster.wait_ready()
+        url = ",".join(server.url for server in cluster.servers if server.running)
+        ran = jsbackup("restore", "latest", "-s", url, "-r", tmp_path / "repo", "--replicas", "3")
+    assert ran.code == 3, ran.err
+    assert 2 <= ran.err.count("waiting for replicas of 8 streams: SMALL-0, SMALL-1, SMALL-2, SMALL-3 and 4 more") <= 4
+    notes = {stream["name"]: stream["notes"] for stream in ran.document["streams"]}
+    assert len(notes) == 8
+    for said in notes.values():
+        assert any(f"not all replicas are current on {down.name} after 3" in note for note in said)
+    assert all(stream["verified"] and stream["seconds"] < 60 for stream in ran.document["streams"])
+
+
+def test_a_backup_waits_for_an_election(tmp_path: Path) -> None:
+    with NatsCluster() as cluster:
+        asyncio.run(_make_small(cluster.url, 6, num_replicas=3))
+        cluster.meta_leader.kill()
+        url = ",".join(server.url for server in cluster.servers if server.running)
+        ran = jsbackup("backup", "-s", url, "-r", tmp_path / "repo").ok()
+    assert len(ran.document["streams"]) == 6

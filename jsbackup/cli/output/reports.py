@@ -16,8 +16,7 @@ from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup.backup import BackupReport
-    from jsbackup.engine.restore.after_restore import RestoredConsumer
-    from jsbackup.engine.restore.restored_stream import RestoredStream
+    from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
     from jsbackup.exchange.importing import ImportReport
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup

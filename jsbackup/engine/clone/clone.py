@@ -23,6 +23,7 @@ from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.restore.after_restore import wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
 from jsbackup.engine.restore.preview import Preview, preview_plan
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out
@@ -123,6 +124,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     run = replace(run, settings=settings)
     start = StartingPoint(survey.manifest.id, target, marking)
     results, failures = await Execution(run, live, start).all(plan)
+    results = await wait_for_replicas(run.connection, results)
     results = _with_missed(results, options, ends)
     if settings.verify:
         results, failures = await look_at_copying(run.connection, plan, target, results, failures=failures)

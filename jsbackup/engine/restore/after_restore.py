@@ -10,26 +10,40 @@ keeps everything (`letting_go_of_nothing`) until all its consumers are everywher
 Measured, 2.15: a replica that catches up with the stream can stall for five seconds, while it counts as current.
 Consumers that it leads have nothing to deliver meanwhile, so a consumer that should have messages is waited for
 (`_has_nothing_yet`).
+
+Replicas that lag do not hold the streams that are still to be restored: all streams wait for theirs together, in the
+end (`wait_for_replicas`). Those of a stream from which its replicas could remove messages are waited for at once, but
+not those on servers that are down.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.link.workers import gather_some
+from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.model import PlannedConsumer
-from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.responses import lacks_stream
+from jsbackup.readable import format_count, in_short
 
-__all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_of_nothing", "settle"]
+__all__ = ["Settled", "configure", "creatable", "letting_go_of_nothing", "settle", "wait_for_replicas"]
 
-_SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
+_log = logging.getLogger(__name__)
+
+_SECONDS = 30.0  # for consumers of a stream to appear; for the replicas of all streams to be current
 _PAUSE_SECONDS = 0.25
+_FIRST_SAID_SECONDS, _SAID_SECONDS = 2.0, 10.0  # lines about replicas: the first one, and the time between two
+_AT_ONCE = 16
 _CATCH_UP_SECONDS = (
     15.0  # for a replica that stalled; not longer, because the stream's rules may have removed its messages
 )
@@ -38,35 +52,31 @@ _ANEW = "it was not there after the restore: it was created again, without its s
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredConsumer:
-    """A consumer at the target. `note` says what differs ("" if nothing).
-
-    `may_come_again` is the most messages that it gets again, including those that awaited acknowledgement; None if
-    unknown.
-    """
-
-    name: str
-    fidelity: Fidelity
-    note: str = ""
-    may_come_again: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Settled:
-    """The state of the stream. `incomplete` if something is missing; `notes` say what."""
+    """The state of the stream. `incomplete` if something is missing; `notes` say what. `behind`: not all replicas are
+    current.
+    """
 
     info: StreamInfo | None
     consumers: tuple[RestoredConsumer, ...]
     notes: tuple[str, ...] = ()
     incomplete: bool = False
+    behind: bool = False
 
 
 async def settle(
-    js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, last_message: int, clustered: bool
+    js: JetStream,
+    name: str,
+    planned: Sequence[PlannedConsumer],
+    *,
+    last_message: int,
+    clustered: bool,
+    everywhere: bool = False,
 ) -> Settled:
-    """Wait for consumers and replicas, and create consumers that the restore omitted.
+    """Wait for consumers, and create those that the restore omitted.
 
-    `last_message` is the sequence of the last restored message.
+    `last_message` is the sequence of the last restored message. `everywhere`: wait for the replicas on all servers that
+    are up.
     """
     wanted = {one.consumer.name: one for one in planned}
     began = time.monotonic()
@@ -74,19 +84,18 @@ async def settle(
         info, found = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
         if found is None:  # not allowed to list them: all are there, or it is unknown
             missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
-            behind = False
         else:
             missing = wanted.keys() - found.keys()
-            behind = not all(_has_leader(one.cluster) for one in found.values())
-        behind = behind or info is None or (info.cluster is not None and not info.cluster.ready)
+        late = _late(info, found)
         waited = time.monotonic() - began
         empty = waited < _CATCH_UP_SECONDS and any(
             _has_nothing_yet(one, last_message) for one in (found or {}).values()
         )
-        if not clustered or waited > _SECONDS or not (missing or behind or empty):
+        held = missing or empty or late is None or (everywhere and not all(late.values()))
+        if not clustered or waited > _SECONDS or not held:
             break
         await asyncio.sleep(_PAUSE_SECONDS)
-    notes = [_about_replicas(info, waited)] if behind else []
+    notes = []
     lost = 0
     anew: dict[str, PlannedConsumer] = {}
     for consumer in sorted(missing):
@@ -101,19 +110,66 @@ async def settle(
             notes.append(f"consumer {consumer} is missing: {error.message}")
     there = {**wanted, **anew}
     restored = [_compare(there[consumer], (found or {}).get(consumer)) for consumer in wanted]
-    return Settled(info, tuple(restored), tuple(notes), behind or lost > 0)
+    return Settled(info, tuple(restored), tuple(notes), lost > 0, late is None or bool(late))
 
 
-def _about_replicas(info: StreamInfo | None, waited_seconds: float) -> str:
-    cluster = None if info is None else info.cluster
-    late = [] if cluster is None else [one.name for one in cluster.replicas if not one.is_current]
+@with_own_threads
+async def wait_for_replicas(connection: Connection, streams: Sequence[RestoredStream]) -> list[RestoredStream]:
+    """Wait until the replicas of all streams are current, at most `_SECONDS` in all. Those whose are not then are
+    incomplete, with a note. Raises NatsError if there is no connection.
+    """
+    behind = {stream.as_name: stream for stream in streams if stream.behind}
+    if not behind:
+        return list(streams)
+    began = time.monotonic()
+    said = began + _FIRST_SAID_SECONDS
+    async with connect_jetstream(connection) as js:
+
+        async def look(stream: RestoredStream) -> dict[str, bool] | None:
+            name = stream.as_name
+            try:
+                return _late(*await asyncio.gather(js.find_stream(name), _find_consumers(js, name, stream.consumers)))
+            except NatsTimeout:
+                return None
+
+        while True:
+            late = dict(zip(behind, await gather_some(_AT_ONCE, look, behind.values()), strict=True))
+            behind = {name: behind[name] for name, servers in late.items() if servers != {}}
+            waited = (now := time.monotonic()) - began
+            if not behind or waited > _SECONDS:
+                break
+            if now >= said:
+                said = now + _SAID_SECONDS
+                _log.warning("waiting for replicas of %s: %s", format_count(len(behind), "stream"), in_short([*behind]))
+            await asyncio.sleep(_PAUSE_SECONDS)
+    notes = {name: _about_replicas(late[name] or {}, waited) for name in behind}
+    return [
+        replace(one, notes=(*one.notes, notes[one.as_name]), incomplete=True) if one.as_name in notes else one
+        for one in streams
+    ]
+
+
+def _about_replicas(late: Collection[str], waited_seconds: float) -> str:
     which = f" on {', '.join(late)}" if late else ""
     return (
         f"not all replicas are current{which} after {waited_seconds:.0f} s; 'nats stream info' shows how far they are"
     )
 
 
-async def _find_consumers(js: JetStream, name: str, wanted: Collection[str]) -> Mapping[str, ConsumerInfo] | None:
+def _late(info: StreamInfo | None, consumers: Mapping[str, ConsumerInfo] | None) -> dict[str, bool] | None:
+    """Return which servers lack a part of the stream or its consumers, and which of them are down; None without a
+    leader.
+    """
+    streams = [info.cluster] if info is not None and info.cluster is not None else []
+    groups = [*streams, *(one.cluster for one in (consumers or {}).values() if one.cluster is not None)]
+    if info is None or not all(group.leader for group in groups):
+        return None
+    lagging = [one for group in streams for one in group.replicas if not one.is_current]
+    lagging += [one for group in groups for one in group.replicas if not one.current]
+    return {one.name: one.offline for one in lagging}
+
+
+async def _find_consumers(js: JetStream, name: str, wanted: Collection[object]) -> Mapping[str, ConsumerInfo] | None:
     """Return the stream's consumers, if any are wanted; None if the user may not list them."""
     if not wanted:
         return {}
@@ -123,10 +179,6 @@ async def _find_consumers(js: JetStream, name: str, wanted: Collection[str]) -> 
         return None
     silent = {*listing.missing, *listing.offline}
     return {consumer: info for consumer, info in listing.entries.items() if consumer not in silent}
-
-
-def _has_leader(cluster: ClusterInfo | None) -> bool:
-    return cluster is None or (bool(cluster.leader) and all(one.current for one in cluster.replicas))
 
 
 def _has_nothing_yet(consumer: ConsumerInfo, last_message: int) -> bool:

@@ -17,10 +17,10 @@ from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, describe_source, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.restore.after_restore import RestoredConsumer
+from jsbackup.engine.restore.after_restore import wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out, refuse_remains, with_left_out
-from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.settled_copies import look_again
 from jsbackup.engine.restore.stream_restore import StartingPoint
@@ -240,6 +240,7 @@ async def carry_out_restore(
     left = frozenset(one.name for one in failures if not isinstance(one, FailedProof))
     if noted and left:
         await in_thread(partial(_note_restore, run, repository, plan, origin, left=left, instead_of=noted))
+    results = await wait_for_replicas(run.connection, results)
     if settings.verify:
         results, failures = await look_again(js, plan, prepared.target, results, failures=failures)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)

@@ -17,20 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.restore.after_restore import (
-    RestoredConsumer,
-    Settled,
-    configure,
-    creatable,
-    letting_go_of_nothing,
-    settle,
-)
+from jsbackup.engine.restore.after_restore import Settled, configure, creatable, letting_go_of_nothing, settle
 from jsbackup.engine.restore.at_work import refuse_beside
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.remove_unfinished import make_way, remove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
-from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply, Transfer
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
@@ -186,7 +179,7 @@ class StreamRestore:
                 await self.create(js, copy)
                 return name, Sent(copy.entry, (), copy.wire)
             sent, _ = await self._deliver(js, supply, copy, copy.config)
-            await self._settle(js, copy, sent)
+            await self._settle(js, copy, sent, everywhere=True)
             _, unproved = await self._prove(js, supply, copy, sent)
             if unproved or sent.incomplete:
                 hint = "--verify none replaces it without verification"
@@ -258,7 +251,7 @@ class StreamRestore:
     async def make_usable(self, js: JetStream, action: Action, sent: Sent, *, amiss: Sequence[str] = ()) -> Usable:
         """Do what is left after the messages are restored, except for the proof. `amiss` are problems so far."""
         keeping = self._final(action)
-        settled = await self._settle(js, action, sent)
+        settled = await self._settle(js, action, sent, everywhere=keeping != action.config)
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss = (*amiss, f"its retention could not be set from limits to interest, do so by hand: {reason}")
         if self._run.settings.verify:
@@ -294,12 +287,15 @@ class StreamRestore:
             incomplete=incomplete or entry.name in self._start.lost,
             lost=self._start.lost.get(entry.name, ()),
             usable_ns=usable.usable_ns,
+            behind=settled.behind,
         )
 
-    async def _settle(self, js: JetStream, action: Action, sent: Sent) -> Settled:
+    async def _settle(self, js: JetStream, action: Action, sent: Sent, *, everywhere: bool) -> Settled:
         last_message = sent.entry.captured.last_seq
         clustered = self._start.target.clustered is not False
-        return await settle(js, action.name, sent.consumers, last_message=last_message, clustered=clustered)
+        return await settle(
+            js, action.name, sent.consumers, last_message=last_message, clustered=clustered, everywhere=everywhere
+        )
 
     async def create(self, js: JetStream, action: Action) -> RestoredStream:
         """Create a stream of a config-only backup by the API, empty."""

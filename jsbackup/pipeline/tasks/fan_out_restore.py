@@ -31,6 +31,7 @@ from jsbackup.config import (
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.link.source import read_source
+from jsbackup.engine.restore.after_restore import wait_for_replicas
 from jsbackup.engine.restore.execution import bytes_to_move
 from jsbackup.engine.restore.restore import Prospect, RestoreReport, begin_restore, make_sure
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -160,6 +161,7 @@ def restore_streams(
     for stage in plan.stages:
         parts = _parts(stage, settings, OnSpark(executors.session).cores)
         run_apart(executors.session, "the restore", parts, make, take=take, at_once=at_once)
+    results = complete(wait_for_replicas(run.connection, results))
     if settings.verify:
         results, failures = complete(look_at_copying(run.connection, plan, prepared.target, results, failures=failures))
     results.sort(key=lambda one: one.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -11,7 +12,8 @@ import pytest
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.restore import after_restore, remove_unfinished
-from jsbackup.engine.restore.after_restore import RestoredConsumer, settle
+from jsbackup.engine.restore.after_restore import settle
+from jsbackup.engine.restore.restored_stream import RestoredConsumer
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.planning.model import PlannedConsumer
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, Replica, StreamInfo
@@ -49,15 +51,18 @@ class Server:
         self.done.append(f"delete {name}")
 
 
-def test_replicas_that_are_late_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after_restore, "_SECONDS", 0.0)
-    replicas = (Replica("n2", True, False, 0), Replica("n3", True, True, 0), Replica("n4", True, False, 7))
-    there = replace(existing("S"), cluster=ClusterInfo("c1", "n1", replicas))
-    settled = asyncio.run(settle(cast(JetStream, Server(there)), "S", (), last_message=100, clustered=True))
-    assert settled.incomplete
-    assert settled.notes == (
-        "not all replicas are current on n3, n4 after 0 s; 'nats stream info' shows how far they are",
-    )
+def test_only_a_replica_that_is_up_is_waited_for_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(after_restore, "_SECONDS", 1.0)
+    waited = {}
+    for which, late in {"down": Replica("n3", False, True, 9), "up": Replica("n3", True, False, 7)}.items():
+        there = replace(existing("S"), cluster=ClusterInfo("c1", "n1", (Replica("n2", True, False, 0), late)))
+        for everywhere in (False, True):
+            began = time.monotonic()
+            js = cast(JetStream, Server(there))
+            settled = asyncio.run(settle(js, "S", (), last_message=100, clustered=True, everywhere=everywhere))
+            assert settled.behind and not settled.incomplete
+            waited[which, everywhere] = time.monotonic() - began > 1.0
+    assert waited == {("down", False): False, ("down", True): False, ("up", False): False, ("up", True): True}
 
 
 def told(planned: Sequence[PlannedConsumer], *found: ConsumerInfo, clustered: bool = True) -> list[RestoredConsumer]:
