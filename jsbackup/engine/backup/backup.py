@@ -273,7 +273,7 @@ async def choose_streams(
     Raises UsageError for a named stream that does not exist, and for an --exclude that matches no stream or leaves
     none, unless that is allowed.
     """
-    listing = await js.streams()
+    listing = await js.answering_streams(lambda name: is_chosen(name, names, exclude))
     silent = listing.silent
     there = set(listing.entries) | set(silent)
     copies = find_copies(listing.entries)

@@ -1,7 +1,7 @@
 """The JetStream API over a link: sends requests of `protocol/api.py`, decodes answers, reads all pages of lists.
 
-A cluster answers "not available" while it elects a leader, and "no suitable peers, peer offline" until all of its
-servers are known; only these requests are repeated here.
+While a cluster elects a leader, it answers "not available" or not at all; until all of its servers are known, "no
+suitable peers, peer offline". Only these requests are repeated here, those without an answer only if they read.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from jsbackup.protocol.paging import (
     stream_names_page,
 )
 from jsbackup.protocol.responses import ErrCode, lacks_peers, lacks_stream, may_pass
+from jsbackup.readable import format_count, in_short
 
 __all__ = ["MAX_DELETED", "JetStream", "connect_jetstream"]
 
@@ -48,12 +49,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A meta or stream election takes a second or two; four tries with these pauses last longer.
+# An election after a leader stepped down takes a second or two; four tries with these pauses last longer.
 _PAUSES_SECONDS = (0.25, 1.0, 2.0)
-# Server source: servers report every ten seconds (`statsHBInterval`), and what is known of a server is dropped when its
-# route is made again (`addRoute`), as after the start of a cluster.
-_GATHERING_SECONDS = 15.0
-_GATHERING_PAUSE_SECONDS = 0.5
+# Server source: servers begin an election four to nine seconds after they last heard of a leader (`minElectionTimeout`,
+# `maxElectionTimeout`). They report every ten seconds (`statsHBInterval`), and what is known of a server is dropped
+# when its route is made again (`addRoute`), as after the start of a cluster.
+_UNSETTLED_SECONDS = 15.0
+_UNSETTLED_PAUSE_SECONDS = 0.5
 # Refusals this far apart are unrelated.
 _APART_SECONDS = 60.0
 _DELETE_ATTEMPTS = 6
@@ -82,10 +84,14 @@ class JetStream:
         self.link = link
         self.prefix = prefix
         self.timeout_seconds = timeout_seconds
-        self._gathered_by = self._missed_at = -math.inf
+        self._settled_by = self._missed_at = -math.inf
 
-    async def ask(self, request: api.Request, timeout_seconds: float | None = None) -> JsonObject:
-        """Send a request and return its decoded answer."""
+    async def ask(
+        self, request: api.Request, timeout_seconds: float | None = None, *, of_meta_leader: bool = False
+    ) -> JsonObject:
+        """Send a request and return its decoded answer. `of_meta_leader`: it reads what only the meta leader of a
+        cluster answers.
+        """
         timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         pauses = iter(_PAUSES_SECONDS)
         while True:
@@ -98,30 +104,41 @@ class JetStream:
                 # could be made.
                 if not connected or pause is None:
                     raise
+            except NatsTimeout as error:
+                if not of_meta_leader or self.link.cluster_name is None or not await self._settles(error.message):
+                    raise
+                continue
             except ApiError as error:
                 if await self.gathers(error):
                     continue
-                pause = next(pauses, None)
-                if pause is None or not may_pass(error):
+                if not may_pass(error):
                     raise
+                pause = next(pauses, None)
+                if pause is None:
+                    if not await self._settles(error.message):
+                        raise
+                    continue
             await asyncio.sleep(pause)
 
     async def gathers(self, error: ApiError) -> bool:
         """Return whether a request failed because the cluster does not know all of its servers yet; waits a moment
         then.
+        """
+        return lacks_peers(error) and await self._settles(error.message)
+
+    async def _settles(self, trouble: str) -> bool:
+        """Return whether the cluster may answer otherwise in a moment, and wait for it then.
 
         That is only accepted for the first seconds of a run, so a server that stays away delays it once.
         """
-        if not lacks_peers(error):
-            return False
         now = time.monotonic()
         if now - self._missed_at > _APART_SECONDS:
-            self._gathered_by = now + _GATHERING_SECONDS
-            _log.info("%s; asked again for %.0f s", error.message, _GATHERING_SECONDS)
+            self._settled_by = now + _UNSETTLED_SECONDS
+            _log.warning("%s; asked again for %.0f s", trouble, _UNSETTLED_SECONDS)
         self._missed_at = now
-        if now > self._gathered_by:
+        if now > self._settled_by:
             return False
-        await asyncio.sleep(_GATHERING_PAUSE_SECONDS)
+        await asyncio.sleep(_UNSETTLED_PAUSE_SECONDS)
         return True
 
     def turn(self) -> Turn:
@@ -135,7 +152,7 @@ class JetStream:
         return link.jetstream and self.prefix.text in ("$JS.API", f"$JS.{link.domain}.API")
 
     async def account(self) -> AccountInfo:
-        return account_info(await self.ask(api.account_info(self.prefix)))
+        return account_info(await self.ask(api.account_info(self.prefix), of_meta_leader=True))
 
     async def serving(self) -> tuple[Version, bool | None]:
         """Return the version of the answering servers, and whether they are a cluster; None if the user may not find
@@ -176,6 +193,16 @@ class JetStream:
                 entries.update({name: info} if info is not None else {})
         return Listing(entries, tuple(missing), {})
 
+    async def answering_streams(self, wanted: Callable[[str], bool]) -> Listing[StreamInfo]:
+        """Return all streams. If wanted ones do not answer, perhaps for lack of a leader, asks again for a while."""
+        while True:
+            listing = await self.streams()
+            silent = [name for name in listing.missing if wanted(name)]
+            if not silent or not await self._settles(
+                f"no answer from {format_count(len(silent), 'stream')}: {in_short(silent)}"
+            ):
+                return listing
+
     async def stream_names(self, subject: str | None = None) -> Listing[None]:
         """Return the names of all streams of the account, or of those that listen to `subject`."""
         return await self._list(
@@ -200,7 +227,8 @@ class JetStream:
         ahead: dict[int, asyncio.Task[JsonObject]] = {}
 
         def ask(offset: int) -> asyncio.Task[JsonObject]:
-            return asyncio.create_task(self.ask(request(offset), max(self.timeout_seconds, _LIST_SECONDS)))
+            timeout = max(self.timeout_seconds, _LIST_SECONDS)
+            return asyncio.create_task(self.ask(request(offset), timeout, of_meta_leader=True))
 
         try:
             while (offset := pager.offset) is not None:

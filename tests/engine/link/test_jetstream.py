@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.errors import ApiError
+from jsbackup.errors import ApiError, FormatError, NatsTimeout
 from tests.engine.restores import connection_to
-from tests.engine.scripted_streams import ANSWER, API
+from tests.engine.scripted_streams import ANSWER, API, ScriptedStream
 from tests.harness.peer import JSON, Heard, ScriptedPeer
 
 LIMIT = 10
@@ -106,5 +107,47 @@ def test_a_page_that_is_refused_ends_the_list_and_leaves_no_request_behind() -> 
         with pytest.raises(ApiError, match="no"):
             await js.stream_names()
         assert asyncio.all_tasks() == tasks
+
+    play(script)
+
+
+@pytest.mark.parametrize(("cluster", "answered"), [("c1", True), (None, False)])
+def test_a_cluster_that_elects_its_leader_is_asked_again(cluster: str | None, answered: bool) -> None:
+    async def main() -> None:
+        async with ScriptedPeer(cluster=cluster) as peer:
+            asked: list[Heard] = []
+
+            def answer(heard: Heard) -> JSON | None:
+                asked.append(heard)
+                return {"type": f"{ANSWER}stream_names_response", "total": 0} if len(asked) > 2 else None
+
+            peer.always(f"{API}.STREAM.NAMES", answer)
+            peer.always(f"{API}.INFO", answer)
+            peer.always(f"{API}.STREAM.CREATE.S", answer)
+            async with connect_jetstream(replace(connection_to(peer.url), timeout_seconds=0.2)) as js:
+                with pytest.raises(NatsTimeout):
+                    await js.create_stream({"name": "S"})  # may have been done
+                assert len(asked) == 1
+                with pytest.raises(FormatError if answered else NatsTimeout):
+                    await js.account()
+                assert len(asked) == (3 if answered else 2)
+
+    asyncio.run(main())
+
+
+def test_streams_that_do_not_answer_are_asked_again_if_they_are_wanted() -> None:
+    async def script(peer: ScriptedPeer, js: JetStream) -> None:
+        asked: list[Heard] = []
+
+        def answer(heard: Heard) -> JSON:
+            asked.append(heard)
+            missing = ["A", "B"] if len(asked) == 1 else ["B"]
+            found = [] if len(asked) == 1 else [ScriptedStream(peer, name="A").describe(heard)]
+            page = {"total": 2, "offset": 0, "limit": LIMIT, "streams": found, "missing": missing}
+            return {"type": f"{ANSWER}stream_list_response", **page}
+
+        peer.always(f"{API}.STREAM.LIST", answer)
+        listing = await js.answering_streams(lambda name: name == "A")
+        assert (listing.entries.keys(), listing.missing, len(asked)) == ({"A"}, ("B",), 2)
 
     play(script)

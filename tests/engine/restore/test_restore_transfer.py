@@ -142,7 +142,7 @@ def test_a_cluster_that_has_not_heard_of_its_servers_is_asked_again() -> None:
 
 @pytest.mark.slow
 def test_servers_that_stay_away_delay_a_run_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jsbackup.engine.link.jetstream._GATHERING_SECONDS", 0.6)
+    monkeypatch.setattr("jsbackup.engine.link.jetstream._UNSETTLED_SECONDS", 0.6)
 
     async def run() -> list[int]:
         async with ScriptedPeer() as peer, jetstream(peer.url) as js:
