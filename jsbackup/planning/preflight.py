@@ -68,8 +68,15 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     reasons = [*map(_sentence, shown), *([f"and {format_count(more, 'more reason')}"] if more > 0 else [])]
     message = f"nothing was {done}: {'; '.join(reasons)}"
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    hints = dict.fromkeys(hint for group in shown if (hint := _hint(group)))
-    raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
+    see, hints = f"See '{preview}' for all of it.", dict[str, list[str]]()
+    for group in shown:
+        if hint := _hint(group):
+            hints.setdefault(hint, []).extend(found.stream for found in group if found.stream)
+    if len(hints) < 2:
+        raise kind(message, hint=" ".join((*hints, see)))
+    # One line for each, with its streams: texts of archives begin no line of their own.
+    lines = [of_streams(list(dict.fromkeys(names)), " ".join(hint.split())) for hint, names in hints.items()]
+    raise kind(message, hint="\n".join((*lines, see)))
 
 
 def _of_any(found: Finding) -> tuple[str, str]:

@@ -68,6 +68,18 @@ def test_an_equal_hint_is_printed_once() -> None:
     assert caught.value.hint == "Use --replicas 1. See 'jsbackup plan' for all of it."
 
 
+def test_different_hints_are_lines_that_name_their_streams() -> None:
+    found = [Finding(name, Rule.SINGLE_SERVER, "has 3 replicas", "Use --replicas 1.") for name in ("A", "B")]
+    found.append(Finding("C", Rule.MEMORY_STREAM, "is kept in memory", "Use\n--adapt."))
+    with pytest.raises(PlanRefused) as caught:
+        refuse_if_refused(RestorePlan("b", (), tuple(found)))
+    assert (caught.value.hint or "").split("\n") == [
+        "each of the streams A, B: Use --replicas 1.",
+        "stream C: Use --adapt.",
+        "See 'jsbackup plan' for all of it.",
+    ]
+
+
 def test_a_hint_of_many_streams_does_not_name_one_of_them() -> None:
     found = [Finding(f"S{n}", Rule.SINGLE_SERVER, f"has {n} replicas", f"Use --exclude S{n}.") for n in range(2, 8)]
     with pytest.raises(PlanRefused) as caught:

@@ -160,7 +160,8 @@ class Output:
         elif self.log_json:
             self._aside("error", [message], {"hint": hint, "code": error.exit_code})
         else:
-            lines = [[State("error"), f": {message}"], *([[f"hint: {hint}"]] if hint else [])]
+            hints = hint.split("\n") if hint else []
+            lines = [[State("error"), f": {message}"], *([f"hint: {line}"] for line in hints)]
             coloured, encoding = wants_colour(sys.stderr), _encoding(sys.stderr)
             _write(sys.stderr, "\n".join(_joined(line, encoding, coloured=coloured) for line in lines))
 

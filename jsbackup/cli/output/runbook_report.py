@@ -76,5 +76,5 @@ def _tell_outcome(output: Output, outcome: RestoreReport | JsBackupError) -> Non
         return
     error = error_json(outcome)["error"]
     output.line(State("failed"), f": {error['message']}")
-    if error["hint"]:
-        output.line(f"hint: {error['hint']}")
+    for hint in (error["hint"] or "").splitlines():
+        output.line(f"hint: {hint}")

@@ -262,7 +262,7 @@ def _keep_what_no_other_has(decided: Sequence[tuple[_Backup, _Found]], damaged: 
                 its.displaces = True
                 break
         else:
-            found.keep(f"no newer one that is kept was to have its streams: {', '.join(narrow)}")
+            found.keep(f"no newer backup that stays covers {', '.join(narrow)}")
 
 
 def _decide_all(policy: Policy, group: Sequence[_Backup], damaged: Collection[str]) -> Iterator[tuple[_Backup, _Found]]:

@@ -356,7 +356,7 @@ def test_in_coarse_groups_too_only_what_has_the_streams_takes_the_place(
     assert removed(decided) == {backups[0].id, *([backups[1].id] if replaced else [])}
     if not replaced:
         why = reasons(decided)[backups[1].id]
-        assert why.startswith("no newer one that is kept was to have its streams: cluster C1, account A, ")
+        assert why.startswith("no newer backup that stays covers cluster C1, account A, ")
         assert all(one.displaces for one in decided.kept)
 
 

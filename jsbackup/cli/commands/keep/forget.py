@@ -73,8 +73,8 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
     default="selection",
     show_default=True,
     help="Apply the policy separately to the backups of each cluster, account and selection of streams; of "
-    "each cluster and account; or to all together. The newest backup of a selection stays until a newer one is kept "
-    "that was to have its streams.",
+    "each cluster and account; or to all together. The newest backup of a selection stays until one that "
+    "covers its streams and is newer is kept.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
 @click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
