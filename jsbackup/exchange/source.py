@@ -11,6 +11,7 @@ that is not a backup, or a damaged one, is reported separately and does not affe
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,7 @@ from jsbackup.repository.layout import DESCRIPTOR
 
 __all__ = ["FoundStream", "ImportSource", "SourceKind"]
 
+_STORED_STREAM = {"meta.inf", "msgs"}
 _BACKUP_FILES = {nats_cli.META_FILE, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
 
@@ -99,6 +101,9 @@ class ImportSource:
             )
         elif entries.get(STREAMS_FOLDER) is FolderEntry.FOLDER and not self._is_stream_folder(STREAMS_FOLDER):
             self.kind = SourceKind.CONFIGS
+            with self.root.folder(STREAMS_FOLDER) as folder:
+                if _is_of_server(folder):
+                    raise _foreign(shown, of_server=True)
             self.configs = tuple(read_config_files(self.root))
             if not self.configs:
                 raise UsageError(f"there is no config file in {shown}/{STREAMS_FOLDER}")
@@ -152,7 +157,7 @@ class ImportSource:
         nack = [name for name in files if name.endswith(NACK_SUFFIXES)]
         refuse_other_syntax(self.root, [name for name in files if name.endswith(".tf")])
         if not terraform and not nack:
-            raise _foreign(shown, entries)
+            raise _foreign(shown, of_server=_is_of_server(self.root))
         if terraform and nack:
             raise UsageError(
                 f"{shown} has files of Terraform and of Kubernetes", hint="Import one kind after the other."
@@ -178,9 +183,22 @@ class ImportSource:
         return FoundStream(name, meta, archive, folder.size(archive))
 
 
-def _foreign(shown: str, entries: dict[str, FolderEntry]) -> JsBackupError:
+def _is_of_server(folder: Folder) -> bool:
+    """Return whether it is a server's `store_dir`, or a folder in it: of all accounts, of streams, or of one."""
+    entries = folder.entries()
+    if entries.keys() >= _STORED_STREAM or entries.get("jetstream") is FolderEntry.FOLDER:
+        return True
+    for name in (name for name, kind in entries.items() if kind is FolderEntry.FOLDER):
+        with suppress(JsBackupError), folder.folder(name) as inner:
+            within = inner.entries()
+            if within.keys() >= _STORED_STREAM or within.get("streams") is FolderEntry.FOLDER:
+                return True
+    return False
+
+
+def _foreign(shown: str, *, of_server: bool) -> JsBackupError:
     """Return the error for a folder with nothing that can be imported."""
-    if {"meta.inf", "msgs"} <= entries.keys():
+    if of_server:
         return UnsupportedError(
             f"{shown} is a nats-server's own store, not a backup",
             hint="Import it with --server-store if its server is stopped; else use 'jsbackup backup'.",

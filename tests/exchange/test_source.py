@@ -111,12 +111,14 @@ def test_a_strangers_folder_is_a_usage_error(tmp_path: Path, content: list[str])
     assert caught.value.hint is not None and "For a table of messages, give --format." in caught.value.hint
 
 
-def test_a_servers_own_store_is_recognised(tmp_path: Path) -> None:
-    (tmp_path / "msgs").mkdir()
-    (tmp_path / "meta.inf").write_text("{}")
-    with pytest.raises(UnsupportedError, match=r"is a nats-server's own store") as caught:
-        look(tmp_path)
-    assert caught.value.hint is not None and "--server-store" in caught.value.hint
+def test_a_servers_own_store_is_recognised_by_each_of_its_folders(tmp_path: Path) -> None:
+    stream = tmp_path / "jetstream" / "$G" / "streams" / "ORDERS"
+    (stream / "msgs").mkdir(parents=True)
+    (stream / "meta.inf").write_text("{}")
+    for folder in (stream, *stream.parents[: len(stream.parts) - len(tmp_path.parts)]):
+        with pytest.raises(UnsupportedError, match=r"is a nats-server's own store") as caught:
+            look(folder)
+        assert caught.value.hint is not None and "--server-store" in caught.value.hint
 
 
 def test_a_file_or_nothing_is_a_usage_error(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ __all__ = ["Section", "read_page", "search", "topics"]
 
 _FOLDER = Path(__file__).parents[2] / "manual"
 _ENTRY = re.compile(r"^- \[[\w-]+\]\(([\w-]+)\.md\): (.+)$", re.MULTILINE)
+_ALSO = {"directory": "folder"}
 _HEADING = re.compile(r"^#+ (.*)$")
 
 
@@ -34,10 +35,12 @@ def topics() -> dict[str, str]:
 
 
 def search(words: Sequence[str]) -> list[Section]:
-    """Return the sections that contain all of the words, ignoring case."""
-    wanted = [word.casefold() for word in words]
+    """Return the sections that contain all of the words, ignoring case, or what the manual says in their place."""
+    wanted = [(word, _ALSO.get(word, word)) for word in " ".join(words).casefold().split()]
     sections = (section for topic in topics() for section in _sections(topic))
-    return [section for section in sections if all(word in section.text.casefold() for word in wanted)]
+    return [
+        section for section in sections if all(any(form in section.text.casefold() for form in word) for word in wanted)
+    ]
 
 
 def _sections(topic: str) -> Iterator[Section]:

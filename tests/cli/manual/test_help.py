@@ -86,6 +86,12 @@ def test_other_words_are_found(typed: Type) -> None:
     assert (done.code, done.err) == (0, "")
     assert ["s3", "Object", "lock"] in [line.split() for line in done.out.splitlines()]
     assert typed("help", "restore", "--search").out.startswith("TOPIC")
+    for words, line in (
+        ("docker", ["profiles", "Schedules"]),
+        ("store directory", ["salvage", "From", "the", "files", "alone"]),
+        ("lost cluster server-store", ["recipes", "A", "lost", "cluster"]),
+    ):
+        assert line in [row.split() for row in typed("help", "--search", words).out.splitlines()], words
     found = typed("help", "--search", "ransom", "--json").document
     assert found["words"] == ["ransom"] and {"topic": "recipes", "heading": "Ransom"} in found["found"]
 
