@@ -204,7 +204,8 @@ class Masks:
         if self.needs_secret and len(secret) < MIN_SECRET_BYTES:
             raise UsageError(
                 f"hashing needs a secret of {MIN_SECRET_BYTES} bytes or more, not {len(secret)}",
-                hint="Make one with 'head -c 32 /dev/urandom > FILE', and keep it as long as values are to be joined.",
+                hint="Make one with 'head -c 32 /dev/urandom > FILE', keep it as long as values are to be joined, and "
+                "name it with --mask-key-file (mask_key in Python).",
             )
 
     def aimless(self, patterns: Sequence[str]) -> list[Mask]:

@@ -31,7 +31,8 @@ _HINT = (
     "such as 24h, or a sequence."
 )
 _ALWAYS_KNOWN = ("UTC", "GMT")
-_AGO = re.compile(r"(\S+)\s+ago", re.IGNORECASE)
+_AGO = re.compile(r"(.+?)\s+ago", re.IGNORECASE)
+_UNIT = re.compile(r"\s*(second|minute|hour|day|week)s?\b\s*", re.IGNORECASE)
 
 
 def understand_time(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -88,7 +89,7 @@ def as_rfc3339(text: str, now: datetime) -> str | None:
     if text.lower() == "now":
         return now.isoformat(timespec="microseconds")
     if (ago := _AGO.fullmatch(text)) is not None:
-        return _before(now, ago[1])
+        return _before(now, _UNIT.sub(lambda unit: unit[1][0].lower(), ago[1]))
     match = _TEXT.fullmatch(text)
     if match is None or not text:
         return None

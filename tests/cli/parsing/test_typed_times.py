@@ -45,6 +45,8 @@ def _now() -> datetime:
         ("2026-07-20T14:02", "2026-07-20T14:02:00+02:00"),
         ("now", "2026-11-22T15:30:20.000000+01:00"),
         ("2h ago", "2026-11-22T13:30:20+01:00"),
+        ("1 hour ago", "2026-11-22T14:30:20+01:00"),
+        ("2 Days 30 minutes ago", "2026-11-20T15:00:20+01:00"),
     ],
 )
 def test_what_people_write_is_a_moment_of_the_local_zone(text: str, moment: str) -> None:
