@@ -118,6 +118,21 @@ def test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target(pair: tup
     assert typed(*clone, *MISSPELT, "--mask-may-miss", *REPLACE, "-q").code == 0 and b"u0@" in first(target, "USERS")
 
 
+def test_a_hash_without_a_key_names_the_option(pair: tuple[str, str], typed: Type) -> None:
+    done = typed("clone", "--mask", "users.>:$.email=hash", "-s", pair[0], "--to-server", pair[1])
+    assert done.code == 2 and "name it with --mask-key-file" in done.err
+
+
+def test_after_a_mistyped_mask_no_stream_is_left_that_the_next_try_meets(pair: tuple[str, str], typed: Type) -> None:
+    source, target = pair
+    clone = ("clone", "-s", source, "--to-server", target)
+    done = typed(*clone, *MISSPELT, "--json")
+    failed = {one["name"]: one["reason"] for one in done.document["failed"]}
+    assert done.code == 15 and names(target) == [] and "masks nothing in the" in failed["USERS"]
+    assert failed["ALL"] == failed["NONE"] == "it was not begun, because stream USERS was refused"
+    assert typed(*clone, *RIGHT, "-q").code == 0 and names(target) == ["ALL", "NONE", "USERS"]
+
+
 def test_a_selection_that_keeps_nothing_is_refused(pair: tuple[str, str], typed: Type, tmp_path: Path) -> None:
     source, target = pair
     repo = ("-r", tmp_path / "repo")

@@ -7,6 +7,9 @@ Order: sending goes before proving, so that all streams can be used as early as 
     wait: `Usable.can_wait`, `Supply.proves_later`. One that replaces another cannot either, because until its proof
     the server has two copies.
 
+Masks: streams that masks are for go before the others of a stage. If one of them is refused, as a mistyped mask is, no
+    other is begun, so that the command can be repeated.
+
 Leftovers: a failed transfer may leave a partial, active stream, which is deleted if this run created it. A killed
     process cannot do that: so streams have the metadata key `jsbackup.restoring` until the transfer has ended, and the
     next run recognizes leftovers by it.
@@ -18,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -30,9 +33,10 @@ from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, Usable
 from jsbackup.engine.restore.stream_sources import Origin, Supply
-from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader
+from jsbackup.errors import DigestMismatch, JsBackupError, NoLeader, PlanRefused
 from jsbackup.failure import FailedProof, Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.planning.selection.masking import are_for
 from jsbackup.readable import count_are, in_short
 from jsbackup.shell import quoted_command
 
@@ -71,6 +75,7 @@ class Execution:
         self._results: list[RestoredStream] = []
         self._failures: list[Failure] = []
         self._sending = 0
+        self._masked: set[str] = set()  # the streams begun so far that masks are for
         self._waiting: deque[Unproved] = deque()
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
@@ -81,13 +86,25 @@ class Execution:
             return await self._in_stages(plan)
 
     async def _in_stages(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+        stages = [part for stage in plan.stages for part in _masked_first(stage) if part]
         try:
-            for number, stage in enumerate(plan.stages, 1):
-                await self._stage(list(reversed(stage)), last=number == len(plan.stages))
+            for number, stage in enumerate(stages, 1):
+                begun = self._after_masks(stage)
+                await self._stage(list(reversed(begun)), last=number == len(stages))
         except asyncio.CancelledError:
             self._name_unproved(plan)
             raise
         return sorted(self._results, key=lambda r: r.name), sorted(self._failures, key=lambda f: f.name)
+
+    def _after_masks(self, stage: Sequence[Action]) -> Sequence[Action]:
+        """Return the streams to begin: none if masks were refused, which the others then fail with."""
+        refused = next((one for one in self._failures if one.name in self._masked and _is_refusal(one)), None)
+        if refused is None:
+            self._masked |= {action.name for action in stage if _is_masked(action)}
+            return stage
+        text = f"it was not begun, because stream {refused.name} was refused"
+        self._failures += [Failure(action.name, PlanRefused(text, hint=refused.error.hint)) for action in stage]
+        return ()
 
     def _name_unproved(self, plan: RestorePlan) -> None:
         """Warn of the streams that can be used, but are not proved: they wait, or are being proved."""
@@ -243,6 +260,19 @@ class Execution:
         why = "because it may have more messages"
         staying = [f"the copy {copy.name} of an interrupted replace is kept, {why}" for copy in kept]
         return replace(restored, notes=(*removed, *staying, *restored.notes))
+
+
+def _masked_first(stage: Sequence[Action]) -> tuple[list[Action], list[Action]]:
+    """Return the streams that masks are for, and the others, which wait: after a mistyped mask none of them is left."""
+    return list(filter(_is_masked, stage)), [action for action in stage if not _is_masked(action)]
+
+
+def _is_masked(action: Action) -> bool:
+    return are_for(action.reshape.masks.masks, action.entry.config)
+
+
+def _is_refusal(failure: Failure) -> bool:
+    return isinstance(failure.error, PlanRefused)
 
 
 def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
