@@ -246,7 +246,7 @@ def test_every_command_prints_what_the_schema_says(
 @pytest.mark.nats
 def test_a_clone_prints_what_the_schema_says(shop: Shop, typed: Type, nats_server: Callable[..., NatsServer]) -> None:
     target = nats_server(NEWEST)
-    line = ["clone", "*", "-s", shop.url, "--to-server", target.url, "--json"]
+    line = ["clone", "-s", shop.url, "--to-server", target.url, "--json"]
     planned = check("clone_preview", typed(*line, "--dry-run"))
     names = [action["stream"] for action in planned["actions"]]
     assert planned["source"]["account"] == "$G" and planned["refusals"] == []

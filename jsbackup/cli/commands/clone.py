@@ -89,11 +89,11 @@ def clone(
     jobs: int,
     mask_secret: bytes,
 ) -> int:
-    """Copy streams and consumers from one server straight to another, then read them back and compare.
+    """Copy streams and consumers from one server straight to another, then read them back and compare: all of the
+    account, or those that you name (globs are allowed).
 
-    Nothing is stored in between. Name the streams, or use globs ('*' for all). Nothing is changed unless everything
-    you ask for can be cloned; --dry-run shows that before. With --if-exists replace you can repeat it: existing
-    streams stay until their copies are proved.
+    Nothing is stored in between. Nothing is changed unless everything you ask for can be cloned; --dry-run shows that
+    before. With --if-exists replace you can repeat it: existing streams stay until their copies are proved.
     """
     from jsbackup.engine.clone.clone import run_clone
     from jsbackup.engine.restore.partial_proof import ProofLevel

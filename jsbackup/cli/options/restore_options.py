@@ -47,13 +47,10 @@ WIRES = ("auto", "v1", "v2")
 _BACKUP = (
     # Not required by click: a saved plan may replace it.
     click.argument("backup", required=False, shell_complete=complete_backup),
-    click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream),
     choosing_options,
 )
-_LIVE = (
-    click.argument("streams", nargs=-1, required=True, metavar="STREAM_OR_GLOB...", shell_complete=complete_stream),
-)
 _OPTIONS = (
+    click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream),
     click.option(
         "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
     ),
@@ -200,7 +197,7 @@ def planning_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the same for streams from a server instead of a backup."""
-    return _asked(command, (*_LIVE, *_OPTIONS))
+    return _asked(command, _OPTIONS)
 
 
 def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
