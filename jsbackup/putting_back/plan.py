@@ -9,8 +9,10 @@ from dataclasses import replace
 from jsbackup.config import nearest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import JsBackupError, NatsError, PlanRefused
 from jsbackup.names import BUCKET_STREAM, is_subject
+from jsbackup.progress import NullProgress, Progress
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.putting_back.candidates import ChosenMessage, Judge, decide_value
 from jsbackup.putting_back.chosen import ChosenMessages, find_entry, name_of_key, target_name
@@ -37,12 +39,20 @@ __all__ = ["make_plan"]
 _CHOSEN = 0  # in place of a sequence: it will be written
 # With less room, a message of a limited subject is only stored if nobody has published to the subject meanwhile.
 _ROOM = 64
+_AT_ONCE = 64  # requests for values of the target
+_COMPARED = 1024  # values from one report of progress to the next
 
 
 async def make_plan(
-    js: JetStream, objects: Objects, manifest: Manifest, options: PutBackOptions, *, now_ns: int
+    js: JetStream,
+    objects: Objects,
+    manifest: Manifest,
+    options: PutBackOptions,
+    *,
+    now_ns: int,
+    watcher: Progress | None = None,
 ) -> PutBackPlan:
-    """Return the plan. `options` were checked.
+    """Return the plan. `options` were checked. `watcher` is told how many values were compared.
 
     Raises:
         UsageError: the backup does not have the stream.
@@ -70,7 +80,10 @@ async def make_plan(
     candidates = await in_thread(lambda: judge.judge(chosen))
     _refuse_none(manifest, entry, options, candidates)
     one_each = keeps_one(info)
-    plan = await (_plan_values if one_each else _plan_appended)(js, plan, candidates)
+    if one_each:
+        plan = await _plan_values(js, plan, candidates, watcher or NullProgress())
+    else:
+        plan = await _plan_appended(js, plan, candidates)
     plan = replace(plan, messages=tuple(_each_id_once(plan.messages, candidates)), incomplete=bool(chosen.unknown))
     notes = (*_notes_on_identity(plan, plan.messages), *notes_on_age(info, plan.writes, now_ns), *chosen.unknown)
     plan = replace(plan, notes=(*plan.notes, *notes))
@@ -128,24 +141,33 @@ def _refuse_none(
         )
 
 
-async def _plan_values(js: JetStream, plan: PutBackPlan, candidates: Sequence[ChosenMessage]) -> PutBackPlan:
+async def _plan_values(
+    js: JetStream, plan: PutBackPlan, candidates: Sequence[ChosenMessage], watcher: Progress
+) -> PutBackPlan:
     """Decide where only the last message of each subject counts."""
     newest = {one.subject: one for one in candidates if not one.marker}
-    subjects = list(newest)
-    asked = [subject for subject in subjects if is_subject(subject)]
-    present = dict(zip(asked, await last_messages_at(js, plan.target.name, asked), strict=True))
-    key = plan.entry.name.startswith(BUCKET_STREAM)
-    found = []
-    for one in candidates:
+    name, key = plan.target.name, plan.entry.name.startswith(BUCKET_STREAM)
+
+    async def decide(one: ChosenMessage) -> PlannedMessage:
         if one.marker:
-            found.append(one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed"))
-        elif newest[one.subject] is not one:
-            found.append(one.planned(Fate.LEFT_OUT, "a later chosen message has its subject"))
-        elif one.deletes:
-            found.append(one.planned(Fate.LEFT_OUT, "it deletes the key, and only values are put back"))
-        else:
-            last = present.get(one.subject)
-            found.append(decide_value(one, last, key=key, overwrite=plan.options.overwrite))
+            return one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed")
+        if newest[one.subject] is not one:
+            return one.planned(Fate.LEFT_OUT, "a later chosen message has its subject")
+        if one.deletes:
+            return one.planned(Fate.LEFT_OUT, "it deletes the key, and only values are put back")
+        last = await js.last_message(name, one.subject) if is_subject(one.subject) else None
+        return decide_value(one, last, key=key, overwrite=plan.options.overwrite)
+
+    found: list[PlannedMessage] = []
+    what = f"values of {name}"
+    watcher.start(what, sum(one.size for one in candidates), len(candidates))
+    try:
+        for at in range(0, len(candidates), _COMPARED):
+            some = candidates[at : at + _COMPARED]
+            found += await gather_some(_AT_ONCE, decide, some)
+            watcher.advance(what, sum(one.size for one in some), len(some))
+    finally:
+        watcher.finish(what)
     return replace(plan, messages=tuple(found))
 
 

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 from jsbackup.engine.link.jetstream import JetStream
@@ -230,18 +229,17 @@ class _Writer:
 
     async def replaced(self) -> int:
         """Read back what was written; return how many messages are not there any more. Raises IntegrityError."""
-        ask = partial(self._js.message, self._plan.target.name)
-        sequences = [one.as_sequence for one in self._run.written]
-        gone = 0
-        for sequence, found in zip(sequences, await gather_some(_AT_ONCE, ask, sequences), strict=True):
-            if found is None:
-                gone += 1
-            elif content_of(found.subject, found.headers, found.data) != self._contents[sequence]:
+
+        async def is_replaced(sequence: int) -> bool:
+            found = await self._js.message(self._plan.target.name, sequence)
+            if found is not None and content_of(found.subject, found.headers, found.data) != self._contents[sequence]:
                 raise IntegrityError(
                     f"message {sequence} of stream {self._plan.target.name} is not what was written",
                     hint="Something on the way to the stream has changed it, such as a mapping of subjects.",
                 )
-        return gone
+            return found is None
+
+        return sum(await gather_some(_AT_ONCE, is_replaced, [one.as_sequence for one in self._run.written]))
 
 
 def _next(messages: Iterator[LookedUp]) -> list[LookedUp]:

@@ -73,7 +73,9 @@ async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest
     """Return the plan, by another backup where this one cannot say what keys were. Raises as `make_plan`."""
     plan, problem = None, None
     try:
-        plan = await make_plan(js, repository.objects, manifest, run.options, now_ns=time.time_ns())
+        plan = await make_plan(
+            js, repository.objects, manifest, run.options, now_ns=time.time_ns(), watcher=run.progress.watcher
+        )
     except IncompleteError as error:
         problem = error
     if run.around and (plan is None or plan.incomplete):

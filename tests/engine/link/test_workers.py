@@ -82,3 +82,16 @@ def test_answers_come_in_order_and_few_questions_are_open_at_a_time() -> None:
 
     assert asyncio.run(gather_some(4, ask, range(20))) == [number * 2 for number in range(20)]
     assert most == 4
+
+
+def test_few_tasks_ask_for_many_items_in_order() -> None:
+    most = 0
+
+    async def ask(item: int) -> int:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        await asyncio.sleep(0)
+        return item
+
+    assert asyncio.run(gather_some(8, ask, range(1000))) == list(range(1000))
+    assert most == 9
