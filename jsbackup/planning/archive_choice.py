@@ -1,4 +1,6 @@
-"""How a stream is sent to its target: as archive v1 or v2, as a raw snapshot, or created by the API; and why."""
+"""How a stream is sent to its target: as archive v1 or v2, as a raw snapshot, or created by the API; and why. Which
+settings come later, by an update.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ import re
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.features import V2_SINCE, version_text
-from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
+from jsbackup.planning.model import Action, Consumers, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup
+from jsbackup.transforms.subjects import contains
 
-__all__ = ["ageless", "choose_wire", "is_kept_in_memory", "release_of"]
+__all__ = ["choose_wire", "is_kept_in_memory", "lifted", "lifted_fields", "release_of", "until_consumers"]
 
 
 def choose_wire(
@@ -85,14 +88,39 @@ def is_kept_in_memory(consumer: ConsumerBackup) -> bool:
     return bool(consumer.config.get("mem_storage")) and consumer.state is not None
 
 
-def ageless(config: JsonObject, wire: SendAs) -> JsonObject:
-    """Return the configuration with which a server takes an archive: without `max_age`, if a message may never expire.
-    An update brings the final one.
+def lifted(action: Action) -> JsonObject:
+    """Return the configuration with which a server takes the archive of a stream. An update brings the final one.
 
     Server source (`expireMsgsOnRecover`), and measured, 2.11.11 to 2.15.3: what is older than `max_age` is removed from
     an archive v1 whatever its `Nats-TTL` says, unless the stream marks deletions. An update of `max_age` heeds `never`.
+    Measured, 2.15: messages of an archive v2 are refused that are larger than `max_msg_size`, which may be newer.
     """
+    config = until_consumers(action)
     never = config.get("allow_msg_ttl") and not config.get("subject_delete_marker_ttl")
-    if wire is not SendAs.V1 or not never:
-        return config
-    return {key: value for key, value in config.items() if key != "max_age"}
+    fields = {SendAs.V1: ("max_age",) if never else (), SendAs.V2: ("max_msg_size",)}.get(action.wire, ())
+    return {key: value for key, value in config.items() if key not in fields}
+
+
+def until_consumers(action: Action) -> JsonObject:
+    """Return the configuration of a stream until its consumers exist, for which an update brings the final one.
+
+    Measured, 2.10.26 to 2.15.3: servers accept by an update what they refuse to new consumers: subjects to which one
+    delivers, and from 2.12 on, a `max_consumers` that is less than their number. For the retention: `after_restore.py`.
+    """
+    config, consumers = dict(action.config), [planned.consumer.config for planned in action.consumers]
+    if consumers and config.get("retention") == "interest" and (config.get("num_replicas") or 1) > 1:
+        config["retention"] = "limits"
+    if 0 < (config.get("max_consumers") or 0) < len(consumers):
+        del config["max_consumers"]
+    subjects, delivers = config.get("subjects") or [], [one.get("deliver_subject") for one in consumers]
+    cycles = [one for one in subjects if any(to and contains(one, to) for to in delivers)]
+    if cycles:
+        rest = [one for one in subjects if one not in cycles]
+        config["subjects"] = rest or [f"jsbackup.restoring.{config['name']}"]
+    return config
+
+
+def lifted_fields(action: Action) -> list[str]:
+    """Return the settings that come by an update."""
+    config = lifted(action)
+    return [field for field in action.config if config.get(field) != action.config[field]]

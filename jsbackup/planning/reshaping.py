@@ -155,7 +155,7 @@ def _promoted(
     subjects = config_subjects(str(mirror.get("name")))
     if not subjects or bucket_of(entry.name)[0] is not bucket_of(str(mirror["name"]))[0]:
         return None
-    kept = {field: value for field, value in entry.config.items() if field not in ("mirror", "mirror_direct")}
+    kept = {field: value for field, value in entry.config.items() if field != "mirror"}
     old, new = subjects_of_bucket(mirror["name"]), subjects_of_bucket(name)
     promoted = replace(entry, config={**kept, "subjects": subjects})
     return promoted, [] if old == new else [SubjectMap(old, new)]

@@ -12,6 +12,7 @@ import pytest
 from jsbackup.config import parse_glob
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ConsumerState, Fidelity, SequencePair, StreamState
+from jsbackup.planning.archive_choice import lifted, until_consumers
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
@@ -267,6 +268,17 @@ def test_the_code_of_a_plan_is_that_of_the_restore() -> None:
         ((lost,), 14),
     ):
         assert RestorePlan("b", (), found).code == code
+
+
+@pytest.mark.parametrize("version", [(2, 11, 11), (2, 12, 8)])
+def test_a_maximum_of_consumers_that_no_update_can_set_is_refused(version: tuple[int, ...]) -> None:
+    entry = stream("S", consumers=(consumer("a"), consumer("b")), max_consumers=1)
+    made = plan(entry, version=version)
+    assert rules(made) == ([Rule.SERVER_REFUSES] if version < (2, 12) else [])
+    (action,) = made.actions
+    assert "max_consumers" not in lifted(action) and until_consumers(action).get("max_consumers") is None
+    assert not rules(plan(entry, version=version, consumers=Consumers.NONE))
+    assert rules(plan(entry, version=version, fields={"max_consumers": 1})) == [Rule.SERVER_REFUSES]
 
 
 # --- what a forged manifest may have as a configuration ---

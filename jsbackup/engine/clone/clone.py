@@ -34,7 +34,7 @@ from jsbackup.engine.restore.sampling import refuse_absent, sample_live
 from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import Supply
-from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update
+from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, try_configs
 from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.configs.features import V2_SINCE
@@ -95,6 +95,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_snapshot_allowed(js, plan)
+        await try_configs(js, plan, target, run.random)
         marking = await may_update(js)
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))

@@ -5,7 +5,7 @@ consumers can still count them in the stream's info.
 
 Measured, 2.12 and 2.15: a replica of an interest stream that only knows some of its consumers yet removes the messages
 that those have acknowledged; later consumers skip such messages, and the replicas differ permanently. So such a stream
-keeps everything (`letting_go_of_nothing`) until all its consumers are everywhere.
+keeps everything (`until_consumers`) until all its consumers are everywhere.
 
 Measured, 2.15: a replica that catches up with the stream can stall for five seconds, while it counts as current.
 Consumers that it leads have nothing to deliver meanwhile, so a consumer that should have messages is waited for
@@ -36,7 +36,7 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count, in_short
 
-__all__ = ["Settled", "configure", "creatable", "letting_go_of_nothing", "settle", "wait_for_replicas"]
+__all__ = ["Settled", "configure", "creatable", "settle", "wait_for_replicas"]
 
 _log = logging.getLogger(__name__)
 
@@ -221,13 +221,6 @@ def _again(planned: PlannedConsumer, now: ConsumerInfo | None, fidelity: Fidelit
     left = None if now is None else now.num_pending + max(0, now.delivered.consumer - begun)
     known = [count for count in (above, left) if count is not None]
     return min(known, default=None)
-
-
-def letting_go_of_nothing(config: JsonObject) -> JsonObject:
-    """Return the configuration until all consumers exist; the same one if no message can be removed too early."""
-    if config.get("retention") == "interest" and (config.get("num_replicas") or 1) > 1:
-        return {**config, "retention": "limits"}
-    return config
 
 
 async def configure(js: JetStream, config: JsonObject) -> str:

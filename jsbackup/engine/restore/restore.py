@@ -25,7 +25,7 @@ from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.settled_copies import look_again
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
-from jsbackup.engine.restore.target import check_allowed, look_at, may_update
+from jsbackup.engine.restore.target import check_allowed, look_at, may_update, try_configs
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, PlanRefused, StoreError
 from jsbackup.exit_codes import combined
 from jsbackup.failure import FailedProof, Failure
@@ -132,7 +132,9 @@ async def run_restore(
 async def prepare_restore(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
 ) -> Prepared:
-    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed."""
+    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed, but
+    `try_configs`.
+    """
     prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
     return await in_thread(make_sure, manifest, prospect, run.settings)
 
@@ -171,6 +173,7 @@ async def _look_and_plan(
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
     _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
+    await try_configs(js, plan, target, run.random)
     return Prospect(planning, plan, marking)
 
 

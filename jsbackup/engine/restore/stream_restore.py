@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
-from jsbackup.engine.restore.after_restore import Settled, configure, creatable, letting_go_of_nothing, settle
+from jsbackup.engine.restore.after_restore import Settled, configure, creatable, settle
 from jsbackup.engine.restore.at_work import refuse_beside
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.proof import Proof
@@ -27,8 +27,8 @@ from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredSt
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply, Transfer
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
-from jsbackup.model import Fidelity, JsonObject
-from jsbackup.planning.archive_choice import ageless
+from jsbackup.model import Fidelity
+from jsbackup.planning.archive_choice import lifted, lifted_fields, until_consumers
 from jsbackup.planning.forecast import about_destroyed
 from jsbackup.planning.interrupted.marker import MARKER, with_marker
 from jsbackup.planning.interrupted.staged import staged_config
@@ -178,7 +178,7 @@ class StreamRestore:
             if copy.wire is SendAs.API:
                 await self.create(js, copy)
                 return name, Sent(copy.entry, (), copy.wire)
-            sent, _ = await self._deliver(js, supply, copy, copy.config)
+            sent, _ = await self._deliver(js, supply, copy)
             await self._settle(js, copy, sent, everywhere=True)
             _, unproved = await self._prove(js, supply, copy, sent)
             if unproved or sent.incomplete:
@@ -197,30 +197,35 @@ class StreamRestore:
     def _marked(self, action: Action) -> bool:
         return self._start.marking and not action.config.get("sealed")
 
-    def _final(self, action: Action) -> JsonObject:
-        """Return the stream's configuration until its consumers exist."""
-        return letting_go_of_nothing(action.config) if self._marked(action) and action.consumers else action.config
+    def _waits(self, action: Action) -> bool:
+        """Return whether the stream gets its configuration when its consumers exist, and keeps its mark until then."""
+        return self._marked(action) and until_consumers(action) != action.config
 
-    async def _deliver(
-        self, js: JetStream, supply: Supply, action: Action, keeping: JsonObject
-    ) -> tuple[Sent, list[str]]:
-        """Send the stream and remove its mark; also return problems that came after it was complete."""
+    async def _deliver(self, js: JetStream, supply: Supply, action: Action) -> tuple[Sent, list[str]]:
+        """Send the stream and remove its mark if it `_waits` for nothing; also return problems that came after it was
+        complete.
+        """
         factor = self._run.settings.passes
         marked = self._marked(action)
         delivery = Delivery(
             js,
             Transfer(self._run.connection, await self._window_bytes(js, action), self._limits(js, action)),
             action,
-            with_marker(supply.on_the_way(ageless(keeping, action.wire)), self._start.label) if marked else keeping,
+            with_marker(supply.on_the_way(lifted(action)), self._start.label) if marked else action.config,
             lambda byte_count, messages: self._run.progress.start(action.name, factor * byte_count, messages),
             lambda *moved: self._run.progress.advance(action.name, *moved),
         )
         sent = await supply.send(delivery)
         # From here on the stream is complete and active, publishers may write to it: whatever the proof says, it stays.
-        if marked and (reason := await configure(js, keeping)):
-            aged = ", nor its max_age set" if ageless(keeping, action.wire) != keeping else ""
-            return sent, [f"its metadata key {MARKER} could not be removed{aged}, do so by hand: {reason}"]
-        return sent, []
+        return sent, await self._configure(js, action) if marked and not self._waits(action) else []
+
+    async def _configure(self, js: JetStream, action: Action) -> list[str]:
+        """Bring the final configuration; return problems."""
+        if not (reason := await configure(js, action.config)):
+            return []
+        fields = lifted_fields(action)
+        more = f", nor its {' and '.join(fields)} set" if fields else ""
+        return [f"its metadata key {MARKER} could not be removed{more}, do so by hand: {reason}"]
 
     def _limits(self, js: JetStream, action: Action) -> TransmitLimits:
         """Return limits: less patient at the first attempt in a cluster, which may know the running servers at the next
@@ -244,16 +249,15 @@ class StreamRestore:
         return await self.prove(js, supply, await self.send(js, supply, action))
 
     async def send(self, js: JetStream, supply: Supply, action: Action) -> Usable:
-        sent, amiss = await self._deliver(js, supply, action, self._final(action))
+        sent, amiss = await self._deliver(js, supply, action)
         self.unproved[action.name] = self._run.now_ns()
         return await self.make_usable(js, action, sent, amiss=amiss)
 
     async def make_usable(self, js: JetStream, action: Action, sent: Sent, *, amiss: Sequence[str] = ()) -> Usable:
         """Do what is left after the messages are restored, except for the proof. `amiss` are problems so far."""
-        keeping = self._final(action)
-        settled = await self._settle(js, action, sent, everywhere=keeping != action.config)
-        if keeping != action.config and (reason := await configure(js, action.config)):
-            amiss = (*amiss, f"its retention could not be set from limits to interest, do so by hand: {reason}")
+        settled = await self._settle(js, action, sent, everywhere=self._waits(action))
+        if self._waits(action):
+            amiss = (*amiss, *await self._configure(js, action))
         if self._run.settings.verify:
             _log.info("stream %s can be used; it is not verified yet", action.name)
         self.unproved[action.name] = usable_ns = self._run.now_ns()
@@ -300,11 +304,13 @@ class StreamRestore:
     async def create(self, js: JetStream, action: Action) -> RestoredStream:
         """Create a stream of a config-only backup by the API, empty."""
         # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
-        await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
+        config = until_consumers(action) if self._waits(action) else action.config
+        config = {key: value for key, value in config.items() if key != "sealed"}
+        await js.create_stream(config)
         try:
             for planned in action.consumers:
                 await js.create_consumer(action.name, creatable(planned.consumer))
-            if action.config.get("sealed"):
+            if config != action.config:
                 await js.update_stream(action.config)
         except JsBackupError:
             await remove_stream(self._run.connection, action.name)

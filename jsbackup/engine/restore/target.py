@@ -8,25 +8,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.workers import gather_some
-from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
-from jsbackup.planning.archive_choice import ageless
+from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
+from jsbackup.model import JsonObject
+from jsbackup.planning.archive_choice import lifted_fields
 from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import staging_prefix
+from jsbackup.planning.interrupted.staged import staged_config, staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
+from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.protocol.responses import lacks_stream
+from jsbackup.protocol.responses import ErrCode, lacks_stream
+from jsbackup.strict_json import write_json
 
-__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed"]
+__all__ = ["check_allowed", "check_snapshot_allowed", "look_at", "may_update", "not_allowed", "try_configs"]
 
 _log = logging.getLogger(__name__)
 
 _NOWHERE = "jsbackup-probe"
+# What a stream that tries a configuration has not: the plan checks it, and it would make that stream active.
+_NOT_TRIED = frozenset(
+    {
+        "description",
+        "first_seq",
+        "metadata",
+        "mirror",
+        "name",
+        "republish",
+        "sealed",
+        "sources",
+        "subject_transform",
+        "subjects",
+    }
+)
+# What servers accept in any combination, within limits of the account.
+_OF_ANY_KIND = _NOT_TRIED | {
+    "max_age",
+    "max_bytes",
+    "max_msgs",
+    "max_msgs_per_subject",
+    "num_replicas",
+    "placement",
+}
 # So that a thousand streams take seconds over a slow link, not minutes.
 _AT_ONCE = 32
 
@@ -117,7 +146,7 @@ async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:
     if action.wire is SendAs.API:
         probes.append(_denied(js, "CREATE", action))
     else:
-        if ageless(action.config, action.wire) != action.config:
+        if {"max_age", "max_consumers", "subjects"} & {*lifted_fields(action)}:
             probes.append(_denied(js, "UPDATE", action))
         probes.append(js.link.denial(f"$JS.SNAPSHOT.RESTORE.{action.name}.{_NOWHERE}", b""))
         probes.append(_denied(js, "RESTORE", action))
@@ -145,6 +174,45 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     wait for an answer: in a cluster no one answers for a stream that does not exist yet.
     """
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
+
+
+async def try_configs(js: JetStream, plan: RestorePlan, target: Target, random: Callable[[int], bytes]) -> None:
+    """Raise PlanRefused if the target refuses a configuration by limits or rules of its own, which no plan can know.
+
+    For each kind of configuration that no stream there has, an empty stream is made and removed again. It is marked as
+    the copy of a replace, which the next restore removes if this one is killed. Where that is not allowed, or fails for
+    another reason, nothing is known.
+    """
+    known = {_kind_of(stream.config) for stream in target.streams.values()}
+    kinds: dict[bytes, list[Action]] = {}
+    for action in plan.actions:
+        tried = action.wire is not SendAs.OPAQUE and not action.config.get("mirror")
+        if tried and (kind := _kind_of(action.config)) not in known:
+            kinds.setdefault(kind, []).append(action)
+    refusals: list[Finding] = []
+    for first, *others in kinds.values():
+        if await _denied_removal(js, first.name) is not None:
+            return
+        config = {field: value for field, value in first.config.items() if field not in _NOT_TRIED}
+        config |= staged_config(first.name, random(4).hex(), None, "")
+        try:
+            await js.create_stream(config)
+        except NatsError as error:
+            _log.debug("stream %s could not be tried: %s", first.name, error.message)
+            if isinstance(error, ApiError) and error.err_code == ErrCode.INVALID_CONFIG:
+                hint = "Change it with --set, or leave the stream out with --exclude."
+                reason = f"the target refuses its configuration: {error.message.partition(': ')[2]}"
+                names = [action.entry.name for action in (first, *others)]
+                refusals += [Finding(name, Rule.SERVER_REFUSES, reason, hint) for name in names]
+        finally:
+            with suppress(NatsError):
+                await asyncio.shield(js.delete_stream(config["name"]))
+    refuse_if_refused(replace(plan, refusals=tuple(refusals)))
+
+
+def _kind_of(config: JsonObject) -> bytes:
+    kind = {field: value for field, value in config.items() if field not in _OF_ANY_KIND and value and value != -1}
+    return write_json(kind, "a configuration", sort_keys=True)
 
 
 async def may_update(js: JetStream) -> bool:

@@ -130,6 +130,8 @@ def _example(field: str) -> str:
 def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:
     """Return the fields that the options change in `config`; None: left out."""
     wanted: JsonObject = dict(options.fields)
+    if "mirror" in wanted and wanted["mirror"] is None:
+        wanted.setdefault("mirror_direct", None)  # which servers refuse without a mirror
     if options.replicas is not None:
         wanted["num_replicas"] = options.replicas
     if options.storage is not None:

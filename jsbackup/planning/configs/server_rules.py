@@ -10,8 +10,10 @@ the server's configuration file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.features import Version, version_text
 from jsbackup.planning.configs.mapping_rules import mapping_problems
 from jsbackup.planning.configs.overrides import about_unit
 from jsbackup.planning.model import Action, RestoreOptions, Target
@@ -42,7 +44,7 @@ _NOT_ON_MIRRORS = (
     "allow_msg_schedules",
     "subject_delete_marker_ttl",
 )
-_NOT_ON_COUNTERS = ("allow_msg_ttl", "allow_msg_schedules", "subject_delete_marker_ttl")  # a marker has a TTL
+_NOT_ON_COUNTERS = ("allow_msg_ttl", "subject_delete_marker_ttl")  # a marker has a TTL
 _WITHOUT = "Restore it with --consumers none, and create its consumers again."
 
 
@@ -54,17 +56,16 @@ def against_server_rules(action: Action, target: Target, options: RestoreOptions
         if not _was_accepted(action, fields):
             hint = _put_right(fields, changed) if changed & set(fields) else _leave_out(fields[0], name)
             yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
-    if not changed:
-        return
-    for fields, reason, hint in (
-        *_of_fields(config, options.unitless),
-        *_of_combinations(config),
-        *_of_subjects(config),
-    ):
+    for fields, reason in _of_schedules(config, target.version):
+        hint = _put_right(fields, changed) if changed & set(fields) else _leave_out(fields[0], name)
+        yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
+    rules = (_of_fields(config, options.unitless), _of_combinations(config), _of_subjects(config)) if changed else ()
+    for fields, reason, hint in chain.from_iterable(rules):
         if changed & set(fields):
             yield Finding(name, Rule.SERVER_REFUSES, reason, hint or _put_right(fields, changed))
     for field, reason, hint in _of_consumers(action):
-        if field in changed:
+        # No update can lower it there (`until_consumers`).
+        if field in changed or (field == "max_consumers" and target.version < (2, 12)):
             yield Finding(name, Rule.SERVER_REFUSES, reason, hint)
     if "first_seq" in changed:
         yield from _against_first_seq(action, target)
@@ -164,9 +165,6 @@ def _of_combinations(config: JsonObject) -> Iterator[_Found]:
             "would have sources and allow_msg_schedules, which exclude each other",
             "",
         )
-    if discards_new and config.get("allow_msg_schedules"):
-        fields = ("discard", "allow_msg_schedules")
-        yield fields, "would have discard new and allow_msg_schedules, which exclude each other", ""
     if config.get("allow_msg_counter"):
         for field in _NOT_ON_COUNTERS:
             if config.get(field):
@@ -184,6 +182,18 @@ def _of_combinations(config: JsonObject) -> Iterator[_Found]:
         if config.get("allow_atomic"):
             fields = ("persist_mode", "allow_atomic")
             yield fields, "would have persist_mode async and allow_atomic, which exclude each other", ""
+
+
+def _of_schedules(config: JsonObject, version: Version) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield what servers refuse that an older one accepted. Measured: 2.12.8 takes both, 2.14.6 and 2.15.3 neither."""
+    if not config.get("allow_msg_schedules") or version < (2, 14):
+        return
+    exclude = f"which {version_text(version)} does not allow"
+    if config.get("discard") == "new":
+        yield ("discard", "allow_msg_schedules"), f"would have discard new and allow_msg_schedules, {exclude}"
+    if config.get("allow_msg_counter"):
+        fields = ("allow_msg_schedules", "allow_msg_counter")
+        yield fields, f"would have allow_msg_counter and allow_msg_schedules, {exclude}"
 
 
 def _of_subjects(config: JsonObject) -> Iterator[_Found]:
