@@ -85,8 +85,7 @@ class PayloadCounts:
 @dataclass(frozen=True, slots=True)
 class ExportedStream:
     """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if parts are
-    missing. `payloads` is the schema of payloads that are columns of a table, "" if they are none; `payload_counts`
-    says how they fit.
+    missing.
     """
 
     name: str
@@ -94,8 +93,6 @@ class ExportedStream:
     messages: int
     notes: tuple[str, ...] = ()
     incomplete: bool = False
-    payloads: str = ""
-    payload_counts: PayloadCounts | None = None
 
 
 def export_account(

@@ -20,7 +20,7 @@ from urllib3.exceptions import HTTPError
 from jsbackup.errors import StoreError
 from jsbackup.model import S3Settings
 
-__all__ = ["CANNOT", "DENIED", "Refusal", "denied", "make_client", "s3_errors"]
+__all__ = ["CANNOT", "DENIED", "Refusal", "denied", "make_client", "s3_access", "s3_errors"]
 
 # Codes that callers handle; the numbers are statuses of answers to HEAD, which have no code.
 CANNOT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405"})
@@ -86,6 +86,23 @@ _SENTENCES: dict[str, tuple[str, str]] = {
 _BY_STATUS = {301: "PermanentRedirect", 307: "TemporaryRedirect", 401: "AccessDenied", 403: "AccessDenied"}
 
 _CODE = re.compile(r"[A-Za-z0-9.:_-]{1,64}")
+
+
+def s3_access(settings: S3Settings) -> dict[str, str]:
+    """Return how other libraries reach the same store, as far as it is known: `endpoint`, `region`, `access_key_id`,
+    `secret_access_key`, `session_token`.
+    """
+    session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
+    found = {"endpoint": settings.endpoint, "region": session.region_name}
+    credentials = session.get_credentials()
+    if credentials is not None:
+        frozen = credentials.get_frozen_credentials()
+        found |= {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "session_token": frozen.token,
+        }
+    return {name: value for name, value in found.items() if value}
 
 
 def make_client(settings: S3Settings) -> Any:

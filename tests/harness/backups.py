@@ -42,9 +42,11 @@ def large_state() -> ConsumerState:
     return ConsumerState(SequencePair(count + 7, count), SequencePair(), pending, {5: 2})
 
 
-def store_stream(objects: Objects, name: str, messages: Sequence[Message]) -> StreamBackup:
+def store_stream(
+    objects: Objects, name: str, messages: Sequence[Message], incarnation: str = INCARNATION
+) -> StreamBackup:
     """A stream with two consumers, one of them with a large pending set."""
-    folder = objects.sealing.folder(name, INCARNATION)
+    folder = objects.sealing.folder(name, incarnation)
     writer = SegmentWriter(objects, folder, segment_bytes=SEGMENT_BYTES)
     writer.add(batch_of(messages))
     segments = writer.finish()
@@ -55,7 +57,7 @@ def store_stream(objects: Objects, name: str, messages: Sequence[Message]) -> St
     ]
     return StreamBackup(
         name=name,
-        incarnation=INCARNATION,
+        incarnation=incarnation,
         config={"name": name},
         created=CREATED,
         state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),

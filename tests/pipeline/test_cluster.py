@@ -160,7 +160,7 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *s3_line)
     assert code == 0
     writing = [*s3_line, "--writer-key", str(sealed.writer_key)]
-    code, made = driver.type("transform", "latest", "--latest-per-subject", "--rename", "A=Z", *writing)
+    code, made = driver.type("transform", "latest", "--last-per-subject", "1", "--rename", "A=Z", *writing)
     assert (code, made["streams"][0]["as"], made["streams"][0]["messages"]) == (0, "Z", 7), made
 
     # One of the two is lost while files are being written.

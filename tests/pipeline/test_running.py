@@ -15,14 +15,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from jsbackup.errors import JsBackupError, StoreError
-from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
-from jsbackup.pipeline.tables.export import export_tables, plan_export
-from jsbackup.pipeline.tables.target import new_target
+from jsbackup.pipeline.tables.export import TablesAsked, export_tables, plan_export
+from jsbackup.pipeline.tables.target import files_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
-from jsbackup.planning.transforming import TransformOptions, plan_streams
 from jsbackup.repository.write import compressors
 from tests.harness import backups
 from tests.harness.batches import some_messages
@@ -124,14 +122,13 @@ def test_progress_is_not_complete_before_the_last_stage_is(
 def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
     target = RepositoryRef(str(tmp_path / "out"))
-    with pytest.raises(StoreError), new_target(target, "00") as made:
+    with pytest.raises(StoreError), files_target(target, "00") as made:
         (tmp_path / ".out.jsbackup-00" / "A").write_bytes(b"in the way")
-        streams = plan_streams(kept.manifest, kept.manifest.streams, TransformOptions(), "exported")
         export_tables(
             OnSpark(spark),
-            ChosenBackup(kept.place, kept.manifest),
+            kept.place,
             made,
-            plan_export(kept.manifest, made, TableFormat.JSONL, streams),
+            plan_export(kept.place, kept.manifest, made, TablesAsked(TableFormat.JSONL)),
             progress=Watcher(),
         )
     assert [path.name for path in tmp_path.iterdir()] == ["r"]

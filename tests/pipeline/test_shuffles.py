@@ -131,7 +131,7 @@ def test_jobs_whose_tasks_read_and_write_themselves_move_nothing(
         assert moved("export", first, "--format", kind, "--output", tmp_path / kind, *more, *always) == NOTHING
     assert moved("compact", first, "--recompress", *always) == NOTHING or not made["backup"]
     newest = ["hash(stream, block)", "hash(stream, subject)"]
-    assert moved("transform", first, "S1", "--latest-per-subject", *kept.line) == newest
+    assert moved("transform", first, "S1", "--last-per-subject", "1", *kept.line) == newest
     assert moved("transform", first, "--until", "10", *kept.line) == NOTHING
     assert moved("diff", first, made["backup"], *there, *kept.line, code=1) == NOTHING
 

@@ -299,20 +299,11 @@ def export(
     With --subject, --since, --mask and the other options of 'jsbackup restore' that change streams, what is written is
     what a restore with them would send; all of it is read once before.
 
-    DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
+    DIR appears when everything is written, or not at all; but each table of parquet, delta and iceberg on its own.
 
-    With --append, run it after each backup, with the same options: each message is added to its table once, whatever
-    interrupts the command. Messages that were deleted since stay in the table. If earlier backups that were not
-    exported have messages that BACKUP lacks, the stream is left out (exit code 3), and these backups are named: export
-    them first, or leave these messages out with --skip-gaps. So it is with a stream that was deleted on the server; of
-    streams that you name, `latest` may lack some, as long as it has one. See 'jsbackup help spark'.
-
-    With --partition-by, queries of a few days or subjects read the files of these only. Each 32 MiB of messages become
-    a file for each partition in them, so many subjects make many small files.
-
-    With --payload-json, tables (not JSON lines) have payloads as columns, too (infer: by a sample of each stream, and
-    with --append as the table that is there). --payload-avro and --payload-protobuf take the schema from a file.
-    Payloads that do not fit are counted. A stream of which none does gets no table (exit code 15, or 3 beside others).
+    With --append, run it after each backup, with the same options: the tables get what they lack of all backups up to
+    BACKUP, each message once, whatever interrupts the command. Messages that were deleted since stay in the table. See
+    'jsbackup help tables'.
     """
     from jsbackup.exchange.changed import change_streams
     from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream

@@ -63,8 +63,6 @@ def tell_exported(
                 "messages": s.messages,
                 "archive": s.archive,
                 "notes": list(s.notes),
-                **({"payload_schema": s.payloads} if s.payloads else {}),
-                **({} if s.payload_counts is None else {"payloads": s.payload_counts.json}),
             }
             for s in exported
         ],

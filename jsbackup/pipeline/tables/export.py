@@ -1,9 +1,10 @@
-"""Export streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
+"""Export streams as tables of files: of one backup, or of all that the tables do not have yet.
 
 Messages may be changed on the way, as a restore would change them (`planning/transforming.py`).
 
-A table of Delta or Iceberg consists of such files and a log beside them. Tables can be extended by what came since:
-their logs say how far they go (`table_log.py`). A file has about 32 MiB of messages.
+Tables are extended by a walk over the backups, oldest first (`stream_walk.py`): each message comes from the first
+backup that has it, once, whatever was removed at the source later; so does what a backup has that came late. A table
+gets what a backup has in one commit, which also says which backups the table has (`table_state.py`).
 
 A task reads, verifies, encodes and writes a few files (`writing.py`): three times as fast as sending the messages
 through Spark to its own writers, and without Spark the same files.
@@ -11,15 +12,16 @@ through Spark to its own writers, and without Spark the same files.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, partial, reduce
 
+from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import (
     FormatError,
+    IntegrityError,
     JsBackupError,
     StoreError,
     TargetConflict,
@@ -27,45 +29,61 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.exchange.exporting import ExportedStream
-from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.tables.delta import require_deltalake
-from jsbackup.pipeline.tables.delta_log import DeltaLog
-from jsbackup.pipeline.tables.gaps.deleted_streams import deleted_tables
-from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups, without_gaps
-from jsbackup.pipeline.tables.iceberg.iceberg_log import IcebergLog
-from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
-from jsbackup.pipeline.tables.parquet_log import ParquetLog
-from jsbackup.pipeline.tables.partitions import PartitionBy, PartitionCount, Partitions
+from jsbackup.pipeline.messages.bounds import ALL
+from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tables.delta_table import DeltaLakeTable, require_deltalake
+from jsbackup.pipeline.tables.iceberg_table import PyIcebergTable, open_catalog, require_pyiceberg
+from jsbackup.pipeline.tables.parquet_table import GrowingTable, ParquetTable
 from jsbackup.pipeline.tables.refused import all_refused
-from jsbackup.pipeline.tables.table_growth import TableGrowth, exported_of, kept_of, misfits_of, refusals_of
-from jsbackup.pipeline.tables.table_log import TableLog
-from jsbackup.pipeline.tables.table_payloads import TablePayloads
-from jsbackup.pipeline.tables.table_state import (
-    NewMessages,
-    TablePosition,
-    TableState,
-    new_messages,
-    refuse_unsteady,
-    source_of,
-)
-from jsbackup.pipeline.tables.target import TableTarget, ignores_case
-from jsbackup.pipeline.tables.writing import FileToWrite, TableFormat, WriteFiles, WrittenRun
+from jsbackup.pipeline.tables.table_state import TableState, life_of, refuse_unsteady, source_of
+from jsbackup.pipeline.tables.target import ExportTarget
+from jsbackup.pipeline.tables.writing import DAY, FileToWrite, TableFormat, WriteFiles, WrittenFile, WrittenRun
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.planning.selection.subset import segments_within
-from jsbackup.planning.transforming import PlannedStream, TransformOptions, refuse_results
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.selection.renumbering import renumbered_entry
+from jsbackup.planning.selection.subset import KeptStream, segments_within
+from jsbackup.planning.transforming import (
+    PlannedStream,
+    TransformOptions,
+    about_transformed,
+    plan_streams,
+    refuse_results,
+)
 from jsbackup.progress import Progress
-from jsbackup.repository.manifest import Manifest
+from jsbackup.readable import format_count
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.names import encode_name
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.read.broken_lists import broken_lists
+from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import SEGMENT_BYTES
+from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
+from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Exported", "PlannedExport", "export_tables", "plan_export", "require_package"]
+__all__ = ["Exported", "PlannedExport", "TablesAsked", "export_tables", "plan_export", "require_package"]
 
-_NO_SCHEMA = "no table is made: it has no messages yet from which a schema could be inferred"
+_MANIFESTS = 16  # that are kept, for backups around one that came late
+
+
+@dataclass(frozen=True, slots=True)
+class TablesAsked:
+    """What tables were asked for. With `append`, tables that are there get what they lack of the backups up to one.
+    `catalog` as `open_catalog` takes it.
+    """
+
+    kind: TableFormat
+    options: TransformOptions = field(default_factory=TransformOptions)
+    mask_key: MaskKey = field(default_factory=MaskKey)
+    append: bool = False
+    by_day: bool = False
+    catalog: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,90 +100,33 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """What of a backup is added to a table, whose state it is afterwards."""
+
+    table: GrowingTable
+    planned: PlannedStream
+    ranges: tuple[MessageRange, ...]
+    state: TableState
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedExport:
-    """What an export writes of each stream, as `plan_export` decided. `key` is that of masks. `refused` are the streams
-    that are left out, and why; `logs` are those of all tables that could be read. `partitions` divide the tables.
-    `payloads_may_miss`: the schema of payloads may be that of none of a stream. `deleted` are notes on streams that are
-    in earlier backups only.
+    """What an export adds, backup by backup, as `plan_export` decided. `names` are those of all streams; `told` says of
+    some what their tables do not get. `refused` are streams that are left out.
     """
 
-    kind: TableFormat
-    options: TransformOptions
-    key: MaskKey
-    growths: tuple[TableGrowth, ...]
+    asked: TablesAsked
+    additions: tuple[tuple[Manifest, tuple[Addition, ...]], ...]
+    tables: Mapping[str, GrowingTable]
+    names: tuple[str, ...]
     refused: Mapping[str, JsBackupError]
-    logs: tuple[TableLog, ...]
-    partitions: Partitions | None
-    payloads_may_miss: bool = False
-    deleted: tuple[ExportedStream, ...] = ()
+    notes: Mapping[str, Sequence[str]]
+    told: Mapping[str, Sequence[str]]
 
     @property
     def raw_bytes(self) -> int:
         """How much is to be read: of tables that are there, what they lack."""
-        return sum(one.new.planned.entry.captured.bytes for one in self.growths if one.new.planned is not None)
-
-
-def plan_export(
-    manifest: Manifest,
-    target: TableTarget,
-    kind: TableFormat,
-    streams: Sequence[PlannedStream],
-    *,
-    options: TransformOptions | None = None,
-    mask_key: MaskKey | None = None,
-    append: bool = False,
-    refused: Mapping[str, JsBackupError] | None = None,
-    partition_by: PartitionBy | None = None,
-    payloads: TablePayloads | None = None,
-    others: OtherBackups | None = None,
-) -> PlannedExport:
-    """Decide what of `streams` of a backup is written to the target; nothing is written. With `append`, only what is
-    new is added to tables that are there. `refused` are streams that cannot be read; tables that cannot be extended
-    come to them. `partition_by` and `payloads`, which become columns, are for tables with a log. With `others`, streams
-    whose tables would lack messages of other backups are refused, too.
-
-    Raises:
-        PlanRefused, IntegrityError, KeyUnavailable: as `TablePayloads.parser`.
-        PlanRefused: of each stream much is to be written, by a schema that is not that of a sample.
-        UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
-        IncompleteError: the tables would lack messages of other backups.
-        JsBackupError: no table can be extended.
-        UsageError: the options cannot be those of tables that are extended.
-        UnsupportedError: the package for Delta or Iceberg tables is not installed.
-        StoreError: the target cannot be read.
-    """
-    require_package(kind)
-    options, key = options or TransformOptions(), mask_key or MaskKey()
-    if append:
-        refuse_unsteady(options)
-    partitions: Partitions | None = None
-    if partition_by is not None:
-        escapes = partition_by is PartitionBy.SUBJECT and ignores_case(target)
-        partitions = Partitions(partition_by, kind is TableFormat.PARQUET, escapes, kind is not TableFormat.DELTA)
-    secret = key.secret() if options.reshape.masks.needs_secret else b""
-    growths, logs, refusals = _growths(
-        manifest, target, kind, streams, options=options, secret=secret, partition=partition_by or "", payloads=payloads
-    )
-    deleted: dict[str, str] = {}
-    if others is not None:
-
-        def log_of(name: str) -> TableLog | None:
-            return _log_of(name, manifest, target, kind, now_ms=0, partition=partition_by or "")
-
-        tables = deleted_tables(manifest, target, others.wanted, options, log_of=log_of)
-        store = target.place.store()
-        found = without_gaps(growths, manifest, others, tables, options=options, store=store, secret=secret)
-        growths, deleted = found.growths, found.deleted
-        refusals.update(found.refused)
-    refused = {**(refused or {}), **refusals}
-    if refused and not growths:
-        raise all_refused(refused)
-    if refusals or any(growth.log is not None and growth.log.state is not None for growth in growths):
-        # That nothing of what is new matches says nothing about the options.
-        options = _lenient(options)
-    may_miss = payloads is None or payloads.may_miss
-    gone = tuple(ExportedStream(name, kind, 0, (note,)) for name, note in deleted.items())
-    return PlannedExport(kind, options, key, tuple(growths), refused, tuple(logs), partitions, may_miss, gone)
+        return sum(one.ref.bytes for _, some in self.additions for added in some for one in added.ranges)
 
 
 def require_package(kind: TableFormat) -> None:
@@ -176,216 +137,433 @@ def require_package(kind: TableFormat) -> None:
         require_pyiceberg()
 
 
-def export_tables(
-    runner: TaskRunner, backup: ChosenBackup, target: TableTarget, plan: PlannedExport, *, progress: Progress
-) -> Exported:
-    """Write what is planned of a backup, and commit the target. `runner` runs the tasks.
+class _LinesTable:
+    """Files of JSON lines, which have no commit but that of the target."""
+
+    joint = "/"
+    state = None
+
+    def __init__(self, target: ExportTarget, name: str) -> None:
+        self.place, self.name = target.place, name
+        self.folder, self.ending = encode_name(name), f"{target.own}.{TableFormat.JSONL.suffix}"
+
+    def commit(self, files: Sequence[WrittenFile], state: TableState, backup: str) -> None:
+        """All files become visible together."""
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
+def plan_export(
+    place: RepositoryRef, chosen: Manifest, target: ExportTarget, asked: TablesAsked, *, patterns: Sequence[Glob] = ()
+) -> PlannedExport:
+    """Decide what is written to the target of the streams that match; nothing is written. Without `append` that is
+    what the chosen backup has, else what tables lack of all backups up to that.
 
     Raises:
-        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, nothing is left of a stream, or
-            the schema is not that of its payloads.
-        TargetConflict: all tables are of other streams, or something else changed one meanwhile.
-        IntegrityError: the repository is damaged; nothing is left.
+        UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
+        JsBackupError: no table can be extended.
+        UsageError: the options cannot be those of tables that are extended; no backup has a stream that was asked for.
+        UnsupportedError: the package for Delta or Iceberg tables is not installed.
+        PlanRefused: a restore with these options would be refused.
+        IntegrityError, KeyUnavailable, StoreError: the repository or the target cannot be read.
+    """
+    require_package(asked.kind)
+    if asked.append:
+        refuse_unsteady(asked.options)
+    planning = _Planning(place, chosen, target, asked, patterns=patterns)
+    planning.run()
+    return planning.planned()
+
+
+class _Planning:
+    def __init__(
+        self,
+        place: RepositoryRef,
+        chosen: Manifest,
+        target: ExportTarget,
+        asked: TablesAsked,
+        *,
+        patterns: Sequence[Glob],
+    ) -> None:
+        self._repository = opened(place)
+        self._chosen, self._target, self._asked, self._patterns = chosen, target, asked, patterns
+        self._typed = tuple(sorted(one.pattern for one in patterns))
+        needs_secret = asked.options.reshape.masks.needs_secret
+        self._secret = asked.mask_key.secret() if needs_secret else b""
+        self._opener = _opener(target, asked)
+        self._manifest = lru_cache(_MANIFESTS)(self._repository.manifest)
+        self._tables: dict[str, GrowingTable] = {}
+        self._states: dict[str, TableState] = {}
+        self._names: dict[str, str] = {}  # of streams, by those of tables
+        self._refused: dict[str, JsBackupError] = {}
+        self._notes: dict[str, list[str]] = {}
+        self._told: dict[str, list[str]] = {}
+        self._additions: list[tuple[Manifest, tuple[Addition, ...]]] = []
+        self._seen: set[str] = set()
+
+    def planned(self) -> PlannedExport:
+        for glob in self._patterns:
+            if not any(map(glob.matches, self._seen)):
+                raise UsageError(f"no backup has a stream {glob.pattern}", hint="See 'jsbackup show' for the streams.")
+        missing = [old for old, _ in self._asked.options.renames.names if old not in self._seen]
+        if missing and self._asked.append:
+            raise UsageError(f"--rename {missing[0]}: no backup has a stream of that name")
+        if self._refused and not self._additions and not (self._names.keys() - self._refused.keys()):
+            raise all_refused(self._refused)
+        return PlannedExport(
+            self._asked,
+            tuple(self._additions),
+            self._tables,
+            tuple(self._names),
+            self._refused,
+            self._notes,
+            self._told,
+        )
+
+    def run(self) -> None:
+        backups = self._backups() if self._asked.append else {self._chosen.id: 0}
+        finished = self._done(backups) if self._asked.append else set()
+        for backup in [one for one in backups if one not in finished]:
+            try:
+                manifest = self._chosen if backup == self._chosen.id else self._manifest(backup)
+            except (FormatError, IntegrityError, UnsupportedError) as error:  # the next export tries again
+                self._refused[f"backup {backup}"] = error
+                continue
+            if self._add(manifest, backups, finished):
+                finished.add(backup)
+
+    def _backups(self) -> dict[str, int]:
+        """Return the backups like the chosen one, up to that, with the time when they ended; and those that cannot be
+        read, which stop the export.
+        """
+        inventory, like = self._repository.inventory(), summary_of(self._chosen)
+        ours = {one.id: parse_time(one.ended or one.created) for one in inventory.summaries if _is_like(one, like)}
+        ours |= {one.id: 0 for one in inventory.unreadable}
+        return {one: ours[one] for one in sorted(ours) if one <= self._chosen.id}
+
+    def _done(self, backups: Mapping[str, int]) -> set[str]:
+        """Return the backups of which all tables have all, by what their last export says. If it was of other streams,
+        or one of the newest backup has no table, that is not known.
+        """
+        entries = [one for one in self._wanted(self._chosen) if one.captured.messages]
+        for one in self._plan(self._chosen, entries):
+            self._open(one, self._chosen)
+        states = [table.state for table in self._tables.values() if table.state is not None]
+        states = [state for state in states if state.streams == self._typed]
+        if len(states) < len(entries) or not states:
+            return set()
+        self._seen |= {*self._names.values()}
+        return {backup for backup in backups if any(state.is_done(backup) for state in states)}
+
+    def _wanted(self, manifest: Manifest) -> list[StreamBackup]:
+        chosen = [one for one in manifest.streams if is_chosen(one.name, self._patterns, ())]
+        self._seen |= {one.name for one in chosen}
+        for one in chosen:
+            literal = any(glob.is_literal and glob.matches(one.name) for glob in self._patterns)
+            if one.unknown_format and literal:
+                raise UnsupportedError(one.unknown_format)
+        return [one for one in chosen if not one.unknown_format]
+
+    def _plan(self, manifest: Manifest, entries: Sequence[StreamBackup]) -> tuple[PlannedStream, ...]:
+        options, cut = self._asked.options, self._asked.options.reshape.cut
+        if not entries:
+            return ()
+        if not self._asked.append:
+            return plan_streams(manifest, entries, options, "exported")
+        # An earlier backup may lack what options are for, and end before an edge.
+        there = {one.name for one in entries}
+        names = tuple((old, new) for old, new in options.renames.names if old in there)
+        options = options if manifest.id == self._chosen.id else _lenient(options)
+        reshape = replace(options.reshape, cut=replace(cut, until=None))
+        options = replace(options, renames=replace(options.renames, names=names), reshape=reshape)
+        return tuple(
+            replace(one, reshaped=replace(one.reshaped, messages=replace(one.reshaped.messages, cut=cut)))
+            for one in plan_streams(manifest, entries, options, "exported")
+        )
+
+    def _open(self, one: PlannedStream, manifest: Manifest) -> GrowingTable | None:
+        """Open the table of a stream; None if it is refused."""
+        name = one.reshaped.name
+        if name in self._refused:
+            return None
+        if name in self._tables:
+            return self._tables[name]
+        partition = DAY if self._asked.by_day else ""
+        source = source_of(one.entry.name, manifest, self._asked.options, mask_secret=self._secret, partition=partition)
+        try:
+            table = self._opener(name)
+            state = table.state
+            if state is not None:
+                source.refuse_other(name, state.source)
+        except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
+            self._refused[name] = error
+            return None
+        self._tables[name], self._names[name] = table, one.entry.name
+        self._states[name] = TableState(source, streams=self._typed) if state is None else state
+        return table
+
+    def _add(self, manifest: Manifest, ended: Mapping[str, int], finished: set[str]) -> bool:
+        """Plan what of a backup is added. Returns whether nothing of it is left out."""
+        entries = self._wanted(manifest)
+        broken = broken_lists(entries)
+        self._refused.update(broken)
+        planned = self._plan(manifest, [one for one in entries if one.name not in broken])
+        additions = []
+        for one in planned:
+            table = self._open(one, manifest)
+            if table is None:
+                continue
+            if not one.entry.archive_format.has_messages:
+                self._note(one.reshaped.name, f"backup {manifest.id} has no messages of it")
+                continue
+            found = self._addition(table, one, manifest.id, ended=ended, finished=finished)
+            if found is not None:
+                additions.append(found)
+        if additions:
+            self._additions.append((manifest, tuple(additions)))
+        return not broken and all(one.reshaped.name not in self._refused for one in planned)
+
+    def _addition(
+        self, table: GrowingTable, one: PlannedStream, backup: str, *, ended: Mapping[str, int], finished: set[str]
+    ) -> Addition | None:
+        name = table.name
+        state = self._states[name]
+        if self._asked.append and table.state is not None:
+            state = state.with_done(finished)
+        if state.position.knows(backup):
+            return None
+        there = {id_: ns for id_, ns in ended.items() if id_ == backup or state.position.knows(id_)}
+        told: list[str] = []
+        walk = BackupWalk(
+            state.position,
+            there,
+            read=partial(self._followed, one, backup),
+            sequences=partial(_sequences, self._repository),
+            told=told.append,
+        )
+        walk.run()
+        if told:
+            self._told.setdefault(name, []).extend(told)
+        after = replace(
+            state,
+            position=walk.end,
+            pending=tuple(sorted(id_ for id_ in walk.end.taken if id_ not in finished)),
+            streams=self._typed,
+        )
+        if not walk.ranges:
+            self._states[name] = after
+            return None
+        self._states[name] = after = replace(after, commits=state.commits + 1)
+        within = {ref.key for ref in segments_within(one.entry, one.reshaped.messages.cut)}
+        ranges = tuple(found for found in walk.ranges if found.ref.key in within)
+        return Addition(table, one, ranges, after)
+
+    def _followed(self, one: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:
+        """Yield backups with the stream of a table only, called as that; it is never asked what was forgotten."""
+        life = partial(life_of, reshape=one.reshaped.messages)
+        for id_ in ids:
+            streams = [one.entry]
+            if id_ != backup:
+                streams = [entry for entry in self._manifest(id_).streams if entry.name == one.entry.name]
+            shown = [replace(entry, name=one.reshaped.name, incarnation=life(entry), life="") for entry in streams]
+            yield FollowedBackup(id_, "", tuple(entry for entry in shown if entry.archive_format.has_messages))
+
+    def _note(self, name: str, note: str) -> None:
+        if not self._asked.append:
+            self._notes.setdefault(name, []).append(note)
+
+
+def _opener(target: ExportTarget, asked: TablesAsked) -> Callable[[str], GrowingTable]:
+    place, token = target.place, target.token
+    if asked.kind is TableFormat.PARQUET:
+        return lambda name: ParquetTable(place, name, token)
+    if asked.kind is TableFormat.DELTA:
+        return lambda name: DeltaLakeTable(place, name, token)
+    if asked.kind is TableFormat.ICEBERG:
+        catalog, namespace = open_catalog(place, asked.catalog)
+        is_own = asked.catalog is None
+        return lambda name: PyIcebergTable(catalog, place, name, token, namespace=namespace, is_own=is_own)
+    return lambda name: _LinesTable(target, name)
+
+
+def _is_like(one: BackupSummary, like: BackupSummary) -> bool:
+    """Return whether a backup is of the same source as another one, and was made in the same way."""
+    if one.transformed != like.transformed or one.imported != like.imported:
+        return False
+    return like.imported is not None or origin_of(one) == origin_of(like)
+
+
+def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:
+    batches = segment_rows(repository, ref, ("sequence",), ALL, stream="", backup="")
+    return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
+
+
+def export_tables(
+    runner: TaskRunner, place: RepositoryRef, target: ExportTarget, plan: PlannedExport, *, progress: Progress
+) -> Exported:
+    """Write what is planned, and commit it. `runner` runs the tasks.
+
+    Raises:
+        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
+        TargetConflict: something else changed a table meanwhile.
+        IntegrityError: the repository is damaged.
         StoreError: something cannot be read or written.
     """
-    kind, options, growths = plan.kind, plan.options, plan.growths
-    for log in plan.logs:
-        log.finish()
-    settled: set[str] = set()  # tables whose commit was tried
-    try:
-        written = _write(runner, backup, target, plan, progress=progress)
-        if options.reshape.obfuscation is not None:
-            for one in (one for runs in written.values() for one in runs):
-                options.reshape.obfuscation.names.learn(one.hashed)
-        refusals = refusals_of(written)
-        if refusals and not target.has_tables:
-            raise all_refused(refusals)
-        if not plan.payloads_may_miss:
-            refusals = {**misfits_of(written), **refusals}
-        refused = {**plan.refused, **refusals}
-        if refusals:
-            options = _lenient(options)
-            if refused.keys() >= {growth.name for growth in growths}:
-                raise all_refused(refused)
-            _remove_staged(target, kind, [growth for growth in growths if growth.name in refusals])
-            growths = tuple(growth for growth in growths if growth.name not in refusals)
-        planned = [growth.new.planned for growth in growths if growth.new.planned is not None]
-        kept = {one.reshaped.name: kept_of(one, written[one.reshaped.name]) for one in planned}
-        results = [(one, kept[one.reshaped.name]) for one in planned]
-        refuse_results(backup.manifest.id, options, results, "exported")
-        for growth in growths:
-            _commit(growth, backup.manifest, written, settled)
-        without_log = {growth.name for growth in growths if growth.log is None}
-        settled |= without_log
+    asked, options = plan.asked, plan.asked.options
+    results: dict[str, list[tuple[Addition, list[WrittenRun]]]] = {}
+    grown = {name for name, table in plan.tables.items() if table.state is not None}
+    for manifest, additions in plan.additions:
+        settled: set[str] = set()  # tables whose commit was tried
         try:
-            target.commit()
-        except TargetConflict:
-            settled -= without_log
+            written = _write(runner, place, manifest, additions, asked=asked, progress=progress)
+            if options.reshape.obfuscation is not None:
+                for run in (run for runs in written for run in runs):
+                    options.reshape.obfuscation.names.learn(run.hashed)
+            checked = options
+            if asked.append:  # masks, until there is a table; that no message passes a filter may change
+                checked = replace(_lenient(options), mask_may_miss=options.mask_may_miss or bool(grown))
+            kept = [(_came(one, runs), _kept(one, runs)) for one, runs in zip(additions, written, strict=True)]
+            refuse_results(manifest.id, checked, kept, "exported")
+            for one, runs in zip(additions, written, strict=True):
+                files = [file for run in runs for file in run.files]
+                results.setdefault(one.table.name, []).append((one, runs))
+                settled.add(one.table.name)
+                if files or one.table.name in grown:
+                    try:
+                        one.table.commit(files, one.state, manifest.id)
+                    except TargetConflict:
+                        settled.remove(one.table.name)
+                        raise
+                    grown.add(one.table.name)
+            if asked.kind is TableFormat.JSONL:
+                settled.clear()
+        except BaseException:
+            _remove_own(one.table for one in additions if one.table.name not in settled)
             raise
-    except BaseException:
-        if target.own:
-            _remove_staged(target, kind, [growth for growth in plan.growths if growth.name not in settled])
+    try:
+        target.commit()
+    except TargetConflict:
+        _remove_own(plan.tables.values())
         raise
-    extended = target.has_tables
+    for table in plan.tables.values():
+        table.finish()
+    lenient = options if target.was_empty else _lenient(options)
     exported = tuple(
-        exported_of(
-            growth, kept.get(growth.name), written.get(growth.name, ()), kind, options=options, extended=extended
-        )
-        for growth in growths
+        _exported(name, results.get(name, ()), plan, options=lenient, target=target) for name in plan.names
     )
-    runs = [one for growth in growths for one in written.get(growth.name, ())]
-    files, size = sum(len(one.files) for one in runs), sum(one.bytes for one in runs)
-    return Exported(files, size, (*exported, *plan.deleted), not extended, refused)
+    runs = [run for some in results.values() for _, found in some for run in found]
+    files = [file for run in runs for file in run.files]
+    return Exported(len(files), sum(file.bytes for file in files), exported, target.was_empty, plan.refused)
 
 
 def _lenient(options: TransformOptions) -> TransformOptions:
+    """That nothing of what is new matches says nothing about the options."""
     return replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
 
 
-def _growths(
-    manifest: Manifest,
-    target: TableTarget,
-    kind: TableFormat,
-    streams: Sequence[PlannedStream],
-    *,
-    options: TransformOptions,
-    secret: bytes,
-    partition: str,
-    payloads: TablePayloads | None,
-) -> tuple[list[TableGrowth], list[TableLog], dict[str, JsBackupError]]:
-    """Read the logs of all tables, and decide what is added to them; also return the logs, and the tables that cannot
-    be extended, or whose schema is not that of a sample. Nothing is written before.
-    """
-    now_ms = time.time_ns() // 1_000_000
-    growths: list[TableGrowth] = []
-    logs: list[TableLog] = []
-    refused: dict[str, JsBackupError] = {}
-    for one in streams:
-        source = source_of(one, manifest, options, mask_secret=secret, partition=partition)
-        try:
-            log = _log_of(one.reshaped.name, manifest, target, kind, now_ms=now_ms, partition=partition)
-            logs += [] if log is None else [log]
-            state = None if log is None else log.state
-            parser = None
-            if payloads is not None and one.entry.archive_format.has_messages:
-                if payloads.waits(one, state):
-                    growths.append(TableGrowth(one, source, log, NewMessages(None, note=_NO_SCHEMA)))
-                    continue
-                parser = payloads.parser(one, state, secret)
-                source = replace(source, payloads=parser.text)
-            # Without tables there, every stream is written, as one without messages.
-            new = new_messages(one, manifest, source, state) if log and target.has_tables else NewMessages(one)
-            if payloads and parser and new.planned and (misfit := payloads.misfit(new.planned, parser, secret)):
-                refused[one.reshaped.name] = misfit
-                continue
-        except (FormatError, TargetConflict, UnsupportedError, UsageError) as error:
-            refused[one.reshaped.name] = error
-        else:
-            inferred = payloads is not None and payloads.given is None and state is None
-            growths.append(TableGrowth(one, source, log, new, parser, inferred))
-    return growths, logs, refused
-
-
-def _log_of(
-    name: str, manifest: Manifest, target: TableTarget, kind: TableFormat, *, now_ms: int, partition: str
-) -> TableLog | None:
-    store, new_target = target.place.store(), not target.has_tables
-    if kind is TableFormat.PARQUET:
-        return ParquetLog(store, name, target.token, own=target.own, new_target=new_target)
-    if kind is TableFormat.ICEBERG:
-        return IcebergLog(
-            store,
-            name,
-            target.token,
-            own=target.own,
-            new_target=new_target,
-            location=target.location,
-            backup=manifest.id,
-            now_ms=now_ms,
-        )
-    if kind is TableFormat.DELTA:
-        about = {"stream": name, "backup": manifest.id}
-        return DeltaLog(
-            store, name, own=target.own, new_target=new_target, constants=about, now_ms=now_ms, partition=partition
-        )
-    return None
-
-
 def _write(
-    runner: TaskRunner, backup: ChosenBackup, target: TableTarget, plan: PlannedExport, *, progress: Progress
-) -> dict[str, list[WrittenRun]]:
-    """Write the files, and return what was written of each stream, by its new name."""
-    kind, key, partitions = plan.kind, plan.key, plan.partitions
-    place, found = backup.place, {growth.name: growth for growth in plan.growths if growth.new.planned is not None}
-    planned = [growth.new.planned for growth in found.values() if growth.new.planned is not None]
-    changed = with_newest_of(runner, place, planned, progress)
-    files = [file for one in changed for file in _files_of(one, found[one.reshaped.name], kind, partitions, target.own)]
-    runs = numbered_runs(runner, place, key, [file.run for file in files], before=Counter(), progress=progress)
+    runner: TaskRunner,
+    place: RepositoryRef,
+    manifest: Manifest,
+    additions: Sequence[Addition],
+    *,
+    asked: TablesAsked,
+    progress: Progress,
+) -> list[list[WrittenRun]]:
+    """Write the files of a backup, and return what was written for each addition."""
+    changed = with_newest_of(runner, place, [one.planned for one in additions], progress)
+    some = [
+        list(_files_of(replace(one, planned=planned), manifest.id, asked))
+        for one, planned in zip(additions, changed, strict=True)
+    ]
+    files = [file for found in some for file in found]
+    runs = numbered_runs(
+        runner, place, asked.mask_key, [file.run for file in files], before=Counter(), progress=progress
+    )
     files = [replace(file, run=run) for file, run in zip(files, runs, strict=True)]
     tasks, weights = [], []
     for piece in pack_tasks([file.raw_bytes for file in files], runner.cores):
         part = tuple(files[piece])
-        tasks.append(WriteFiles(place, target.place, kind, backup.manifest.id, key, part))
+        tasks.append(WriteFiles(place, asked.kind, manifest.id, asked.mask_key, part))
         weights.append(sum(file.raw_bytes for file in part))
-    parts = runner.run("the export", tasks, weights=weights, progress=progress)
-    written: dict[str, list[WrittenRun]] = {name: [] for name in found}
-    known = {name: growth.log.partitions for name, growth in found.items() if growth.log is not None}
-    count = None if partitions is None else PartitionCount(partitions, known)
-    for file, one in zip(files, (one for part in parts for one in part), strict=True):
-        written[file.stream].append(one if count is None else count.checked(file.stream, one))
-    return written
+    written = [one for part in runner.run("the export", tasks, weights=weights, progress=progress) for one in part]
+    ends = [sum(map(len, some[: number + 1])) for number in range(len(some))]
+    return [written[end - len(found) : end] for found, end in zip(some, ends, strict=True)]
 
 
-def _files_of(
-    one: PlannedStream, growth: TableGrowth, kind: TableFormat, partitions: Partitions | None, own: str
-) -> Iterator[FileToWrite]:
-    reshape, name = one.reshaped.messages, one.reshaped.name
-    folder, ending = _staging(growth, kind, own)
-    joint = "/" if growth.log is None else growth.log.joint
-    position = growth.new.position
-    known = (position.message, position.message_ns, position.newest_ns) if position.message else None
-    segments = segments_within(one.entry, reshape.cut)
-    for number, piece in enumerate(pack([ref.bytes for ref in segments], SEGMENT_BYTES), start=1):
-        run = SegmentRun.of(one.entry.name, tuple(segments[piece]), reshape)
-        after = growth.new.after
-        yield FileToWrite(name, number, folder, ending, run, after, known, partitions, joint, growth.payloads)
+def _files_of(one: Addition, backup: str, asked: TablesAsked) -> Iterator[FileToWrite]:
+    reshape, table = one.planned.reshaped.messages, one.table
+    about = "" if asked.kind is TableFormat.JSONL else f"-{backup}"
+    for number, piece in enumerate(pack([found.ref.bytes for found in one.ranges], SEGMENT_BYTES), start=1):
+        ranges = tuple(one.ranges[piece])
+        name = f"{ranges[0].first_seq:020}-{ranges[-1].last_seq:020}{about}"
+        if reshape.renumber:  # the sequences say nothing any more
+            name = f"{number:020}{about}"
+        run = SegmentRun.of(one.planned.entry.name, tuple(found.ref for found in ranges), reshape)
+        life = life_of(one.planned.entry, reshape)
+        yield FileToWrite(
+            table.place, table.name, life, table.folder, name + table.ending, run, ranges, asked.by_day, table.joint
+        )
 
 
-def _commit(
-    growth: TableGrowth, manifest: Manifest, written: Mapping[str, list[WrittenRun]], settled: set[str]
-) -> None:
-    """Make the written files of a stream a part of its table. Adds it to `settled` unless it has none of them."""
-    if growth.log is None or growth.new.planned is None:
-        return
-    runs, entry = written[growth.name], growth.one.entry
-    came = reduce(Extent.followed_by, (run.tally.came for run in runs), Extent())
-    position = TablePosition()
-    if entry.archive_format.has_messages:
-        newest_ns = max((ref.max_ns for ref in growth.new.planned.entry.segments), default=0)
-        position = growth.new.position.followed_by(came, entry.last_seq, newest_ns, parse_time(manifest.created))
-    settled.add(growth.name)
-    try:
-        files = [file for run in runs for file in run.files]
-        columns = [] if growth.payloads is None else growth.payloads.fields
-        growth.log.commit(files, TableState(growth.source, position), columns)
-    except TargetConflict:
-        settled.remove(growth.name)
-        raise
+def _came(one: Addition, runs: Sequence[WrittenRun]) -> PlannedStream:
+    """Return the stream as if the backup had only what came of it. Raises IntegrityError if not all did."""
+    entry, came = one.planned.entry, sum(run.tally.came.messages for run in runs)
+    whole = [found.ref.messages for found in one.ranges if found.is_whole]
+    if len(whole) == len(one.ranges) and came != sum(whole):
+        raise IntegrityError(f"stream {entry.name} has {sum(whole)} messages, and {came} came out")
+    return replace(one.planned, entry=replace(entry, captured=replace(entry.captured, messages=came)))
 
 
-def _staging(growth: TableGrowth, kind: TableFormat, own: str) -> tuple[str, str]:
-    """Return the folder to which the files of a table are written, and what follows the sequences in their names."""
-    if growth.log is not None:
-        return growth.log.staging, growth.log.ending
-    return encode_name(growth.name), f"{own}.{kind.suffix}"
+def _kept(one: Addition, runs: Sequence[WrittenRun]) -> KeptStream:
+    """Return what was written of a stream."""
+    entry, tallies = one.planned.entry, [run.tally for run in runs]
+    extent = reduce(Extent.followed_by, (tally.kept for tally in tallies), Extent())
+    captured = replace(entry.captured, messages=extent.messages, first_seq=extent.first_seq, last_seq=extent.last_seq)
+    kept = replace(entry, captured=captured, consumers=())
+    if one.planned.reshaped.messages.renumber:
+        kept = renumbered_entry(kept, None)
+    return KeptStream(
+        kept,
+        masked=reduce(MaskCount.plus, (tally.masked for tally in tallies), MaskCount()),
+        had=sum(tally.came.messages for tally in tallies),
+        matched=sum((tally.matched for tally in tallies), Counter()),
+        markers=sum(tally.markers for tally in tallies),
+    )
 
 
-def _remove_staged(target: TableTarget, kind: TableFormat, growths: Sequence[TableGrowth]) -> None:
+def _exported(
+    name: str,
+    results: Sequence[tuple[Addition, Sequence[WrittenRun]]],
+    plan: PlannedExport,
+    *,
+    options: TransformOptions,
+    target: ExportTarget,
+) -> ExportedStream:
+    told = list(plan.told.get(name, ()))
+    notes = list(plan.notes.get(name, ()))
+    messages = sum(file.rows for _, runs in results for run in runs for file in run.files)
+    for one, runs in results[-1:]:
+        kept = _kept(one, runs)
+        found = about_transformed(_came(one, runs), kept, options) if messages or target.was_empty else ()
+        # Of messages of which nothing is written, nothing is restored.
+        nothing = f"nothing is written: none of its {format_count(kept.had, 'message')} is kept"
+        notes += [nothing if about.rule is Rule.NOTHING_KEPT else about.reason for about in found]
+    if results and not messages and not target.was_empty:
+        notes.append("nothing that is new matches")
+    if not results and not notes:
+        notes.append("nothing is new" if plan.tables[name].state is not None else "it has no messages")
+    if plan.asked.kind is not TableFormat.JSONL and not all(run.is_text for _, runs in results for run in runs):
+        notes.append("has subjects that are not UTF-8, where DuckDB, pyarrow and pyiceberg fail; Spark reads them")
+    return ExportedStream(name, plan.asked.kind, messages, (*notes, *told), incomplete=bool(told))
+
+
+def _remove_own(tables: Iterable[GrowingTable]) -> None:
     """Remove what this run has written for tables and did not become a part of them."""
-    store = target.place.store()
-    for growth in growths:
-        folder, ending = _staging(growth, kind, target.own)
+    for table in tables:
         with suppress(StoreError):
-            for info in list(store.list(f"{folder}/")):
-                if info.key.endswith(ending):
+            store = table.place.store()
+            for info in list(store.list(f"{table.folder}/")):
+                if info.key.endswith(table.ending):
                     store.delete(info.key)

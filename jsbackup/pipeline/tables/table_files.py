@@ -30,9 +30,9 @@ from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
 from jsbackup.pipeline.tables.one_stream import OneStream, refuse_other_streams
-from jsbackup.pipeline.tables.parquet_log import was_exported
 from jsbackup.pipeline.tables.parquet_rows import find_plain
 from jsbackup.pipeline.tables.parquet_tables import read_parquet_files
+from jsbackup.pipeline.tables.target import LOG_FOLDER
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.store_tables import ReadRows
 from jsbackup.repository.names import decode_name, encode_name
@@ -174,7 +174,8 @@ def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
     if not sizes:
         raise UsageError(f"there is no file in {printable_name(str(path))}")
     # JSON lines say it themselves: what is no block of headers is in `headers_base64`.
-    any_headers = kind is TableFormat.JSONL or was_exported(path)
+    exported = any((one / LOG_FOLDER).is_dir() for one in (path, *path.parents[:3]))
+    any_headers = kind is TableFormat.JSONL or exported
     return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone, any_headers)
 
 

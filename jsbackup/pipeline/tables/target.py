@@ -1,11 +1,10 @@
-"""The target of written tables: a folder, or a prefix in S3. It becomes visible as a whole.
+"""Where files and tables are written: a folder, or a prefix in S3.
 
 Executors put files to a store under names that depend on their content: a second attempt writes the same, and finds it
-already there. A folder is written under a hidden name, and renamed at the end. S3 has no renaming: there an object
-`_SUCCESS` is written last, as readers of tables expect. Names of files have a part of the run's own there, so that a
-run that fails deletes its files and those of no other.
+already there. Files of lines become visible together: a folder is written under a hidden name, and renamed at the end;
+S3 has no renaming, there an object `_SUCCESS` is written last. Tables have commits of their own.
 
-A target that is extended has tables, each with a log of its own (`table_log.py`), which decides what is visible.
+Where others may write, names of files have a part of the run's own: a run that fails deletes its files alone.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -27,26 +26,31 @@ from jsbackup.stores.base import Data, Store
 from jsbackup.stores.local import remove_incoming
 
 __all__ = [
+    "CATALOG",
+    "LOG_FOLDER",
     "SUCCESS",
-    "TableTarget",
-    "ignores_case",
+    "ExportTarget",
+    "files_target",
     "location_of",
-    "new_target",
-    "open_target",
     "put_again",
     "refuse_foreign",
+    "refuse_others",
     "refuse_place",
+    "tables_target",
 ]
 
 SUCCESS = "_SUCCESS"
+LOG_FOLDER = "_jsbackup.d"
+"""Beside tables of plain Parquet files: what they have. No name of a stream is encoded so."""
+CATALOG = "catalog.db"
 
 _PRIVATE = 0o700
 _USED_AGAIN = "; what was stored already is used again"
 
 # What the first object of a table may be, or one that an interrupted export has left.
 _OF_TABLES = re.compile(
-    r"[^/]+/(_jsbackup/.|_delta_log/.|metadata/(version-hint\.text|[^/]+\.(metadata\.json|avro))|"
-    r"(data/)?([^/=]+=[^/]*/)*\d{20}-\d{20}[-.])",
+    rf"{re.escape(LOG_FOLDER)}/.|{re.escape(CATALOG)}|[^/]+/(_delta_log/.|metadata/(version-hint\.text|"
+    r"[^/]+\.(metadata\.json|avro))|(data/)?([^/=]+=[^/]*/)*\d{20}-\d{20}[-.])",
     re.DOTALL,
 )
 # Hidden folders that an export removes or uses, and what an empty disk has.
@@ -54,8 +58,8 @@ _NOTHING = re.compile(r"\.incoming|\..*\.jsbackup-[0-9a-f]+|lost\+found", re.DOT
 _ICEBERG = re.compile(r"metadata/(version-hint\.text|[^/]+\.metadata\.json)")
 
 
-class TableTarget(Protocol):
-    """A target being written. Executors put files to the store of `place`."""
+class ExportTarget(Protocol):
+    """Where files or tables are written. Executors put files to the store of `place`."""
 
     @property
     def place(self) -> RepositoryRef: ...
@@ -73,16 +77,16 @@ class TableTarget(Protocol):
         """What distinguishes the names of files of this run; "" where no other run writes."""
 
     @property
-    def has_tables(self) -> bool:
-        """Whether there may be tables in it, which are extended."""
+    def was_empty(self) -> bool: ...
 
     def commit(self) -> None:
-        """Make it visible. Raises UsageError, TargetConflict or StoreError if something else is there by now."""
+        """Make files visible. Raises UsageError, TargetConflict or StoreError if something else is there by now."""
 
 
 @contextmanager
-def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
-    """Make a new table at `place`; a folder is removed unless `commit` is called. `token` is random.
+def files_target(place: RepositoryRef, token: str) -> Iterator[ExportTarget]:
+    """Write files that become visible together at `place`, where nothing is. A folder is removed unless `commit` is
+    called. `token` is random.
 
     Raises:
         UsageError: something is already there.
@@ -93,34 +97,54 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
             staged = replace(place, location=str(new.staging))
             yield _FolderTarget(staged, new, token, location_of(place))
         return
-    if next(iter(place.store().list()), None) is not None:
-        raise UsageError(f"{place.store().location} is not empty", hint="Name a prefix under which there is nothing.")
+    _refuse_any(place)
     with _true_hints():
         yield _PrefixTarget(place, token)
 
 
 @contextmanager
-def open_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
-    """Open tables at `place` to extend them, or make a new target where nothing is. `token` is random.
+def tables_target(place: RepositoryRef, token: str, *, append: bool) -> Iterator[ExportTarget]:
+    """Write tables at `place`, each of which has commits of its own. With `append` there may be some, which are
+    extended. `token` is random.
 
-    Raises the errors of `new_target`, and UsageError as `refuse_foreign` or if there is something else than a folder.
+    Raises UsageError and StoreError as `files_target`, and with `append` as `refuse_foreign`.
     """
-    refuse_foreign(place)
-    if place.folder is not None:
-        folder = Path(place.folder)
-        check_output(folder, hint="Name a folder that is empty or new, or has tables of an earlier export.")
-        try:
-            is_new = not folder.is_dir() or not any(folder.iterdir())
-        except OSError as error:
-            shown = printable_name(place.folder)
-            raise StoreError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
-        if is_new:
-            with new_target(place, token) as target:
-                yield target
-            return
-    # Also where nothing is in S3: what an interrupted first export leaves there is then no obstacle.
-    with _true_hints():
-        yield _GrowingTarget(place, token)
+    if append:
+        refuse_foreign(place)
+    folder = None if place.folder is None else Path(place.folder)
+    if folder is None:
+        if not append:
+            _refuse_any(place)
+    else:
+        hint = "is empty or new, or has tables of an earlier export." if append else "is empty or does not exist yet."
+        check_output(folder, hint=f"Name a folder that {hint}")
+        with folder_errors(f"{printable_name(str(folder))} cannot be written"):
+            folder.mkdir(_PRIVATE, exist_ok=True)
+            if not append and any(path.name != CATALOG for path in folder.iterdir()):
+                raise UsageError(
+                    f"{printable_name(str(folder))} is not empty",
+                    hint="Name a folder that is empty or does not exist yet, or extend its tables with --append.",
+                )
+    was_empty = next(_paths_at(place), None) is None
+    try:
+        with _true_hints():
+            yield _TablesTarget(place, token, was_empty)
+    finally:
+        if folder is not None:
+            remove_incoming(folder)
+            _remove_empty(folder)
+
+
+def _refuse_any(place: RepositoryRef) -> None:
+    if next(iter(place.store().list()), None) is not None:
+        raise UsageError(f"{place.store().location} is not empty", hint="Name a prefix under which there is nothing.")
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove folders without files, and with all of them the folder itself."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            Path(path).rmdir()
 
 
 @contextmanager
@@ -171,7 +195,7 @@ def refuse_place(source: RepositoryRef, target: RepositoryRef) -> None:
     if target.folder is not None and not Path(target.folder).is_dir():
         return
     store = target.store()
-    for log in ("_jsbackup", "_delta_log", "metadata"):
+    for log in ("_delta_log", "metadata"):
         # A stream may be called `metadata`: then its table is there.
         keys = (info.key for info in store.list(f"{log}/"))
         if any(log != "metadata" or _ICEBERG.fullmatch(key) for key in keys):
@@ -213,22 +237,23 @@ def _paths_at(place: RepositoryRef) -> Iterator[str]:
             yield from (str((Path(folder) / file).relative_to(root)) for file in files)
 
 
-def ignores_case(target: TableTarget) -> bool:
-    """Return whether a file system takes names that differ in case for the same. Raises StoreError."""
-    if target.place.folder is None:
-        return False
-    probe = Path(target.place.folder) / f".case-{target.token}"
-    with folder_errors(f"{printable_name(target.place.folder)} cannot be written"):
-        probe.touch(mode=0o600)
-        try:
-            return probe.with_name(probe.name.upper()).exists()
-        finally:
-            probe.unlink()
+def refuse_others(store: Store, folder: str, name: str, own: re.Pattern[str]) -> None:
+    """Raise UsageError if the folder of the table of the stream called `name`, of which there is none yet, has other
+    files than `own`, which exports leave that were interrupted.
+    """
+    others = (info.key for info in store.list(f"{folder}/") if not own.fullmatch(info.key.removeprefix(f"{folder}/")))
+    found = next(others, None) or next((info.key for info in store.list(f"{LOG_FOLDER}/{folder}/")), None)
+    if found is not None:
+        what = "one of plain Parquet files" if found.startswith(LOG_FOLDER) else "of another format, or something else"
+        raise UsageError(
+            f"the table of stream {name} is {what}: {printable_name(found[:200])} is there",
+            hint="Append to it with its --format, or export to another folder.",
+        )
 
 
 class _FolderTarget:
-    has_tables = False
     own = ""
+    was_empty = True
 
     def __init__(self, place: RepositoryRef, new: NewFolder, token: str, location: str) -> None:
         self.place, self.token, self.location = place, token, location
@@ -245,7 +270,7 @@ class _FolderTarget:
 
 
 class _PrefixTarget:
-    has_tables = False
+    was_empty = True
 
     def __init__(self, place: RepositoryRef, token: str) -> None:
         self.place, self.token, self.location, self.own = place, token, location_of(place), f"-{token}"
@@ -259,14 +284,10 @@ class _PrefixTarget:
             ) from None
 
 
-class _GrowingTarget:
-    has_tables = True
-
-    def __init__(self, place: RepositoryRef, token: str) -> None:
+class _TablesTarget:
+    def __init__(self, place: RepositoryRef, token: str, was_empty: bool) -> None:
         self.place, self.token, self.location, self.own = place, token, location_of(place), f"-{token}"
+        self.was_empty = was_empty
 
     def commit(self) -> None:
-        if self.place.folder is None:
-            put_again(self.place.store(), SUCCESS, b"")
-        else:
-            remove_incoming(Path(self.place.folder))
+        """Each table was committed."""

@@ -1,43 +1,43 @@
 """Tasks that write files of tables: each reads, verifies, encodes and writes runs of a stream's segments.
 
-Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table, and
-those of a parser of payloads (`payloads/`) if these are to be columns.
-JSON lines are described in `formats/json_lines.py`.
+Parquet files have the columns of `columns.py`, including the stream's name, and `incarnation`: with that, a sequence is
+one message, also of a stream that was deleted and created again. JSON lines are described in `formats/json_lines.py`.
+
+With partitions by day (of a message's time, in UTC) a run becomes a file for each day, in folders named as Hive does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jsbackup.errors import TargetConflict, UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.json_lines import encode_lines
 from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.segment import split_batch
 from jsbackup.memory import give_back
-from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, shaped
-from jsbackup.pipeline.payloads.parsing import CORRUPT, PAYLOAD, PayloadParser
-from jsbackup.pipeline.payloads.payload_tally import PayloadTally
+from jsbackup.pipeline.messages.bounds import Bounds
+from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema, as_text_subjects, shaped
+from jsbackup.pipeline.messages.stream_walk import MessageRange
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tables.bounds import BoundsOfRows, FileBounds
-from jsbackup.pipeline.tables.iceberg.columns import numbered
-from jsbackup.pipeline.tables.partitions import Partitions
-from jsbackup.pipeline.tables.table_state import set_back
 from jsbackup.pipeline.tables.target import put_again
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, SegmentRun
-from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Data, Store
 from jsbackup.transforms.reshape import ReshapeTally
 
-__all__ = ["FileToWrite", "TableFormat", "WriteFiles", "WrittenFile", "WrittenRun"]
+__all__ = ["DAY", "TABLE_SCHEMA", "FileToWrite", "RowBounds", "TableFormat", "WriteFiles", "WrittenFile", "WrittenRun"]
+
+DAY = "day"
+INCARNATION = "incarnation"
+TABLE_SCHEMA = arrow_schema(COLUMNS).append(pa.field(INCARNATION, pa.string()))
 
 # The amount that readers of tables read at once; our segments are made for readers of single messages. Twice as much
 # takes 40 MiB more.
@@ -45,6 +45,7 @@ _GROUP_BYTES = 16 << 20
 
 # Messages become objects of Python, which take several times their bytes.
 _LINES_BYTES = 1 << 20
+_DAY_NS = 86_400 * 10**9
 
 
 class TableFormat(StrEnum):
@@ -61,86 +62,78 @@ class TableFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileToWrite:
-    """A file to write, `number` of its stream there, with a run of segments of a stream that may change on the way.
-
-    `folder` is where tasks write it, `ending` what follows the sequences in its name. Messages up to the sequence
-    `after` are left out; `known` are sequence and time of the last of them that was exported, and the latest time of
-    all, if any were. With `partitions` it is a file for each partition that the run has messages of; `joint` is between
-    the name of its folder and that of the file. `payloads` makes columns of payloads, in Parquet files only.
+    """A file to write at `place` as `folder`/`name`, with the messages of `ranges`, which are of segments of `run` and
+    may change on the way. `by_day`: a file for each day of the messages, in a folder of its own before `joint`.
     """
 
+    place: RepositoryRef
     stream: str
-    number: int
+    incarnation: str
     folder: str
-    ending: str
+    name: str
     run: SegmentRun
-    after: int = 0
-    known: tuple[int, int, int] | None = None
-    partitions: Partitions | None = None
+    ranges: tuple[MessageRange, ...]
+    by_day: bool = False
     joint: str = "/"
-    payloads: PayloadParser | None = None
-
-    @property
-    def refs(self) -> tuple[SegmentRef, ...]:
-        return self.run.groups[0]
-
-    @property
-    def name(self) -> str:
-        """The name says which messages were looked at: they were not read yet when it is given."""
-        first, last = max(self.refs[0].first_seq, self.after + 1), self.refs[-1].last_seq
-        if self.run.reshape.renumber:  # the sequences say nothing any more
-            return f"{self.number:020}{self.ending}"
-        return f"{first:020}-{last:020}{self.ending}"
 
     @property
     def raw_bytes(self) -> int:
-        return sum(ref.bytes for ref in self.refs)
+        return sum(one.ref.bytes for one in self.ranges)
 
-    @property
-    def stored_bytes(self) -> int:
-        return sum(ref.size for ref in self.refs)
+
+@dataclass(frozen=True, slots=True)
+class RowBounds:
+    """The least and greatest values of the rows of a file, by which readers skip it. `no_headers` is the number of rows
+    without a header block.
+    """
+
+    sequence: tuple[int, int]
+    timestamp_ns: tuple[int, int]
+    subject: tuple[bytes, bytes]
+    no_headers: int
+
+    @classmethod
+    def of(cls, batch: MessageBatch) -> RowBounds:
+        subject = batch.column("subject")
+        return cls(
+            _ends(batch.column("sequence")),
+            _ends(batch.column("timestamp_ns")),
+            _ends(subject.view(pa.binary()) if subject.type == pa.string() else subject),
+            batch.column("headers").null_count,
+        )
+
+    def joined(self, other: RowBounds) -> RowBounds:
+        return RowBounds(
+            (min(self.sequence[0], other.sequence[0]), max(self.sequence[1], other.sequence[1])),
+            (min(self.timestamp_ns[0], other.timestamp_ns[0]), max(self.timestamp_ns[1], other.timestamp_ns[1])),
+            (min(self.subject[0], other.subject[0]), max(self.subject[1], other.subject[1])),
+            self.no_headers + other.no_headers,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a task wrote; `bounds` only of Parquet. `partition` is the value of its partition, and `folder` the
-    name that the partition's folder has in the table; "" without partitions.
-    """
+    """A file that a task wrote; `bounds` only of Parquet. `day` is that of its partition, "" without partitions."""
 
     name: str
     rows: int
     bytes: int
-    bounds: FileBounds | None
-    partition: str = ""
-    folder: str = ""
+    bounds: RowBounds | None
+    day: str = ""
 
     def path(self, joint: str = "/") -> str:
         """Return its path in the table, or where its task wrote it."""
-        return f"{self.folder}{joint}{self.name}" if self.folder else self.name
+        return f"{DAY}={self.day}{joint}{self.name}" if self.day else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """What was written of a run: no file without rows. `old` messages were left out because they are in the table;
-    `is_text`: all subjects of the others are UTF-8. `refused`: nothing becomes a part of the table, because its last
-    message is another one in the backup, or because of its partitions. `payloads` counts those that became columns.
-    """
+    """What was written of a run: no file without rows. `is_text`: all subjects are UTF-8."""
 
     files: tuple[WrittenFile, ...]
     tally: ReshapeTally
     hashed: tuple[str, ...] = ()  # tokens that were obfuscated for the first time
-    old: int = 0
     is_text: bool = True
-    refused: TargetConflict | UsageError | None = None
-    payloads: PayloadTally = field(default_factory=PayloadTally)
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,164 +141,120 @@ class WriteFiles:
     """A task; returns what was written of each file."""
 
     source: RepositoryRef
-    target: RepositoryRef
     kind: TableFormat
     backup: str
     mask_key: MaskKey
     files: tuple[FileToWrite, ...]
 
     def __call__(self) -> list[WrittenRun]:
-        objects, store = opened(self.source).objects, self.target.store()
+        objects = opened(self.source).objects
         hashing = any(file.run.reshape.masks.needs_secret for file in self.files)
         secret = self.mask_key.secret() if hashing else b""
         written = []
         for file in self.files:
             # Its first object is fetched while another thread may still encode; then what is large takes turns.
-            first, *rest = file.refs
-            batches = SegmentReader(objects).prove(first)
+            first, *rest = file.ranges
+            batches = SegmentReader(objects).prove(first.ref)
             with objects.room.share() as share:
                 share.hold(self._held_bytes(file))
-                others = (batch for ref in rest for batch in SegmentReader(objects).prove(ref))
+                found = chain(
+                    _within(first, batches), *(_within(one, SegmentReader(objects).prove(one.ref)) for one in rest)
+                )
                 tally, obfuscation = ReshapeTally(), file.run.reshape.obfuscation
                 known = 0 if obfuscation is None else obfuscation.names.count
-                newer, payloads = _Newer(file), PayloadTally()
-                changed = file.run.changed(newer.of(chain(batches, others)), secret, tally)
-                try:
-                    files = tuple(self._files_of(store, file, changed, payloads))
-                except (TargetConflict, UsageError) as error:
-                    written.append(WrittenRun((), ReshapeTally(), refused=error))
-                    continue
+                rows = _Rows(file, self.backup)
+                files = tuple(self._files_of(rows, file.run.changed(rows.looked_at(found), secret, tally)))
                 hashed = () if obfuscation is None else obfuscation.names.since(known)
-                written.append(WrittenRun(files, tally, hashed, newer.old, newer.is_text, payloads=payloads))
+                written.append(WrittenRun(files, tally, hashed, rows.is_text))
             give_back()
         return written
 
     def _held_bytes(self, file: FileToWrite) -> int:
-        if file.partitions is not None or file.payloads is not None:
+        if file.by_day:
             return 2 * file.raw_bytes
-        return file.raw_bytes if self.kind is TableFormat.JSONL else file.stored_bytes
+        return file.raw_bytes if self.kind is TableFormat.JSONL else sum(one.ref.size for one in file.ranges)
 
-    def _files_of(
-        self, store: Store, file: FileToWrite, messages: Iterator[MessageBatch], payloads: PayloadTally
-    ) -> Iterator[WrittenFile]:
-        """Write the messages, a file for each partition, and yield what was written. `payloads` counts them.
-
-        Raises:
-            TargetConflict: the last message of the table is another one in the backup.
-            UsageError: they cannot be divided; then nothing was written.
-        """
-        encode, columns, numbers = _ENCODERS[self.kind], COLUMNS, self.kind is TableFormat.ICEBERG
-        parts: Iterable[tuple[str, str, Iterable[MessageBatch]]] = [("", "", messages)]
-        if file.partitions is not None:
-            columns, parts = file.partitions.columns, file.partitions.divide(list(messages), file.stream)
-        for value, folder, batches in parts:
-            rows, data, bounds = encode(batches, _Rows(file, self.backup, columns, payloads, numbers))
-            if rows:
-                written = WrittenFile(file.name, rows, memoryview(data).nbytes, bounds, value, folder)
-                put_again(store, f"{file.folder}/{written.path(file.joint)}", data)
-                yield written
+    def _files_of(self, rows: _Rows, messages: Iterator[MessageBatch]) -> Iterator[WrittenFile]:
+        file, encode = rows.file, _json_lines if self.kind is TableFormat.JSONL else _parquet
+        parts: Iterable[tuple[str, Iterable[MessageBatch]]] = [("", messages)]
+        if file.by_day:
+            parts = _days(list(messages))
+        store: Store = file.place.store()
+        for day, batches in parts:
+            count, data, bounds = encode(batches, rows)
+            if count:
+                one = WrittenFile(file.name, count, memoryview(data).nbytes, bounds, day)
+                put_again(store, f"{file.folder}/{one.path(file.joint)}", data)
+                yield one
             del data
 
 
-class _Newer:
-    """Leaves out the messages that are in the table; `old` counts them. `is_text`: all other subjects are UTF-8."""
-
-    def __init__(self, file: FileToWrite) -> None:
-        self._file = file
-        self.old = 0
-        self.is_text = True
-
-    def of(self, batches: Iterable[MessageBatch]) -> Iterator[MessageBatch]:
-        """Yield the newer messages. Raises TargetConflict if one of the others is not the one that was exported."""
-        after = self._file.after
-        for batch in batches:
-            sequence = batch.column("sequence")
-            if not batch.num_rows or sequence[0].as_py() > after:
-                self._look(batch)
-                yield batch
-                continue
-            self._check(batch)
-            rows = pc.greater(sequence, after)
-            newer = batch.filter(rows)
-            self.old += batch.num_rows - newer.num_rows
-            if newer.num_rows:
-                self._look(newer)
-                yield newer
-
-    def _look(self, batch: MessageBatch) -> None:
-        subjects = batch.column("subject")
-        if self.is_text and pa.types.is_binary(subjects.type):
-            try:
-                subjects.cast(pa.string())
-            except pa.ArrowInvalid:
-                self.is_text = False
-
-    def _check(self, batch: MessageBatch) -> None:
-        if self._file.known is None:
-            return
-        message, time_ns, newest_ns = self._file.known
-        sequences, times = batch.column("sequence"), batch.column("timestamp_ns")
-        row = pc.index(sequences, message).as_py()
-        old = pc.less_equal(sequences, self._file.after)
-        younger = pc.indices_nonzero(pc.and_(old, pc.greater(times, newest_ns)))
-        if len(younger):
-            message = sequences[younger[0].as_py()].as_py()
-        if len(younger) or (row >= 0 and times[row].as_py() != time_ns):
-            raise set_back(self._file.run.stream, self._file.stream, message)
+def _within(wanted: MessageRange, batches: Iterator[MessageBatch]) -> Iterator[MessageBatch]:
+    """Yield the messages of a range out of those of its segment, of which all are read: that proves them."""
+    bounds = Bounds(sequence=(wanted.first_seq, wanted.last_seq), only=wanted.only)
+    for batch in batches:
+        found = batch if wanted.is_whole else bounds.keep(batch)
+        if found.num_rows:
+            yield found
 
 
-@dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a file: their columns, without those of payloads, which `payloads` counts. `numbered`: columns have
-    numbers, by which readers of Iceberg find them.
-    """
+    """The rows of a file. `is_text`: all subjects that came are UTF-8."""
 
-    file: FileToWrite
-    backup: str
-    columns: Sequence[str]
-    payloads: PayloadTally
-    numbered: bool
+    def __init__(self, file: FileToWrite, backup: str) -> None:
+        self.file = file
+        self.is_text = True
+        self._backup = backup
 
-    def of(self, batch: MessageBatch) -> list[pa.RecordBatch]:
-        """Return the rows that messages are."""
-        parts, parser = shaped(as_text_subjects(batch), self.columns, self.file.stream, self.backup), self.file.payloads
-        return list(parts) if parser is None else [parser.with_payloads(part, self.payloads) for part in parts]
+    def looked_at(self, batches: Iterable[MessageBatch]) -> Iterator[MessageBatch]:
+        for batch in batches:
+            subjects = batch.column("subject")
+            if self.is_text and pa.types.is_binary(subjects.type):
+                try:
+                    subjects.cast(pa.string())
+                except pa.ArrowInvalid:
+                    self.is_text = False
+            yield batch
+
+    def of(self, batch: MessageBatch) -> Iterator[pa.RecordBatch]:
+        for part in shaped(as_text_subjects(batch), COLUMNS, self.file.stream, self._backup):
+            life = pa.repeat(pa.scalar(self.file.incarnation, pa.string()), part.num_rows)
+            yield pa.RecordBatch.from_arrays([*part.columns, life], schema=TABLE_SCHEMA)
 
 
-def _parquet(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, FileBounds | None]:
+def _parquet(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, RowBounds | None]:
     sink = PagedFile()
     writer: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = []
-    bounds = BoundsOfRows()
-    size = 0
+    bounds: RowBounds | None = None
+    count = size = 0
 
     def write() -> None:
         nonlocal writer, size
         table = pa.Table.from_batches(waiting)
-        if rows.numbered:
-            table = table.cast(numbered(table.schema))
         writer = writer or pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True)
         writer.write_table(table, row_group_size=max(1, table.num_rows))
         waiting.clear()
         size = 0
 
     for batch in batches:
-        parts = rows.of(batch)
+        if not batch.num_rows:
+            continue
         size += batch.nbytes
-        if rows.file.payloads is not None:
-            size += sum(part.column(PAYLOAD).nbytes + part.column(CORRUPT).nbytes for part in parts)
-        waiting += parts
-        bounds.add(batch)
+        count += batch.num_rows
+        waiting += rows.of(batch)
+        own = RowBounds.of(batch)
+        bounds = own if bounds is None else bounds.joined(own)
         if size >= _GROUP_BYTES:
             write()
     if waiting:
         write()
     if writer is not None:
         writer.close()
-    return bounds.rows, sink.content(), bounds.found()
+    return count, sink.content(), bounds
 
 
-def _json_lines(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, FileBounds | None]:
+def _json_lines(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data, RowBounds | None]:
     count = 0
     lines = PagedFile()
     for batch in batches:
@@ -315,4 +264,23 @@ def _json_lines(batches: Iterable[MessageBatch], rows: _Rows) -> tuple[int, Data
     return count, lines.content(), None
 
 
-_ENCODERS = {kind: _json_lines if kind is TableFormat.JSONL else _parquet for kind in TableFormat}
+def _days(batches: list[MessageBatch]) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
+    """Yield the messages of each day, in their order. Holds a copy of them."""
+    if not batches:
+        return
+    table = pa.Table.from_batches([as_text_subjects(batch) for batch in batches])
+    days = pc.divide(pc.subtract(table["timestamp_ns"], _rest(table["timestamp_ns"])), _DAY_NS)
+    for day in pc.unique(days).to_pylist():
+        shown = pa.scalar(day, pa.int32()).cast(pa.date32()).as_py().isoformat()
+        yield shown, table.filter(pc.equal(days, day)).to_batches()
+
+
+def _rest(times: Any) -> Any:
+    """Return what of times is after the beginning of their days; also before 1970, where division rounds up."""
+    rest = pc.subtract(times, pc.multiply(pc.divide(times, _DAY_NS), _DAY_NS))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, _DAY_NS), rest)
+
+
+def _ends(column: pa.Array) -> tuple[Any, Any]:
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()

@@ -244,7 +244,7 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
     }
     kept = keep(tmp_path / "r", streams, encrypted=encrypted)
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
-    options = ["--last-per-subject", "3", "--renumber"] if newest else ["--latest-per-subject"]
+    options = ["--last-per-subject", "3", "--renumber"] if newest else ["--last-per-subject", "1"]
     options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--pattern-may-miss"]
     backup = check("transform", typed("transform", "latest", *options, *line, "--json"))["backup"]
     for name, messages in streams.items():
@@ -303,7 +303,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
         (["transform", "latest", "A", "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
         (["transform", "latest", "A", "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
         (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
-        (["transform", "latest", "OBJ_b", "--latest-per-subject"], 15, "is an object bucket"),
+        (["transform", "latest", "OBJ_b", "--last-per-subject", "1"], 15, "is an object bucket"),
         (["compact", "2099"], 2, "no backup starts with '2099'"),
     ):
         done = typed(*words, *kept.line)

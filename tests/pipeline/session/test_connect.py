@@ -153,7 +153,9 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, cli
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
     assert verified.code == 0, verified
     assert verified.document["spark"] == {"used": True, "why": "an option of Spark is given", "work": None}
-    newest = client.type("transform", kept.manifest.id, "--latest-per-subject", "--rename", "A=Z", *kept.line, *there)
+    newest = client.type(
+        "transform", kept.manifest.id, "--last-per-subject", "1", "--rename", "A=Z", *kept.line, *there
+    )
     assert [one["messages"] for one in newest.document["streams"]] == [7, 7], newest
     out = tmp_path / "out"
     exported = client.type("export", "latest", *kept.line, "--format", "parquet", "--output", out, *there)

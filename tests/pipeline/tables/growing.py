@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,21 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyiceberg.io import InputFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import StaticTable
+from pyiceberg.catalog.sql import SqlCatalog
 
-from jsbackup.pipeline.messages.chosen import ChosenBackup
-from jsbackup.pipeline.payloads.parsing import PayloadParser
+from jsbackup.config import parse_glob
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
-from jsbackup.pipeline.tables.export import Exported, export_tables, plan_export
-from jsbackup.pipeline.tables.gaps.table_gaps import OtherBackups
-from jsbackup.pipeline.tables.partitions import PartitionBy
-from jsbackup.pipeline.tables.table_payloads import TablePayloads, parser_for_tables
-from jsbackup.pipeline.tables.target import open_target
+from jsbackup.pipeline.tables.export import Exported, TablesAsked, export_tables, plan_export
+from jsbackup.pipeline.tables.target import files_target, tables_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.runner import InProcess, TaskRunner
-from jsbackup.planning.transforming import TransformOptions, plan_streams
+from jsbackup.planning.transforming import TransformOptions
 from jsbackup.progress import NullProgress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.stores.base import Store
@@ -61,7 +54,7 @@ def growing(folder: Path, counts: Sequence[int] = (40, 100, 180), *, size: int =
 
 @dataclass(frozen=True)
 class StoreAt(RepositoryRef):
-    """A place with a given store; `shown` is its folder, None if it is as in S3."""
+    """A place with a given store, as it is in S3."""
 
     given: Store | None = None
 
@@ -83,62 +76,19 @@ def export(
     options: TransformOptions | None = None,
     token: str = "00ff00ff",
     runner: TaskRunner | None = None,
-    by: PartitionBy | None = None,
-    payloads: str | PayloadParser | None = None,
-    may_miss: bool = False,
-    skip_gaps: bool = False,
+    by_day: bool = False,
+    append: bool = True,
+    catalog: str | None = None,
+    streams: Sequence[str] = (),
 ) -> Exported:
-    """Export with --append."""
-    options = options or TransformOptions()
-    with open_target(place, token) as target, lent(kept.place, kept.repository):
-        streams = plan_streams(manifest, manifest.streams, options, "exported")
-        given = None if payloads is None else TablePayloads(kept.place, parser_for_tables(payloads), may_miss)
-        plan = plan_export(
-            manifest,
-            target,
-            kind,
-            streams,
-            options=options,
-            append=True,
-            partition_by=by,
-            payloads=given,
-            others=OtherBackups(kept.repository, skip_gaps),
-        )
-        backup = ChosenBackup(kept.place, manifest)
-        return export_tables(runner or InProcess(), backup, target, plan, progress=NullProgress())
-
-
-def delta_table(folder: Path, store: Store, name: str) -> DeltaTable:
-    """The table of a stream in a store, copied to a folder."""
-    copied(folder, store)
-    return DeltaTable(folder / name)
-
-
-class MovedIO(PyArrowFileIO):
-    """Reads files of a table that was copied to a folder: tables of Iceberg name them by whole locations."""
-
-    def new_input(self, location: str) -> InputFile:
-        before, after = self.properties["moved.from"], self.properties["moved.to"]
-        return super().new_input(location.replace(before, after, 1))
-
-
-def newest_version(folder: Path) -> Path:
-    """The newest version of the Iceberg table in a folder, as the hint says, or without one as readers find it."""
-    hint = folder / "metadata" / "version-hint.text"
-    versions = [int(path.name[1:].split(".")[0]) for path in (folder / "metadata").glob("v*.metadata.json")]
-    number = int(hint.read_text()) if hint.exists() else max(versions)
-    return folder / "metadata" / f"v{number}.metadata.json"
-
-
-def iceberg_table(folder: Path) -> StaticTable:
-    """The Iceberg table in a folder, wherever it was written."""
-    path = newest_version(folder)
-    properties = {
-        "py-io-impl": f"{MovedIO.__module__}.MovedIO",
-        "moved.from": json.loads(path.read_text())["location"],
-        "moved.to": f"file://{folder}",
-    }
-    return StaticTable.from_metadata(str(path), properties)
+    """Export, with --append unless it is told otherwise."""
+    asked = TablesAsked(kind, options or TransformOptions(), append=append, by_day=by_day, catalog=catalog)
+    opening = tables_target(place, token, append=append)
+    if kind is TableFormat.JSONL:
+        opening = files_target(place, token)
+    with opening as target, lent(kept.place, kept.repository):
+        plan = plan_export(kept.place, manifest, target, asked, patterns=tuple(map(parse_glob, streams)))
+        return export_tables(runner or InProcess(), kept.place, target, plan, progress=NullProgress())
 
 
 def copied(folder: Path, store: Store) -> Path:
@@ -149,22 +99,22 @@ def copied(folder: Path, store: Store) -> Path:
     return folder
 
 
-def rows_of(folder: Path, kind: TableFormat) -> list[Row]:
-    """The rows of the table in a folder, as a reader finds them, in the order of sequences."""
+def table_of(folder: Path, name: str, kind: TableFormat, catalog: str = "") -> pa.Table:
+    """The table of a stream below a folder, by a reader of its format."""
     if kind is TableFormat.DELTA:
-        table = DeltaTable(folder).to_pyarrow_table()
-    elif kind is TableFormat.ICEBERG:
-        table = iceberg_table(folder).scan().to_arrow()
-    else:
-        files = [file for file in ds.dataset(folder, format="parquet").files if "/_" not in file]
-        table = pa.concat_tables(ds.dataset(file, format="parquet").to_table() for file in files)
+        return DeltaTable(folder / name).to_pyarrow_table()
+    if kind is TableFormat.ICEBERG:
+        opened = SqlCatalog("jsbackup", uri=catalog or f"sqlite:///{folder}/catalog.db")
+        return opened.load_table(("jsbackup", name)).scan().to_arrow()
+    return ds.dataset(folder / name, format="parquet", partitioning="hive").to_table()
+
+
+def rows_of(folder: Path, kind: TableFormat, name: str = "ORDERS") -> list[Row]:
+    """The rows of a table, as a reader finds them, in the order of sequences."""
+    table = table_of(folder, name, kind)
     columns = ["sequence", "timestamp_ns", "subject", "headers", "data"]
-    return sorted(zip(*(table[name].to_pylist() for name in columns), strict=True), key=lambda row: row[0])
+    return sorted(zip(*(table[one].to_pylist() for one in columns), strict=True), key=lambda row: row[0])
 
 
 def rows(messages: Sequence[Message]) -> list[Row]:
     return [(m.sequence, m.timestamp_ns, str(m.subject), m.headers, m.data) for m in messages]
-
-
-def log_lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in folder.read_text().splitlines()]

@@ -272,15 +272,11 @@ def test_what_else_is_there_is_left_alone(tmp_path: Path) -> None:
     done = in_shell("iceberg", *line)
     assert done.code == 16 and "the Iceberg table of stream ORDERS there is of another repository" in done.err, done
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    for kind, said in (
-        ("parquet", "is one of plain Parquet files"),
-        ("delta", "is a Delta table"),
-        ("jsonl", "has no metadata of jsbackup: 0"),
-    ):
+    for kind in ("parquet", "delta", "jsonl"):
         tables = tmp_path / kind
         assert in_shell("export", "latest", *kept.line, "--format", kind, "--output", tables).code == 0
         done = in_shell("iceberg", *kept.line, "--output", tables)
-        assert done.code == 16 and f"the table of stream ORDERS there {said}" in done.err, done
+        assert done.code == 2 and "the table of stream ORDERS is of another format, or something else" in done.err, done
         assert not list(tables.rglob("*.avro"))
 
 

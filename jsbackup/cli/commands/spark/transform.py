@@ -30,7 +30,6 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined, damage
 from jsbackup.model import JsonObject
 
@@ -46,11 +45,6 @@ __all__ = ["COMMANDS"]
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @reshaping_options
-@click.option(
-    "--latest-per-subject",
-    is_flag=True,
-    help="The same as --last-per-subject 1.",
-)
 @click.option(
     "--consumers",
     type=click.Choice(["all", "none"]),
@@ -69,7 +63,6 @@ def transform(
     streams: tuple[str, ...],
     typed: Mapping[str, Any],
     *,
-    latest_per_subject: bool,
     consumers: str,
     tags: tuple[str, ...],
     origins: tuple[str, ...],
@@ -93,10 +86,6 @@ def transform(
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.pipeline.tasks.tasks import OnSpark
 
-    if latest_per_subject:
-        if typed["last_per_subject"] is not None or typed["kv_compact"]:
-            raise UsageError("--latest-per-subject is the same as --last-per-subject 1", hint="Leave it out.")
-        typed = {**typed, "last_per_subject": 1}
     options = transform_options(typed, streams, consumers)
     key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())

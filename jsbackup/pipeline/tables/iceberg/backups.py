@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,8 +36,7 @@ from jsbackup.pipeline.tables.iceberg.metadata_files import (
     point_to,
     version_key,
 )
-from jsbackup.pipeline.tables.iceberg.table import was_exported
-from jsbackup.pipeline.tables.table_log import kind_of_table
+from jsbackup.pipeline.tables.target import refuse_others
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.stores.base import Store
@@ -122,24 +122,10 @@ def write_iceberg(
 
 
 def _refuse_others(store: Store, stream: str, version: str, repository: str) -> None:
-    """Raise TargetConflict if there is a table of another kind, or of another repository."""
-    folder = f"{encode_name(stream)}/"
+    """Raise UsageError if there is something else, and TargetConflict for a table of another repository."""
+    refuse_others(store, encode_name(stream), stream, re.compile("metadata/(v[0-9]+|version-hint|snap-|[0-9a-f]+-m).*"))
     found = read_object(store.get(version), version, max_bytes=MAX_BYTES).get("properties") if version else None
-    properties = found if isinstance(found, dict) else {}
-    if was_exported(properties):
-        raise TargetConflict(
-            f"the table of stream {stream} there has messages of its own: `export --format iceberg` has made it",
-            hint="Name another folder with --output, or add to that table with `export --append`.",
-        )
-    keys = (info.key.removeprefix(folder) for info in store.list(folder))
-    if others := [path for path in keys if not path.startswith("metadata/")]:
-        kind = next((what for what in map(kind_of_table, others) if what), None)
-        what = f"is {kind}" if kind else f"has no metadata of jsbackup: {others[0][:200]} is there"
-        raise TargetConflict(f"the table of stream {stream} there {what}", hint="Name another folder with --output.")
-    if not version:
-        return
-    owner = properties.get(_OWNER)
-    if owner != repository:
+    if version and (found if isinstance(found, dict) else {}).get(_OWNER) != repository:
         raise TargetConflict(
             f"the Iceberg table of stream {stream} there is of another repository",
             hint="Name another folder with --output.",

@@ -1,0 +1,168 @@
+"""`export --append`: every message that any backup has is in its table, once, by whatever reader; also after a kill.
+
+`JSBACKUP_TEST_FUZZ_ROUNDS=500` runs that many random histories of each format; with `JSBACKUP_TEST_SEED=7` others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import deltalake.transaction
+import pyiceberg.table
+import pytest
+
+from jsbackup.model import S3Settings
+from jsbackup.pipeline.session.repository_ref import place_of
+from jsbackup.pipeline.tables import export as export_module
+from jsbackup.pipeline.tables.writing import TableFormat
+from jsbackup.stores.local import LocalStore
+from tests.cli.typed import in_shell
+from tests.harness.stores import Killed
+from tests.pipeline.appends.append_world import World
+from tests.pipeline.tables.growing import export
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = int(os.environ.get("JSBACKUP_TEST_FUZZ_ROUNDS", "4"))
+SEED = os.environ.get("JSBACKUP_TEST_SEED", "1")
+KINDS = [TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG]
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_module, "SEGMENT_BYTES", 3000)
+
+
+@each
+@pytest.mark.parametrize("catalog", [False, True], ids=["", "catalog"])
+def test_ten_backups_and_one_that_came_late_by_copy(tmp_path: Path, kind: TableFormat, catalog: bool) -> None:
+    """A first export of six of them, then one after the other, then one that is copied late."""
+    if catalog and kind is not TableFormat.ICEBERG:
+        pytest.skip("only Iceberg has catalogs")
+    world, out, uri, environ = World(tmp_path / "r"), tmp_path / "out", "", {}
+    if catalog:  # one of the user's, by the configuration of pyiceberg
+        uri = f"sqlite:///{tmp_path}/theirs.db"
+        environ = {"PYICEBERG_CATALOG__LAKE__URI": uri, "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{tmp_path}/lake"}
+    line = ["--catalog", "lake"] if catalog else []
+    for manifest in world.ten_days():
+        world.commit(manifest)
+    ids, copy = [one.id for one in world.manifests], tmp_path / "copy"
+    late = ids[4]
+    world.committed = set(ids[:6]) - {late}
+    assert in_shell("copy", *sorted(world.committed), "--to-repo", copy, *world.kept.line).code == 0
+    words = ["export", "latest", "--append", "--format", kind, "--output", out, "-r", copy, "--json", *line]
+    first = in_shell(*words, **environ)
+    assert first.code == 0, first
+    world.check(out, kind, uri)
+    for backup in [*ids[6:], late]:
+        assert in_shell("copy", backup, "--to-repo", copy, *world.kept.line).code == 0
+        world.committed.add(backup)
+        done = in_shell(*words, **environ)
+        assert done.code == 0, done
+        world.check(out, kind, uri)
+    done = in_shell(*words, **environ)
+    assert done.code == 0 and done.document["rows"] == 0 and done.document["files"] == 0, done
+    assert world.rows().keys() == {"ORDERS", "COMES_AND_GOES", "AGAIN"}
+
+
+class _Killer:
+    """Kills at the step with this number: before it, or after it. Then nothing works any more."""
+
+    def __init__(self, at: int, late: bool) -> None:
+        self.at, self.late, self.steps, self.dead = at, late, 0, False
+
+    def of(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            if self.dead:
+                raise Killed
+            self.steps += 1
+            if self.steps != self.at:
+                return step(*arguments, **named)
+            result = step(*arguments, **named) if self.late else None
+            self.dead = True
+            if self.dead:
+                raise Killed
+            return result
+
+        return run
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in (
+                (LocalStore, "put"),
+                (LocalStore, "delete"),
+                (deltalake.DeltaTable, "create_write_transaction"),
+                (deltalake.transaction, "create_table_with_add_actions"),
+                (deltalake.table.TableAlterer, "set_table_properties"),
+                (pyiceberg.table.Transaction, "add_files"),
+                (pyiceberg.table.Table, "_do_commit"),
+            ):
+                patch.setattr(owner, name, self.of(getattr(owner, name)))
+            yield
+
+
+@pytest.mark.by_turns
+@each
+@pytest.mark.parametrize("late", [False, True])
+def test_killed_at_each_step(tmp_path: Path, kind: TableFormat, late: bool) -> None:
+    """An export of four backups is killed, another one goes on."""
+    world = World(tmp_path / "r")
+    for manifest in list(world.ten_days())[3:7]:
+        world.commit(manifest)
+    at, killed = 0, True
+    while killed:
+        at += 1
+        place = place_of(str(tmp_path / f"out{at}"), S3Settings(), {})
+        killer = _Killer(at, late)
+        try:
+            with killer.ready():
+                export(world.kept, world.newest, place, kind, token=f"{at:08x}")
+            killed = killer.dead
+        except Killed:
+            pass
+        export(world.kept, world.newest, place, kind, token=f"{at:07x}f")
+        world.check(tmp_path / f"out{at}", kind)
+    assert at > 8
+
+
+@each
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_random_histories(tmp_path: Path, kind: TableFormat, number: int) -> None:
+    """Backups come in any order, some days late; tables are extended now and then, also up to an older backup."""
+    chance = random.Random(f"{SEED} {number}")
+    world, waiting = World(tmp_path / "r", chance.randrange(1 << 30)), []
+    place = place_of(str(tmp_path / "out"), S3Settings(), {})
+    by_day = chance.random() < 0.3
+    for step in range(14):
+        for name in ("A", "B"):
+            if name not in world.streams:
+                if chance.random() < 0.6:
+                    world.create(name)
+            elif chance.random() < 0.15:
+                del world.streams[name]
+            elif chance.random() < 0.1:
+                world.set_back(name)
+        for one in world.streams.values():
+            one.publish(chance, chance.randrange(12))
+            if chance.random() < 0.5:
+                one.purge(chance)
+        waiting.append(world.back_up(commit=False))
+        for manifest in [one for one in waiting if chance.random() < 0.6]:
+            waiting.remove(manifest)
+            world.commit(manifest)
+        if world.committed and chance.random() < 0.4:
+            upto = chance.choice([one for one in world.manifests if one.id in world.committed])
+            export(world.kept, upto, place, kind, token=f"{step:08x}", by_day=by_day)
+    for manifest in waiting:
+        world.commit(manifest)
+    export(world.kept, world.newest, place, kind, token="0000ffff", by_day=by_day)
+    world.check(tmp_path / "out", kind)
+    assert export(world.kept, world.newest, place, kind, token="0000fff0", by_day=by_day).files == 0
