@@ -206,7 +206,7 @@ def test_a_plan_lets_through_what_the_server_accepts(text: str, started: str, ba
         ('metadata={"a":1}', "a must be a string"),
         ('sources=[{"nam":"Q"}]', "has no field 'nam'"),
         ("sources=[{}]", "has no name of a stream"),
-        ("sources=[null]", "has no name of a stream"),
+        ("sources=[null]", "must be a list without null"),
         ("sources=[7]", "must be an object"),
         ("mirror={}", "has no name of a stream"),
         ('mirror={"name":7}', "name must be a string"),

@@ -95,7 +95,7 @@ def find_vanished(
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
     note = (
         f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if it "
-        "is meant to be empty, run 'jsbackup backup --allow-empty' once"
+        "is meant to be empty, run 'jsbackup backup --allow-empty' once: 'latest' means that backup then"
     )
     return Lost(tuple(marked), tuple(gone), note)
 

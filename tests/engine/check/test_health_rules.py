@@ -135,6 +135,8 @@ def test_a_server_that_has_lost_all_streams_is_told_for_as_long_as_backups_had_s
     world.back_up(1)
     world.back_up(0)
     assert world.rules() == ["empty-backup"]
+    [breach] = find_breaches(world.status(), Limits())
+    assert breach.hint.endswith("once: 'latest' means that backup then.")
 
 
 def test_a_backup_of_one_stream_by_hand_does_not_stand_in_for_that_of_all(world: World) -> None:
