@@ -97,7 +97,9 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
         if not asset_name_is_sound(stream):
             raise UsageError(f"not a stream's name: {stream[:80]!r}")
         return [_table(stream, path, kind, alone=True)]
-    entries = [path] if not path.is_dir() else [e for e in _entries(path) if e.is_dir() or not e.name.startswith("_")]
+    entries = [path]
+    if path.is_dir():
+        entries = [e for e in _entries(path) if e.name != LOG_FOLDER and (e.is_dir() or not e.name.startswith("_"))]
     if not all(entry.is_dir() for entry in entries):
         raise UsageError(f"{shown} does not say of which stream it is", hint="Name it with --stream.")
     tables = [_table(_stream_of(folder, kind), folder, kind, alone=False) for folder in entries]
