@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -46,6 +46,7 @@ __all__ = [
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_PORT: Final = 4222
+_PORTS: Final = {"nats": DEFAULT_PORT, "tls": DEFAULT_PORT, "ws": 80, "wss": 443}  # those of nats.go
 DEFAULT_TIMEOUT_SECONDS: Final = 5.0  # the nats CLI's
 MAX_TIMEOUT_SECONDS: Final = 3600.0
 
@@ -95,10 +96,12 @@ class Server:
     tls: bool = False
     login: UserPassword | None = None
     token: Secret | None = None
+    websocket: bool = False
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+        scheme = ("wss" if self.tls else "ws") if self.websocket else "tls" if self.tls else "nats"
+        return f"{scheme}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ def layered_connection(
     servers = _servers(_first(layers, "server") or DEFAULT_SERVER)
     way, outranks_url = _way_to_log_in(layers)
     if outranks_url:
-        servers = tuple(Server(server.host, server.port, server.tls) for server in servers)
+        servers = tuple(replace(server, login=None, token=None) for server in servers)
     needed = not all(server.login or server.token for server in servers)
     domain, prefix = _domain_or_prefix(layers)
     return Connection(
@@ -207,15 +210,13 @@ def _servers(text: str) -> tuple[Server, ...]:
 
 
 def _server(text: str) -> Server:
-    hint = "Write it as nats://host:4222 or tls://host:4222; in a password, percent-encode : / ? # @ and %."
+    hint = "Write it as nats://host:4222, tls://, ws:// or wss://; in a password, percent-encode : / ? # @ and %."
     try:
         parts = urlsplit(text if "://" in text else f"nats://{text}")
         host, port = parts.hostname, parts.port
     except ValueError:  # not chained: it may quote the URL with its password
         raise UsageError("a server URL cannot be understood", hint=hint) from None
-    if parts.scheme in ("ws", "wss"):
-        raise UsageError("WebSocket URLs are not supported", hint=hint)
-    if parts.scheme not in ("nats", "tls"):
+    if parts.scheme not in _PORTS:
         # Other schemes are not quoted: in a URL without a scheme it may be a user or a password.
         named = f" {parts.scheme!r}" if parts.scheme in ("http", "https") else ""
         raise UsageError(f"a server URL has an unknown scheme{named}", hint=hint)
@@ -231,7 +232,8 @@ def _server(text: str) -> Server:
             login = UserPassword(user, Secret(unquote(parts.password)))
         elif user:
             token = Secret(user)
-    return Server(host, DEFAULT_PORT if port is None else port, parts.scheme == "tls", login, token)
+    tls, websocket = parts.scheme in ("tls", "wss"), parts.scheme in ("ws", "wss")
+    return Server(host, _PORTS[parts.scheme] if port is None else port, tls, login, token, websocket)
 
 
 # --------------------------------------------------------------------------------------------------------- login

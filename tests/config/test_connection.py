@@ -134,13 +134,17 @@ def test_a_server_prints_without_its_credentials() -> None:
     assert "hunter2" not in repr(Connection(servers=(server,), token=Secret("hunter2")))
 
 
+@pytest.mark.parametrize("text", ["ws://h:80", "wss://h:443", "nats://h:4222", "tls://h:4222"])
+def test_each_scheme_has_its_port(text: str) -> None:
+    (server,) = source_connection(ConnectionOptions(server=text.rpartition(":")[0]), {}).servers
+    assert str(server) == text
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "nats://",
         "ftp://h",
-        "ws://h",
-        "wss://h",
         "nats://h:99999",
         "nats://u:hun:ter2",
         "nats://u:hunter2/x@h",

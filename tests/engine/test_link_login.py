@@ -244,6 +244,36 @@ def test_tls_is_used_where_the_server_merely_offers_it(tmp_path: Path) -> None:
         assert not asyncio.run(encrypted(server, connection(server.url)))
 
 
+@pytest.mark.nats
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_websocket_serves_as_a_socket_does(tls: bool, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    authority, port = Authority(tmp_path), Port()
+    inner = tls_config(authority.sign("server")) if tls else "no_tls: true"
+    config = (
+        f"websocket {{ listen: 127.0.0.1:{port.number}\n{inner} }}\n" + 'authorization { user: ann, password: "x" }'
+    )
+    given: dict[str, Any] = {"user": "ann", "password": "x"}
+    plain = f"ws://127.0.0.1:{port.number}"
+
+    async def exchange(made: Connection) -> None:
+        async with await Link.connect(made, name="test") as link, link.subscribe("big") as subscription:
+            await link.publish("big", bytes(900_000), headers={"A": "b"})
+            message = await subscription.next(10)
+            assert len(message.data) == 900_000 and b"A: b" in message.headers
+
+    with NatsServer(NEWEST, config=config, jetstream=False):
+        if tls:
+            url = plain.replace("ws:", "wss:")
+            asyncio.run(exchange(connection(url, tls_ca=str(authority.cert), **given)))
+            assert "certificate is not accepted" in refusal(connection(url, **given)).message
+        else:
+            asyncio.run(exchange(connection(plain, **given)))
+            assert "offers no TLS" in refusal(connection(plain, tls_ca=str(authority.cert), **given)).message
+    assert refusal(connection(plain, **given)).message.startswith(f"cannot connect to {plain}: ")
+    port.release()
+
+
 def test_credentials_are_not_sent_in_plain_text_where_tls_is_wanted() -> None:
     heard = bytearray()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jsbackup.config.connection import Connection, Login, Server, layered_connection
+from jsbackup.config.connection import Connection, Login, layered_connection
 from jsbackup.config.options import ConnectionOptions
 from jsbackup.errors import UsageError
 
@@ -14,7 +14,7 @@ __all__ = ["with_login", "with_options"]
 
 def with_login(base: Connection, login: Login) -> Connection:
     """Return the connection with another login; those in its URLs are gone."""
-    servers = tuple(Server(one.host, one.port, one.tls) for one in base.servers)
+    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
     return replace(base, servers=servers, login=login, token=None, context=None)
 
 
@@ -37,5 +37,5 @@ def with_options(base: Connection, options: ConnectionOptions, environ: Mapping[
     if login is None and token is None and made.tls.cert is None:
         named = f"the nats context {options.context!r}" if options.context else "it"
         raise UsageError(f"{named} has no login")
-    servers = tuple(Server(one.host, one.port, one.tls) for one in base.servers)
+    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
     return replace(base, servers=servers, login=login, token=token, tls=tls, context=options.context or None)

@@ -10,7 +10,7 @@
   request or subscription, which fails at once instead of at its timeout.
 
 This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
-`_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
+`_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_client`, `_bare_io_writer`, `_reading_task`,
 `_flusher_task`, `_send_command`, `_flush_pending`, `_flush_queue`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py
 fails if one of them changes its meaning.
 """
@@ -22,12 +22,13 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Final, Self
 
 import nats.errors
 import nats.protocol.parser
 from nats.aio.client import RawCredentials
-from nats.aio.transport import TcpTransport
+from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
 from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
@@ -37,7 +38,7 @@ from jsbackup.engine.link.peer import AnyHeaders, Candidate, NatsConnection, Pee
 from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.tls import tls_context
-from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError
+from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
@@ -80,6 +81,8 @@ class _Wire:
 
     async def open(self, name: str) -> None:
         """Connect, log in and subscribe to the inbox. Raises NatsError or UsageError, and leaves nothing open then."""
+        if self.server.websocket and find_spec("aiohttp") is None:
+            raise UsageError("WebSocket URLs need aiohttp", hint="Install it with `pip install 'jsbackup[websocket]'`.")
         try:
             async with asyncio.timeout(self._connection.timeout_seconds):
                 await self._log_in(name)
@@ -94,7 +97,10 @@ class _Wire:
             unclear = isinstance(error, (nats.errors.NoServersError, TransferError))
             reported = self._last_error if unclear else None
             await self._end(_ABANDON_SECONDS)
-            raise connect_error(self.server, self._connection, self.info, reported or error) from None
+            cause = reported or error
+            for inner in ("certificate_error", "os_error"):  # aiohttp's errors have that of the socket inside
+                cause = getattr(cause, inner, cause)
+            raise connect_error(self.server, self._connection, self.info, cause) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
             await self._end(_ABANDON_SECONDS)
             raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error
@@ -159,8 +165,9 @@ class _Wire:
         if not isinstance(payload_limit, int) or payload_limit <= 0:
             raise nats.errors.ProtocolError
         tls = self._connection.tls
-        if initial and tls.required and not tls.first:
-            if not (info.get("tls_required") or info.get("tls_available")):
+        plain = self.server.websocket and not self.server.tls  # nats-py would never begin TLS
+        if initial and tls.required and (plain or not tls.first):
+            if plain or not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTls
             info["tls_required"] = True  # nats-py only checks this field
         self.info = {**self.info, **info}
@@ -334,7 +341,7 @@ class _Wire:
         for ping in self._pings:
             ping.cancel()
         transport = self.client._transport
-        if not isinstance(transport, TcpTransport):
+        if transport is None:
             return
         try:
             with contextlib.suppress(OSError, TimeoutError, nats.errors.Error):
@@ -342,7 +349,10 @@ class _Wire:
                     await self.client.close()
         finally:
             # A socket with pending data would never close by itself if the server hangs.
-            if transport._bare_io_writer is not None:
+            if isinstance(transport, WebSocketTransport):
+                if transport._client is not None:
+                    await transport._client.close()
+            elif isinstance(transport, TcpTransport) and transport._bare_io_writer is not None:
                 transport._bare_io_writer.transport.abort()
         await asyncio.sleep(0)  # asyncio closes the socket in its next iteration
 
