@@ -42,6 +42,7 @@ REPEATABLE = (TransferError, NatsTimeout, FormatError)
 """Errors of a snapshot after which another attempt may succeed. UnsupportedError needs another way of reading."""
 
 _ATTEMPTS = 4
+_IMPORTED = "The account that has the streams must export where snapshots are sent: see 'jsbackup help accounts'."
 _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
 _BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
 _BUSY_PAUSE_SECONDS = 1.0
@@ -92,6 +93,8 @@ class SnapshotAttempts:
             await asyncio.sleep(_BUSY_PAUSE_SECONDS)
             return
         if self.number == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+            if isinstance(error, NatsTimeout) and self._js.link.connection.js_api_prefix is not None:
+                raise error.with_hint(_IMPORTED) from error.__cause__
             raise error
         if isinstance(error, SealedBlock) and not self._woken:
             self._woken = True

@@ -50,6 +50,16 @@ def test_each_attempt_has_less_in_flight_and_the_last_error_is_raised() -> None:
     assert caught.value is last
 
 
+@pytest.mark.parametrize("prefix", [None, "own.API"])
+def test_a_snapshot_that_does_not_come_through_an_import_says_what_to_export(prefix: str | None) -> None:
+    js: Any = SimpleNamespace(link=SimpleNamespace(connection=SimpleNamespace(js_api_prefix=prefix)))
+    attempts = SnapshotAttempts(js, "ORDERS", CaptureLimits())
+    with pytest.raises(NatsTimeout) as caught:
+        _after(attempts, *[NatsTimeout("silent")] * 4)
+    assert (caught.value.hint or "").startswith("The account that has the streams must export" if prefix else "")
+    assert bool(caught.value.hint) == (prefix is not None)
+
+
 def test_what_cannot_help_is_not_tried() -> None:
     with pytest.raises(TransferError, match="hopeless"):
         _after(SnapshotAttempts(JS, "ORDERS", CaptureLimits()), TransferError("hopeless", retry=False))
