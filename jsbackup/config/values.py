@@ -148,17 +148,17 @@ def parse_bool(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A pattern for stream names: `*`, `?` and `[abc]` as in a shell, case-sensitive. A name always matches itself."""
+    """A pattern for stream names: `*` and `?` as in a shell, case-sensitive. Brackets are characters of names."""
 
     pattern: str
 
     @property
     def is_literal(self) -> bool:
         """Whether it names one stream, which therefore must exist."""
-        return not any(character in self.pattern for character in "*?[")
+        return not any(character in self.pattern for character in "*?")
 
     def matches(self, name: str) -> bool:
-        return name == self.pattern or fnmatch.fnmatchcase(name, self.pattern)
+        return fnmatch.fnmatchcase(name, self.pattern.replace("[", "[[]"))
 
 
 def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
