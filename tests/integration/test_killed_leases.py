@@ -68,6 +68,8 @@ def test_a_prune_does_not_wait_for_a_killed_command(
     jsbackup("init", "-r", repo).ok()
     killed(repo, Mode.SHARED, command, "-s", server.url)
     (seen,) = list_leases(LocalStore(repo))
+    (work,) = jsbackup("status", "-r", repo).document["work"]
+    assert not work["live"]
     listed = jsbackup("list", "-r", repo).ok().document["backups"]
     done = jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0").ok()
     if done.document["deleted_objects"]:  # else nothing was stored yet, and there was nobody to wait for

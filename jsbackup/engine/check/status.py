@@ -24,6 +24,7 @@ from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, rea
 from jsbackup.repository.crypto.readers import BrokenReader, examine_readers
 from jsbackup.repository.inventory import UnreadableBackup
 from jsbackup.repository.keep.damage import known_damage
+from jsbackup.repository.keep.holder_process import is_gone
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
@@ -63,7 +64,9 @@ class StoredTotals:
 
 @dataclass(frozen=True, slots=True)
 class SeenWork:
-    """The lease of a command, live or expired; `expires_ns` is Unix time by the store's clock."""
+    """The lease of a command. `live`: it has not expired, and its process, if it is of this machine, has not ended.
+    `expires_ns` is Unix time by the store's clock.
+    """
 
     text: LeaseText | None
     exclusive: bool
@@ -258,4 +261,6 @@ def _work(repository: Repository, lease: SeenLease, now_ns: int) -> SeenWork:
         pass
     except JsBackupError as error:
         _log.info("%s", error.message)
-    return SeenWork(text, lease.key.exclusive, lease.is_live(now_ns / 1e9), round(lease.expires_seconds * 1e9))
+    gone = text is not None and text.process is not None and is_gone(text.process)
+    live = lease.is_live(now_ns / 1e9) and not gone
+    return SeenWork(text, lease.key.exclusive, live, round(lease.expires_seconds * 1e9))
