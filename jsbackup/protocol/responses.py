@@ -61,7 +61,9 @@ class ErrCode(IntEnum):
     STREAM_OFFLINE = 10118
     CONSUMER_OFFLINE = 10119
     NO_LIMITS = 10120
+    MAX_ACK_PENDING = 10121
     MAX_STREAM_BYTES = 10122
+    MAX_REQUEST_BATCH = 10125
     WRONG_LAST_SEQUENCE = 10071
     RESTORE_NAME_IN_USE = 10130
     CONSUMER_EXISTS = 10148
@@ -86,7 +88,10 @@ _HINTS: dict[int, str] = {
     ErrCode.MAX_CONSUMERS: "The account or the stream allows no more consumers.",
     ErrCode.MAX_STREAMS: "The account allows no more streams.",
     ErrCode.MEMORY_EXCEEDED: _MORE_ROOM,
-    ErrCode.NOT_ENABLED_FOR_ACCOUNT: "Enable JetStream for this account, or connect with another user or domain.",
+    ErrCode.NOT_ENABLED_FOR_ACCOUNT: (
+        "Enable JetStream for this account, or connect with another user or domain. "
+        "A user of the system account reads all accounts with --all-accounts."
+    ),
     ErrCode.STORAGE_EXCEEDED: _MORE_ROOM,
     ErrCode.INVALID_CONFIG: "Adjust the stream's configuration with --set.",
     ErrCode.STREAM_LIMITS: _MORE_ROOM,
@@ -98,6 +103,8 @@ _HINTS: dict[int, str] = {
     ErrCode.STREAM_OFFLINE: _OFFLINE,
     ErrCode.CONSUMER_OFFLINE: _OFFLINE,
     ErrCode.NO_LIMITS: "The account has no limits for this number of replicas; use another --replicas.",
+    ErrCode.MAX_ACK_PENDING: "Raise max_ack_pending in the limits of JetStream of the server or account.",
+    ErrCode.MAX_REQUEST_BATCH: "Raise max_request_batch in the limits of JetStream of the server.",
     ErrCode.MAX_STREAM_BYTES: "Lower max_bytes with --set, or raise the account's limit.",
     ErrCode.RESTORE_NAME_IN_USE: _FREE_THE_NAME,
     ErrCode.STREAM_OFFLINE_REASON: _OFFLINE,
