@@ -424,7 +424,7 @@ ROWS = [
     Row(
         Rule.NOT_ALLOWED,
         "nodelete@2.15.1",
-        "FILE --if-exists replace",
+        "FILE --if-exists replace --replace-with-part",
         "does not allow publishing to $JS.API.STREAM.DELETE.",
         "Allow the user to publish to this subject, and to that of stream FILE, which is removed too.",
         there=(_FILE,),
