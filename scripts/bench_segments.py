@@ -233,8 +233,8 @@ def costs(folder: Path, segments: int, limit_seconds: float, only: str) -> Itera
     for engine in ("duckdb", "spark"):
         for what, sql in queries.items():
             typed = sql.replace(hour, spark_hour) if engine == "spark" else sql
-            commands[f"query count of {what}, {engine}"] = ["query", "latest", typed, "--engine", engine]
-    commands["query count of all, by the manifest"] = ["query", "latest", queries["all"]]
+            there = ["--spark", "local"] if engine == "spark" else []
+            commands[f"query count of {what}, {engine}"] = ["query", "latest", typed, *there]
     for use in ("never", "always"):
         commands[f"stats, Spark {use}"] = ["stats", "latest", "--spark", use]
     for name, words in commands.items():

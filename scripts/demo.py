@@ -199,7 +199,7 @@ def main() -> None:
             begin(f"no query on Spark: {lacking}")
         else:
             begin("querying the backup on an embedded Spark, which takes most of the time to start")
-            run("query", "latest", QUERY, "--engine", "spark", "-r", "repo")
+            run("query", "latest", QUERY, "--spark", "local", "-r", "repo")
     say("how long it took")
     tell_times()
     say("done: everything above ran for real, and nothing is left behind")

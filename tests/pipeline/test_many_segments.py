@@ -108,8 +108,8 @@ def test_a_lost_page_is_one_sentence(
         with pytest.raises(JsBackupError, match=f"{lost.key}.*{said}") as caught, spark_errors("the query"):
             open_backup(spark, kept.place).messages(["A"]).collect()
         assert caught.value.exit_code == 14
-        for engine in ("duckdb", "spark"):
-            done = typed("query", "latest", sql, *kept.line, "--engine", engine)
+        for engine in ([], ["--spark", "local"]):
+            done = typed("query", "latest", sql, *kept.line, *engine)
             assert (done.code, done.out) == (14, "") and lost.key in done.err and "Traceback" not in done.err
         path.write_bytes(data)
     assert typed("query", "latest", sql, *kept.line).code == 0

@@ -84,7 +84,7 @@ def test_a_query_moves_what_its_own_grouping_needs(
     spark: SparkSession, typed: Type, kept: Kept, sql: str, moved: list[str]
 ) -> None:
     with watched_plans(spark) as done:
-        answer = typed("query", "latest", sql, "--engine", "spark", *kept.line)
+        answer = typed("query", "latest", sql, "--spark", "local", *kept.line)
     assert (answer.code, done.exchanges) == (0, moved), answer
 
 

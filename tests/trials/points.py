@@ -130,8 +130,6 @@ POINTS: dict[int, tuple[str, ...]] = {
     20: (
         "test_first_backup.py::test_first_backups_at_once_both_succeed_whatever_the_order",
         "protocol/test_info.py::test_a_message_without_a_time_is_refused",
-        "pipeline/test_commands.py::test_what_is_more_than_a_query_is_refused_before_it_runs",
-        "pipeline/test_commands.py::test_it_is_one_sentence_and_writes_nothing",
         "cli/schedules/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
         "cli/schedules/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",
         "cli/schedules/test_schedule.py::test_no_path_makes_lines_of_a_schedule_of_its_own",

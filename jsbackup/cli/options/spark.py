@@ -29,6 +29,7 @@ __all__ = [
     "SparkUse",
     "Where",
     "on_spark",
+    "on_spark_if_asked",
     "on_spark_if_large",
     "place_given",
     "require_spark",
@@ -160,6 +161,31 @@ _USE_IF_GIVEN = _use_option(
 def on_spark_if_large(command: F) -> F:
     """Add the options of `on_spark`, and `--spark`, which decides."""
     return _USE_IF_LARGE(on_spark(command))
+
+
+def on_spark_if_asked(command: F) -> F:
+    """Add `--spark URL` and `--spark-conf`, passed as `where`: None without `--spark`."""
+
+    @click.option("--spark", metavar="URL", help=f"Run it on Spark: local, {_MASTERS}, or sc://host:15002.")
+    @click.option(
+        "--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark, such as spark.driver.memory=8g."
+    )
+    @wraps(command)
+    def run(*arguments: Any, spark: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
+        if spark is None and spark_conf:
+            raise UsageError("--spark-conf makes sense with --spark only")
+        where = None if spark is None else _asked(spark, spark_conf)
+        return command(*arguments, where=where, **others)
+
+    return cast(F, run)
+
+
+def _asked(url: str, conf: tuple[str, ...]) -> Where:
+    if url.startswith("sc://"):
+        return Where(None, conf, url, SparkUse.REQUIRED)
+    if "://" not in url and url != "yarn" and not url.startswith("local"):
+        raise UsageError(f"--spark: not a place of Spark: {url[:80]!r}", hint=f"Give local, {_MASTERS}, or sc://…")
+    return Where(None if url == "local" else url, conf, None, SparkUse.REQUIRED)
 
 
 SPREAD_OPTIONS = ("spark", "spark_master", "spark_remote", "spark_conf", "spark_wait")

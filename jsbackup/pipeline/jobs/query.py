@@ -1,175 +1,113 @@
-"""SQL over a backup: a view for each stream, with its name (SQL ignores case), and `messages` for all.
+"""SQL over a backup by Spark: the views of `queries/query.py`, read by Spark's own reader where that can, else by ours.
 
-    stream, sequence, time, timestamp_ns, subject, backup
-    headers        map<string,string>, `headers['Nats-Msg-Id']`
-    data           the payload as bytes
-    text           the payload as text, for `get_json_object(text, '$.customer')`
-    header_block   the raw header block
-    payload, _corrupt_record       if payloads are to be columns (`payloads/`)
-
-A name that is not an identifier needs backquotes. If the names of streams only differ in case, their views end with the
-incarnation, `orders_1a2b3c4d`. Only views whose names occur in the statement are created.
+Names that are no identifiers need backquotes. Only the columns that the statement may name are read.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+from pyspark.sql import DataFrame
 
-from jsbackup.pipeline.jobs.plain_query import only_plain
-from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
+from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.messages.headers import HEADER_MAP
-from jsbackup.pipeline.payloads.parsing import PayloadParser
-from jsbackup.pipeline.payloads.payload_frames import with_payloads
-from jsbackup.pipeline.queries.payload_views import view_payloads
-from jsbackup.pipeline.queries.query_model import Answer, note_of_hidden, view_names
-from jsbackup.pipeline.session.connect import is_remote
+from jsbackup.pipeline.queries.query_model import Answer, names_in, view_names
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
 
-__all__ = ["make_views", "run_query"]
+__all__ = ["run_spark_query"]
 
-_log = logging.getLogger(__name__)
+# The columns of views, and of which of the data source they are made.
+_MADE = {
+    "stream": ("stream", "stream"),
+    "sequence": ("sequence", "sequence"),
+    "time": ("time", "time"),
+    "subject": ("subject", "subject"),
+    "headers": ("headers", f"{HEADER_MAP} AS headers"),
+    "data": ("data", "data"),
+    "text": ("data", "cast(data AS string) AS text"),
+    "timestamp_ns": ("timestamp_ns", "timestamp_ns"),
+    "header_block": ("headers", "headers AS header_block"),
+    "backup": ("backup", "backup"),
+}
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-def run_query(
+def run_spark_query(
     backup: BackupFrames,
     sql: str,
     *,
-    most_rows: int,
-    payloads: str | PayloadParser | None = None,
+    most_rows: int | None = None,
+    output: Path | None = None,
     progress: Progress | None = None,
 ) -> Answer:
-    """Run one plain query, and return up to `most_rows` rows of its result. With `payloads`, as `view_payloads` takes
-    them, views have the columns `payload` and `_corrupt_record`, too.
+    """Run one statement; arguments and result are those of `run_query`.
 
     Raises:
-        UsageError, IntegrityError, KeyUnavailable, StoreError: as `view_payloads`.
-        UsageError: it does not parse, names what does not exist, or does not only read streams (`plain_query.py`).
+        UsageError: it does not parse, or names what does not exist.
         JsBackupError: it fails.
     """
     total = sum(stream.captured.bytes for stream in backup.streams())
     made: list[str] = []
-    found_payloads = view_payloads(backup, sql, payloads)
-    parsers = found_payloads.parsers
     try:
-        with ExitStack() as stack:
-            stack.enter_context(found_payloads.explained())
-            stack.enter_context(spark_errors("the query"))
-            remote = is_remote(backup.session)
-            if remote:  # Spark Connect checks a query by running it
-                made = make_views(backup, sql, parsers)
-            stack.enter_context(only_plain(backup.session, sql, backup.manifest.streams))
-            if not remote:
-                made = make_views(backup, sql, parsers)
-            stack.enter_context(watched(backup.session, backup.manifest.id, total, progress))
+        with spark_errors("the query"), watched(backup.session, backup.manifest.id, total, progress):
+            made = _make_views(backup, sql)
             frame = backup.session.sql(sql)
-            kinds = [field.dataType for field in frame.schema.fields]
-            shown = _exact_times(frame, kinds).limit(most_rows + 1)
-            found = shown.collect()
+            if output is not None:
+                return _save(frame, output)
+            found = frame if most_rows is None else frame.limit(most_rows + 1)
+            rows = [tuple(map(_value, row)) for row in found.collect()]
     finally:
         for name in made:
             backup.session.catalog.dropTempView(name)
-    rows = [tuple(_value(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in found]
-    note = note_of_hidden(backup.manifest.streams, sql)
-    more = len(rows) > most_rows
-    return found_payloads.about(Answer(tuple(frame.columns), rows[:most_rows], more, note))
+    more = most_rows is not None and len(rows) > most_rows
+    return Answer(tuple(frame.columns), rows[:most_rows] if more else rows, more)
 
 
-def make_views(backup: BackupFrames, sql: str, parsers: Mapping[str, PayloadParser] | None = None) -> list[str]:
-    """Create the views that `sql` may name in the session; return their names. `parsers` are those of payloads."""
-    words, parsers = sql.casefold(), parsers or {}
-    # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
-    reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
-    if reader is FrameReader.STORE:
-        _log.info("the query names the column time, so messages are read by jsbackup")
-    names = view_names(backup.manifest.streams)
-    named = {name: one for name, one in names.items() if _quoted(name)[1:-1].casefold() in words}
-    with spark_errors("the query"):
-        for name, stream in named.items():
-            frame = backup.messages([] if stream is None else [stream], COLUMNS, reader)
-            _view(frame, parsers.get(name)).createOrReplaceTempView(_quoted(name))
-    return list(named)
+def _make_views(backup: BackupFrames, sql: str) -> list[str]:
+    """Create the views that the statement may name in the session; return their names."""
+    words = names_in(sql)
+    everything = "*" in re.sub(r"count\s*\(\s*\*\s*\)", "", sql, flags=re.IGNORECASE)
+    chosen = [name for name in _MADE if everything or name in words] or ["stream"]
+    read = [name for name in COLUMNS if name in {_MADE[one][0] for one in chosen}]
+    made = []
+    for name, stream in view_names(backup.streams()).items():
+        if name.casefold() in words:
+            frame = backup.messages([] if stream is None else [stream], read)
+            quoted = "`" + name.replace("`", "``") + "`"
+            frame.selectExpr(*(_MADE[one][1] for one in chosen)).createOrReplaceTempView(quoted)
+            made.append(name)
+    return made
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _save(frame: DataFrame, output: Path) -> Answer:
+    """Write the result, which the driver holds, as DuckDB writes it."""
+    import duckdb
+
+    from jsbackup.pipeline.queries.query import output_format
+
+    # Times as moments in UTC, in sessions of any time zone.
+    table = frame.toArrow()
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("jsbackup_result", table)
+        target = str(output).replace("'", "''")
+        connection.execute(f"COPY jsbackup_result TO '{target}' (FORMAT {output_format(output)})")
+    return Answer(tuple(frame.columns), [], saved=table.num_rows)
 
 
-def _view(frame: DataFrame, parser: PayloadParser | None) -> DataFrame:
-    frame = frame.selectExpr(
-        "stream",
-        "sequence",
-        "time",
-        "subject",
-        f"{HEADER_MAP} AS headers",
-        "data",
-        "cast(data AS string) AS text",
-        "timestamp_ns",
-        "headers AS header_block",
-        "backup",
-    )
-    return frame if parser is None else with_payloads(frame, parser, frame.columns)
-
-
-def _exact_times(frame: DataFrame, kinds: Sequence[DataType]) -> DataFrame:
-    """Convert times to microseconds, also inside of other values: PySpark would return them in the local time zone,
-    where an hour repeats once a year, and Python does not have all hours of the years 1 and 9999.
-    """
-    numbered = frame.toDF(*(f"c{number}" for number in range(len(kinds))))
-    columns = zip(numbered.columns, kinds, strict=True)
-    return numbered.select(*(_without_times(F.col(name), kind).alias(name) for name, kind in columns))
-
-
-def _has_times(kind: DataType) -> bool:
-    """Return whether a type has times that `_without_times` converts: not in keys, nor beside ambiguous names."""
-    if isinstance(kind, StructType):
-        names = {field.name.casefold() for field in kind.fields}
-        return len(names) == len(kind.fields) and any(_has_times(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_times(kind.elementType)
-    return _has_times(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, TimestampType)
-
-
-def _without_times(column: Column, kind: DataType) -> Column:
-    if not _has_times(kind):
-        return column
-    if isinstance(kind, StructType):
-        parts = [_without_times(column.getField(one.name), one.dataType).alias(one.name) for one in kind.fields]
-        return F.when(column.isNotNull(), F.struct(*parts))
-    if isinstance(kind, ArrayType):
-        item = kind.elementType
-        return F.transform(column, lambda one: _without_times(one, item))
-    if isinstance(kind, MapType):
-        of = kind.valueType
-        return F.transform_values(column, lambda _key, one: _without_times(one, of))
-    return F.unix_micros(column)
-
-
-def _value(value: Any, kind: DataType) -> Any:
+def _value(value: Any) -> Any:
     """Convert a value of Spark, with those inside of it."""
-    if value is None:
-        return None
     if isinstance(value, bytearray):
         return bytes(value)
-    if isinstance(kind, StructType):
-        return {field.name: _value(one, field.dataType) for field, one in zip(kind.fields, value, strict=True)}
-    if isinstance(kind, ArrayType):
-        return [_value(one, kind.elementType) for one in value]
-    if isinstance(kind, MapType):
-        return {_value(key, kind.keyType): _value(one, kind.valueType) for key, one in value.items()}
-    if isinstance(kind, TimestampType):
-        return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value.astimezone(UTC)
-    return value
+    if isinstance(value, datetime):
+        return value if value.tzinfo is None else value.astimezone(UTC)
+    if isinstance(value, dict):
+        return {_value(key): _value(one) for key, one in value.items()}
+    if hasattr(value, "asDict"):
+        return {name: _value(one) for name, one in value.asDict().items()}
+    return [_value(one) for one in value] if isinstance(value, list) else value

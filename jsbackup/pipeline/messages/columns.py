@@ -29,6 +29,7 @@ __all__ = [
     "check_columns",
     "check_types",
     "ddl",
+    "microseconds",
     "rows_alone",
     "shaped",
     "stored_columns",
@@ -109,7 +110,7 @@ def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str
             if name in constants:
                 arrays.append(pa.repeat(pa.scalar(constants[name], pa.string()), part.num_rows))
             elif name == "time":
-                arrays.append(_microseconds(part.column("timestamp_ns")))
+                arrays.append(microseconds(part.column("timestamp_ns")))
             else:
                 arrays.append(part.column(name))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -130,7 +131,7 @@ def as_text_subjects(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(index, pa.field("subject", pa.string()), batch.column(index).view(pa.string()))
 
 
-def _microseconds(timestamps: pa.Array) -> pa.Array:
+def microseconds(timestamps: pa.Array) -> pa.Array:
     """Convert to microseconds, rounded down, also before 1970."""
     quotient = pc.divide(timestamps, 1000)
     rest = pc.subtract(timestamps, pc.multiply(quotient, 1000))

@@ -16,9 +16,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,27 +30,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jsbackup.config import Glob, is_chosen, parse_glob
-from jsbackup.errors import IncompleteError, UnsupportedError, UsageError
+from jsbackup.config import Glob, parse_glob
+from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.pipeline.messages.chosen import choose_streams
+from jsbackup.pipeline.messages.followed import find_origin, make_walk
 from jsbackup.pipeline.messages.row_columns import RowColumns
-from jsbackup.pipeline.messages.segment_rows import segment_rows
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence
 from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
-from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits
+from jsbackup.pipeline.messages.stream_walk import BackupWalk, MessageRange, ReadLimits
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository import layout
-from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
-from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.needed import read_needed
-from jsbackup.repository.read.sources import Wanted, counts, of_one_source
+from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import is_dated_ahead
-from jsbackup.times import parse_time
 
 __all__ = ["BackupStreamReader"]
 
@@ -59,8 +52,6 @@ _log = logging.getLogger(__name__)
 
 # Spark asks for more all the time. A listing is a request to the store.
 _LOOK_SECONDS = 1.0
-# Manifests that are read at the same time.
-_THREADS = 8
 _GO_ON = "Set the option failOnDataLoss to false to go on with what is there."
 
 
@@ -161,17 +152,12 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset with the source that is followed; that remains "" while there is no backup of one."""
         if start.origin:
             return start
-        summaries = [one for one in repository.inventory().summaries if one.is_of_a_server]
-        summaries = [one for one in summaries if counts(one, (), self._options.origins)]
-        if not summaries:
-            return start
         try:
-            _, origin = of_one_source(summaries, Wanted())
+            return replace(start, origin=find_origin(repository, self._options.origins))
         except UsageError as error:
             raise UsageError(
                 error.message.replace("'latest' is ambiguous: ", ""), hint="Choose one with the option 'origin'."
             ) from None
-        return replace(start, origin=str(origin))
 
     def _look(self, repository: Repository) -> list[str]:
         """Return the backups that there are, at most `_LOOK_SECONDS` ago."""
@@ -202,16 +188,8 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits: ReadLimits | None = None,
         until: StreamOffsets | None = None,
     ) -> BackupWalk:
-        stored = frozenset(there)
-        return BackupWalk(
-            start,
-            _of_origin(repository, start.origin, stored),
-            read=partial(self._followed, repository, stored),
-            sequences=partial(_sequences, repository),
-            told=self._tell_loss,
-            limits=limits,
-            until=until,
-        )
+        patterns = self._options.patterns
+        return make_walk(repository, start, there, patterns, told=self._tell_loss, limits=limits, until=until)
 
     def _tell_loss(self, sentence: str) -> None:
         if self._options.fail_on_loss:
@@ -230,46 +208,3 @@ class BackupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         walk = self._walk(repository, replace(start, origin=end.origin), there, until=end)
         walk.run()
         return walk.ranges
-
-    def _followed(
-        self, repository: Repository, stored: Collection[str], backups: Sequence[str]
-    ) -> Iterator[FollowedBackup]:
-        """Yield those of the backups that are not forgotten. `stored` are all that there are."""
-        for manifest in in_order([partial(self._read, repository, one) for one in backups], _THREADS):
-            if manifest is not None:
-                streams = tuple(stream for stream in manifest.streams if self._follows(stream))
-                missing = manifest.previous if manifest.previous not in stored else None
-                yield FollowedBackup(manifest.id, missing or "", streams)
-
-    def _read(self, repository: Repository, backup: str) -> Manifest | None:
-        literal = all(parse_glob(pattern).is_literal for pattern in self._options.patterns)
-        needed = [[pattern] for pattern in self._options.patterns] if literal else ()
-        try:
-            return read_needed(repository, backup, needed, in_part=False)
-        except UsageError:  # forgotten since it was listed
-            return None
-
-    def _follows(self, stream: StreamBackup) -> bool:
-        patterns = self._options.patterns
-        if not is_chosen(stream.name, [parse_glob(pattern) for pattern in patterns], ()):
-            return False
-        if stream.unknown_format and stream.name in patterns:
-            raise UnsupportedError(stream.unknown_format)
-        return stream.archive_format.has_messages
-
-
-def _of_origin(repository: Repository, origin: str, stored: Collection[str]) -> dict[str, int]:
-    """Return the backups of an origin, made from a server, with when each was finished (Unix time in nanoseconds); and
-    those that cannot be read, with 0.
-    """
-    inventory, now_ns, glob = repository.inventory(), time.time_ns(), Glob(origin)
-    ours = dict.fromkeys((one.id for one in inventory.unreadable), 0)
-    for one in inventory.summaries:
-        if one.is_of_a_server and origin_of(one).matches(glob) and not is_dated_ahead(one.created, now_ns):
-            ours[one.id] = parse_time(one.ended or one.created)
-    return {backup: ended_ns for backup, ended_ns in ours.items() if backup in stored}
-
-
-def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:
-    batches = segment_rows(repository, ref, ("sequence",), ALL, stream="", backup="")
-    return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]

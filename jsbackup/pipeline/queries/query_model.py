@@ -1,51 +1,47 @@
-"""What queries have in common: the names of views, the answer, and what is refused before an engine starts."""
+"""What queries on all engines have in common: the views of streams, and the answer."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from jsbackup.config import nearest
 from jsbackup.errors import UsageError
-from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.manifest import StreamBackup
 
-if TYPE_CHECKING:
-    from jsbackup.exchange.exporting import PayloadCounts
-
-__all__ = ["ALL_STREAMS", "QUERY_HINT", "Answer", "check_beginning", "no_view", "note_of_hidden", "view_names"]
+__all__ = ["ALL_STREAMS", "Answer", "names_in", "no_view", "note_of_hidden", "view_names"]
 
 ALL_STREAMS = "messages"
-QUERY_HINT: Final = "Write one SELECT over the streams of the backup; it may begin with WITH."
 
-_QUERIES: Final = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
 _MOST_SHOWN: Final = 20  # views in a hint
-# What stands before the first word: blanks, brackets and comments.
-_BEGINNING: Final = re.compile(r"(?:[\s(;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?P<word>\w*)", re.DOTALL)
+_NAME: Final = re.compile(r'"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|(?P<plain>\w+)')
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows. `note`: for the user.
-    `payloads` are the inferred schemas of payloads, by view; `without` says why views have no payloads as columns.
-    Of a given schema, `payload_samples` says how samples of views fit, and `doubts` that it is probably another one.
-    """
+    """Rows as Python values. `more`: these are not all rows. `saved`: how many are in a file, in place of `rows`."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    more: bool
-    note: str = ""
-    payloads: Mapping[str, str] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    payload_samples: Mapping[str, PayloadCounts] = field(default_factory=dict)
-    doubts: tuple[str, ...] = ()
+    more: bool = False
+    saved: int | None = None
 
 
-def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:
+class _Stream(Protocol):
+    """A stream of one backup or of several."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str: ...
+
+
+def view_names(streams: Sequence[_Stream]) -> dict[str, str | None]:
     """Return the view names of streams; None means all streams."""
-    streams = [s for s in all_streams if s.archive_format is not ArchiveFormat.OPAQUE]
     alike = Counter(stream.name.casefold() for stream in streams)
     names: dict[str, str | None] = {} if alike[ALL_STREAMS] else {ALL_STREAMS: None}
     for stream in streams:
@@ -54,19 +50,20 @@ def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:
     return names
 
 
-def check_beginning(sql: str) -> None:
-    """Raise UsageError if a statement does not even begin as a query. Needs no Spark, which takes long to start."""
-    found = _BEGINNING.match(sql)
-    word = found["word"] if found is not None else ""
-    if word.upper() not in _QUERIES:
-        shown = f"begins with {word[:40]}" if word else "has no word at its beginning"
-        raise UsageError(f"only plain queries are run, and this one {shown}", hint=QUERY_HINT)
+def names_in(sql: str) -> frozenset[str]:
+    """Return all words of a statement that may be names, without case."""
+    words = set()
+    for one in _NAME.finditer(sql):
+        name = one["plain"] or (one["double"] or "").replace('""', '"') or one["back"].replace("``", "`")
+        words.add(name.casefold())
+    # Within quotes there may be statements, too.
+    return frozenset(words | {word.casefold() for word in re.findall(r"\w+", sql)})
 
 
-def no_view(name: str, streams: Sequence[StreamBackup]) -> UsageError:
+def no_view(name: str, streams: Sequence[_Stream]) -> UsageError:
     """Return the error for a query that names a view which does not exist, with the view that was probably meant."""
     alike = [stream for stream in streams if stream.name.casefold() == name.casefold()]
-    if any(stream.archive_format is ArchiveFormat.OPAQUE for stream in alike):
+    if any(isinstance(stream, StreamBackup) and stream.unknown_format for stream in alike):
         return UsageError(
             f"the messages of stream {alike[0].name} cannot be queried: they are stored as the server sent them",
             hint=f"Restore it: jsbackup restore BACKUP {alike[0].name}.",
@@ -76,14 +73,12 @@ def no_view(name: str, streams: Sequence[StreamBackup]) -> UsageError:
     if alike:
         named = ", ".join(view for view, stream in views.items() if stream in [one.name for one in alike])
         return UsageError(f"the names of {len(alike)} streams are {name[:200]} in SQL", hint=f"Their views: {named}.")
-    hint = nearest(name, list(views)) or (
-        f"Its views: {', '.join(shown[:_MOST_SHOWN])}." if 0 < len(shown) <= _MOST_SHOWN else QUERY_HINT
-    )
-    return UsageError(f"the backup has no stream {name[:200]}", hint=hint)
+    few = f"Its views: {', '.join(shown)}." if 0 < len(shown) <= _MOST_SHOWN else None
+    return UsageError(f"there is no stream {name[:200]}", hint=nearest(name, list(views)) or few)
 
 
-def note_of_hidden(streams: Sequence[StreamBackup], sql: str) -> str:
+def note_of_hidden(streams: Sequence[_Stream], sql: str) -> str:
     """Return a note for a query of `messages` where a stream has this name; otherwise nothing."""
-    if None in view_names(streams).values() or not re.search(rf"\b{ALL_STREAMS}\b", sql, re.IGNORECASE):
+    if None in view_names(streams).values() or ALL_STREAMS not in names_in(sql):
         return ""
     return f"{ALL_STREAMS} is the stream of this name: there is no view of all streams"

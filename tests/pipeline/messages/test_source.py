@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import TimestampType
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.jobs.query import run_query
+from jsbackup.pipeline.jobs.query import run_spark_query
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.source_options import SourceOptions, options_of, read_options
 from jsbackup.pipeline.session.session import attach
@@ -96,7 +96,7 @@ def test_times_are_moments_whatever_a_session_takes_a_timestamp_for(
         parsed = load(stream="A", json="id BIGINT")
         assert parsed.where("payload IS NULL").count() == 300
         encrypted = open_backup(spark, keep(tmp_path / "encrypted", STREAMS, encrypted=True).place)
-        assert run_query(encrypted, "SELECT count(DISTINCT time) FROM A", most_rows=1).rows == [(300,)]
+        assert run_spark_query(encrypted, "SELECT count(DISTINCT time) FROM A", most_rows=1).rows == [(300,)]
     finally:
         spark.conf.unset("spark.sql.timestampType")
 

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jsbackup
-from jsbackup.pipeline.jobs.query import run_query
-from jsbackup.pipeline.messages.backup_frames import open_backup
-from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.payloads.parsing import PayloadParser
-from jsbackup.pipeline.queries.duckdb_query import run_duckdb_query
-from jsbackup.pipeline.session import embedded_java
-from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.batches import Message
 from tests.pipeline.payloads.encoded import avro_file, avro_of, protobuf_of, record
@@ -68,44 +62,6 @@ CASES: list[tuple[str, str | PayloadParser, dict[str, tuple[bool, bool]], tuple[
 def _without_numbers(text: str) -> str:
     """The number of sampled messages depends on how many segments there are."""
     return re.sub(r"\d+", "N", text)
-
-
-@pytest.mark.by_turns
-@pytest.mark.parametrize(("sql", "given", "samples", "unseen", "doubts"), CASES)
-def test_both_engines_look_at_a_sample(
-    kept: Kept,
-    spark: SparkSession,
-    sql: str,
-    given: str | PayloadParser,
-    samples: dict[str, tuple[bool, bool]],
-    unseen: tuple[str, ...],
-    doubts: tuple[str, ...],
-) -> None:
-    mine = run_duckdb_query(ChosenBackup(kept.place, kept.manifest), sql, most_rows=9, payloads=given)
-    theirs = run_query(open_backup(spark, kept.place, kept.manifest.id), sql, most_rows=9, payloads=given)
-    assert mine.payload_samples == theirs.payload_samples and mine.doubts == theirs.doubts
-    assert tuple(map(_without_numbers, mine.doubts)) == doubts
-    assert mine.payload_samples.keys() == samples.keys()
-    for view, (any_there, fit) in samples.items():
-        counts = mine.payload_samples[view]
-        assert (50 < counts.parsed <= 100) if any_there else counts.parsed == 0
-        assert counts.misfits == (0 if fit else counts.parsed) and counts.unseen == unseen
-
-
-def test_the_command_says_it(kept: Kept, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_java, "in_session", lambda: False)
-    line = ["query", "latest", "SELECT payload FROM text", *kept.line, "--limit", "2"]
-    for engine in ("duckdb", "spark"):
-        done = typed(*line, "--engine", engine, "--payload-json", "id BIGINT")
-        assert done.code == 0 and f"{NONE_OF_TEXT}; SELECT data, _corrupt_record shows them\n" in _without_numbers(
-            done.err
-        )
-        done = typed(*line, "--engine", engine, "--payload-avro", avro_file(tmp_path, record(("id", "long"))), "--json")
-        document = check("query", done)
-        counts = document["payload_samples"]["TEXT"]
-        assert counts["parsed"] == counts["misfits"] > 50 and counts["unseen_fields"] == []
-        done = typed(*line, "--engine", engine, "--payload-json", "infer", "--json")
-        assert done.code != 0 or "payload_samples" not in check("query", done)
 
 
 @pytest.mark.by_turns

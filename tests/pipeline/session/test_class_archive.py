@@ -240,7 +240,7 @@ def test_spark_makes_one_uses_it_and_does_without_a_damaged_one(tmp_path: Path) 
     kept = keep(tmp_path / "r", {"ORDERS": some_messages(50, 10)})
     cache = tmp_path / "cache"
     line = command_line("query", "latest", "SELECT max(subject) IS NULL AS x FROM ORDERS", *kept.line, "--json", "-v")
-    line += ["--engine", "spark"]
+    line += ["--spark", "local"]
 
     def query() -> str:
         environ = environment(XDG_CACHE_HOME=str(cache), **quick_workers())

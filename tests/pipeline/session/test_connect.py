@@ -176,7 +176,7 @@ def test_an_encrypted_repository_in_s3_is_read_there(
         monkeypatch.setenv(name, value)
     s3 = S3Settings(endpoint=s3_server.url, region=REGION)
     sealed = keep(tmp_path / "s", {"A": some_messages(500, 100)}, encrypted=True, s3=s3, location=f"s3://{BUCKET}/sc")
-    answer = in_shell("query", "latest", SQL, *sealed.line, "--spark-remote", server.url, "--json", **variables)
+    answer = in_shell("query", "latest", SQL, *sealed.line, "--spark", server.url, "--json", **variables)
     assert answer.code == 0, answer
     assert answer.document["rows"] == [["A", 500, 50_000]]
     said = server.log
@@ -206,33 +206,21 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, client: Cli
     free = Port()
     query = functools.partial(in_shell, "query", "latest", "SELECT 1", *kept.line)
     try:
-        nobody = query("--spark-remote", f"sc://127.0.0.1:{free.number}/;token=PLANTED")
+        nobody = query("--spark", f"sc://127.0.0.1:{free.number}/;token=PLANTED")
     finally:
         free.release()
     assert nobody.code == 1 and f"no Spark Connect server answers at sc://127.0.0.1:{free.number}" in nobody.err
-    nowhere = query("--spark-remote", "http://127.0.0.1/;token=PLANTED")
-    assert nowhere.code == 2 and "not the address of a Spark Connect server" in nowhere.err
-    assert "PLANTED" not in nobody.err + nowhere.err
-    both = query("--spark-remote", server.url, "--spark-master", "local[1]")
-    assert both.code == 2 and "two places" in both.err
-    static = query("--spark-remote", server.url, "--spark-conf", "spark.driver.memory=2g")
+    assert "PLANTED" not in nobody.err
+    static = query("--spark", server.url, "--spark-conf", "spark.driver.memory=2g")
     assert static.code == 2 and "cannot be given spark.driver.memory" in static.err
-    for sql in (
-        "SELECT nothing FROM A",
-        f"WITH t AS (SELECT 1 a) INSERT OVERWRITE DIRECTORY '{tmp_path / 'out'}' USING csv SELECT * FROM t",
-        "SET a = b",
-        "SELECT * FROM text.`/etc/hostname`",
-        "SELECT IDENTIFIER /**/ ('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
-    ):
-        wrong = client.type("query", "latest", sql, *kept.line, "--spark-remote", server.url)
-        assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
-    assert not (tmp_path / "out").exists()
-    plain = client.type("query", "latest", "SELECT 1", *kept.line, "--spark-remote", server.url, "--json")  # no stream
+    wrong = client.type("query", "latest", "SELECT nothing FROM A", *kept.line, "--spark", server.url)
+    assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
+    plain = client.type("query", "latest", "SELECT 1", *kept.line, "--spark", server.url, "--json")  # no stream
     assert (plain.code, plain.document["rows"]) == (0, [[1]]), plain
     kept = keep(tmp_path / "damaged", {"A": some_messages(40, 100)})
     key = kept.manifest.streams[0].segments[1].key
     (Path(kept.place.location) / key).unlink()
-    gone = client.type("query", "latest", "SELECT count(subject) FROM A", *kept.line, "--spark-remote", server.url)
+    gone = client.type("query", "latest", "SELECT count(subject) FROM A", *kept.line, "--spark", server.url)
     assert (gone.code, f"error: object {key} is missing" in gone.err) == (14, True), gone
 
 

@@ -21,8 +21,6 @@ from tests.pipeline.places import keep
 from tests.pipeline.quick_java import quick_java
 from tests.pipeline.standalone import Standalone
 
-SQL = "SELECT count(*) AS n FROM A"
-
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +77,7 @@ def test_none_is_waited_for_with_a_limit_of_zero() -> None:
 def test_a_cluster_without_room_ends_with_one_error(cluster: Standalone, tmp_path: Path) -> None:
     """A worker of 1 GB, and an executor of 8. `test_executor_watch.py` has commands for which there is room."""
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
-    line = ["query", "latest", SQL, *kept.line, "--spark-master", cluster.url]
+    line = ["stats", "latest", *kept.line, "--spark-master", cluster.url]
     line += ["--spark-wait", "20s", "--spark-conf", "spark.executor.memory=8g"]
     began = time.monotonic()
     done = in_shell(*line, seconds=240, **quick_java())
@@ -128,7 +126,7 @@ def test_a_master_that_accepts_and_says_nothing_is_given_up() -> None:
 @pytest.mark.parametrize("wait", ["soon", "5"])
 def test_a_wait_that_is_no_duration_is_refused_before_anything_starts(tmp_path: Path, wait: str) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
-    done = in_shell("query", "latest", SQL, *kept.line, "--spark-wait", wait)
+    done = in_shell("stats", "latest", *kept.line, "--spark-wait", wait)
     assert done.code == 2 and "duration" in done.err
 
 

@@ -71,7 +71,7 @@ def test_python_workers_have_memory_where_containers_are_limited() -> None:
 @pytest.mark.timeout(300)
 def test_a_query_runs_although_the_folder_for_temporary_files_has_a_long_path(tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)}, encrypted=True)
-    line = ["query", "latest", "SELECT count(data) AS n FROM A", *kept.line, "--spark-master", "local[1]"]
+    line = ["query", "latest", "SELECT count(data) AS n FROM A", *kept.line, "--spark", "local[1]"]
     long = folder_of(tmp_path, 160)
     line += ["--spark-conf", "spark.driver.memory=1g"]
     done = in_shell(*line, seconds=240, TMPDIR=str(long), **quick_java())

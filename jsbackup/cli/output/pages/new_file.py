@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.stores import posix
 
-__all__ = ["check_new_file", "check_no_link", "write_new_file", "write_pieces"]
+__all__ = ["check_new_file", "check_no_link", "made_elsewhere", "write_new_file", "write_pieces"]
 
 _MODE = 0o644
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -78,6 +78,28 @@ def write_pieces(path: Path, pieces: Iterable[bytes], *, replace: bool, for_all:
                     os.unlink(temporary, dir_fd=folder)
     except OSError as error:
         raise JsBackupError(f"cannot write {path}: {_reason(error)}") from error
+
+
+@contextmanager
+def made_elsewhere(path: Path, *, replace: bool) -> Iterator[Path]:
+    """Provide a name in the same folder, with the same ending, for others to write to; the file gets its own name if
+    that succeeds. Raises as `write_new_file`.
+    """
+    check_new_file(path, replace=replace)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".jsbackup-{os.urandom(4).hex()}{target.suffix}")
+    try:
+        yield temporary
+        if replace:
+            temporary.replace(target)
+        else:
+            with posix.closing(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+                if not posix.link_new(folder, temporary.name, folder, target.name):
+                    raise _exists(path)
+    except OSError as error:
+        raise JsBackupError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _exists(path: Path) -> UsageError:
