@@ -85,7 +85,7 @@ def query(
     if all_backups and sql is None:
         backup, sql = None, backup
     if sql is None:
-        raise UsageError("missing argument SQL", hint="Write jsbackup query BACKUP SQL.")
+        raise UsageError("missing argument SQL", hint="See 'jsbackup query --help'.")
     if all_backups and (backup or tags or where is not None):
         wrong = "a BACKUP" if backup else "--tag" if tags else "--spark"
         raise UsageError(f"--all-backups does not go with {wrong}", hint="Leave one of them out.")
