@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsbackup.api.arguments import as_texts, to_datetime
 from jsbackup.api.connecting import AnyServer, connection_to
@@ -32,6 +32,7 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Backup", "BackupRepository"]
@@ -122,6 +123,43 @@ class BackupRepository:
             return self.latest()
         manifest = self._opened().find(backup)
         return Backup(self, manifest.id, manifest=manifest)
+
+    def query(self, sql: str, *, origin: str | None = None) -> Any:
+        """Run SQL by DuckDB over all backups of one source, and return the result as an Arrow table (`pyarrow.Table`).
+
+        Each message that any of them has is there once. Views and columns are those of `jsbackup help query`; with
+        `origin` of a cluster or account.
+
+        Raises:
+            UnsupportedError: DuckDB is not installed.
+            UsageError: DuckDB does not understand it, or there is no such stream; or there are several sources.
+            IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
+            JsBackupError: the query fails.
+        """
+        from jsbackup.pipeline.messages.followed import all_messages
+        from jsbackup.pipeline.queries.query import ranged_streams, run_query
+
+        repository = self._opened()
+        streams = ranged_streams(all_messages(repository, origins=_origins(origin)))
+        return run_query(repository.objects, streams, sql, as_table=True).table
+
+    def history(self, name: str, *, columns: str | Sequence[str] = (), origin: str | None = None) -> RecordBatchReader:
+        """Return a reader of all messages of a stream that any backup of one source has, each once
+        (`pyarrow.RecordBatchReader`), one segment in memory at a time.
+
+        The columns are `sequence`, `time`, `timestamp_ns`, `subject`, `headers`, `data`, and `incarnation`, `life` and
+        `backup`, the first that has it: incarnation, life and sequence identify a message.
+
+        Raises UsageError if no backup has messages of the stream, and the errors of `query`, also while it is read.
+        """
+        from jsbackup.pipeline.messages.followed import all_messages
+        from jsbackup.pipeline.queries.segment_source import SegmentSource
+
+        repository = self._opened()
+        ranges = all_messages(repository, [name], _origins(origin))
+        if not ranges:
+            raise UsageError(f"no backup has messages of stream {name[:200]}")
+        return SegmentSource(repository.objects, lambda _bounds: ranges).reader(as_texts(columns))
 
     def __repr__(self) -> str:
         return f"<jsbackup repository {self.location}>"
@@ -235,6 +273,15 @@ class Backup:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    def query(self, sql: str) -> Any:
+        """Run SQL by DuckDB over its messages, as `BackupRepository.query`, and with the same errors."""
+        from jsbackup.pipeline.queries.query import backup_streams, run_query
+
+        entries = self._manifest.streams
+        streams = backup_streams((one for one in entries if one.archive_format.has_messages), self.id)
+        objects, folder = self.repository._opened().objects, self.repository._place.folder
+        return run_query(objects, streams, sql, folder=folder, all_streams=entries, as_table=True).table
 
     def spark(
         self,

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from jsbackup.api.arguments import Moment, moment_text, to_datetime, typed_filters
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.api.arguments import Moment, as_texts, moment_text, to_datetime, typed_filters
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.model import JsonObject
 from jsbackup.planning.selection.newest_pass import with_newest
@@ -20,11 +20,13 @@ from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBacku
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import Cut, Edge, parse_edge
+from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.rename import StreamKind, kinds_of
 from jsbackup.transforms.reshape import Reshape
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader
     from pyspark.sql import DataFrame, SparkSession
 
     from jsbackup.api.stored import Backup
@@ -33,7 +35,21 @@ if TYPE_CHECKING:
     from jsbackup.look.buckets.object_bucket import ObjectBucket
     from jsbackup.repository.objects import Objects
 
-__all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"]
+__all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage", "WantedMessages"]
+
+
+class WantedMessages(TypedDict, total=False):
+    """Which messages are wanted, as keywords: see `Stream.messages`."""
+
+    since: Moment | None
+    until: Moment | None
+    exclude_subject: str | Sequence[str]
+    header: str | Sequence[str]
+    exclude_header: str | Sequence[str]
+    payload_match: str | Sequence[str]
+    exclude_payload_match: str | Sequence[str]
+    last_per_subject: int | None
+    kv_compact: bool
 
 
 class Stream:
@@ -92,19 +108,61 @@ class Stream:
         """What is missing or uncertain, in sentences."""
         return self._entry.warnings
 
-    def messages(
+    def files(self) -> list[str]:
+        """Return the paths of the Parquet files of its messages, in rising sequence, for other readers; in S3 their
+        URLs. The columns are those of `messages`.
+
+        Raises:
+            UnsupportedError: the messages are encrypted, or in an archive format that this version does not know.
+            UsageError: the backup has only the configuration of the stream.
+            IntegrityError, StoreError: the list of files cannot be read.
+        """
+        from jsbackup.look.stream import with_messages
+
+        entry = with_messages(self.backup._manifest, self._entry)
+        if self._objects.sealing.suffix:
+            raise UnsupportedError("no other reader opens the files: they are encrypted", hint="scan() reads them.")
+        location = self.backup.repository.location.removesuffix("/")
+        return [f"{location}/{ref.key}" for ref in entry.segments]
+
+    def scan(
         self,
+        columns: str | Sequence[str] = (),
         subject: str | Sequence[str] | None = None,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        exclude_subject: str | Sequence[str] = (),
-        header: str | Sequence[str] = (),
-        exclude_header: str | Sequence[str] = (),
-        payload_match: str | Sequence[str] = (),
-        exclude_payload_match: str | Sequence[str] = (),
-        last_per_subject: int | None = None,
-        kv_compact: bool = False,
+        **wanted: Unpack[WantedMessages],
+    ) -> RecordBatchReader:
+        """Return a reader of its messages (`pyarrow.RecordBatchReader`) for DuckDB, Polars and others, with all columns
+        or some; only these are decoded. Columns and filters are those of `messages`, but that a subject which is not
+        UTF-8 has escapes (`\\xff`).
+
+        Raises UsageError for a column that there is not, and the errors of `messages`.
+        """
+        import pyarrow as pa
+
+        names = as_texts(columns) or tuple(BATCH_SCHEMA.names)
+        if unknown := [name for name in names if name not in BATCH_SCHEMA.names]:
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"Choose from {', '.join(BATCH_SCHEMA.names)}.")
+        schema = pa.schema([BATCH_SCHEMA.field(name) for name in names])
+        batches = self._columns(list(names), subject, wanted)
+        return pa.RecordBatchReader.from_batches(schema, (_with_text(one.select(names), schema) for one in batches))
+
+    def _columns(
+        self, names: Sequence[str], subject: str | Sequence[str] | None, wanted: WantedMessages
+    ) -> Iterator[MessageBatch]:
+        """Yield at least these columns of the wanted messages."""
+        from jsbackup.look.message_filter import MessageFilter
+        from jsbackup.look.segments import heads, refs_within
+        from jsbackup.look.stream import with_messages
+
+        if wanted.get("last_per_subject") is not None or wanted.get("kv_compact"):
+            return self.messages(subject, **wanted)  # which look at all messages first
+        found = MessageFilter.of(*_conditions(subject, wanted))
+        refs = refs_within(with_messages(self.backup._manifest, self._entry).segments, found)
+        read = [name for name in BATCH_SCHEMA.names if name in names or name in found.columns]
+        return (batch for ref in refs for batch in heads(self._objects, ref, found, read))
+
+    def messages(
+        self, subject: str | Sequence[str] | None = None, **wanted: Unpack[WantedMessages]
     ) -> Iterator[MessageBatch]:
         """Yield its messages in rising sequence, as Arrow record batches of some MiB.
 
@@ -133,16 +191,9 @@ class Stream:
         from jsbackup.look.stream import with_messages
 
         entry = with_messages(self.backup._manifest, self._entry)
-        cut = Cut.parse(moment_text("since", since), moment_text("until", until), time.time_ns())
-        filters = typed_filters(
-            subject=subject or (),
-            exclude_subject=exclude_subject,
-            header=header,
-            exclude_header=exclude_header,
-            payload_match=payload_match,
-            exclude_payload_match=exclude_payload_match,
-        )
-        reshape = Reshape(cut, filters, newest=NewestRule.of(last_per_subject, kv_compact))
+        cut, filters = _conditions(subject, wanted)
+        kv_compact = wanted.get("kv_compact", False)
+        reshape = Reshape(cut, filters, newest=NewestRule.of(wanted.get("last_per_subject"), kv_compact))
         if kv_compact and StreamKind.KEY_VALUE not in kinds_of(self.name, entry.config):
             raise UsageError(f"kv_compact: stream {self.name} is not a key-value bucket")
         return self._reshaped(entry, reshape) if reshape else self._read(segments_within(entry, cut))
@@ -194,14 +245,14 @@ class Stream:
             for one in self._bucket.revisions(key, _edge(at))
         ]
 
-    def files(self) -> list[StoredFile]:
+    def objects(self) -> list[StoredFile]:
         """Return the files of this object store, without deleted ones. Raises as `value`."""
         return [
             StoredFile(one.name, one.size, to_datetime(format_time(one.modified_ns)), str(one.link or ""))
             for one in self._object_store.entries()[0]
         ]
 
-    def read_file(self, name: str) -> Iterator[bytes]:
+    def read_object(self, name: str) -> Iterator[bytes]:
         """Yield the content of a file of this object store, in pieces. A link is not followed.
 
         With the last piece, size and digest have been compared with those that were stored.
@@ -250,20 +301,11 @@ class Stream:
         for ref in segments:
             yield from reader.read(ref)
 
-    def table(
-        self,
-        subject: str | Sequence[str] | None = None,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-    ) -> Any:
+    def table(self, subject: str | Sequence[str] | None = None, **wanted: Unpack[WantedMessages]) -> Any:
         """Return the same messages as one Arrow table (`pyarrow.Table`), all in memory. Raises the same errors as
         `messages`.
         """
-        import pyarrow as pa
-
-        batches = list(self.messages(subject, since=since, until=until))
-        return pa.Table.from_batches(batches, schema=None if batches else BATCH_SCHEMA)
+        return self.scan((), subject, **wanted).read_all()
 
     def spark(
         self,
@@ -329,6 +371,31 @@ class StoredFile:
     size: int
     time: datetime
     link: str
+
+
+def _conditions(subject: str | Sequence[str] | None, wanted: WantedMessages) -> tuple[Cut, Filters]:
+    since, until = moment_text("since", wanted.get("since")), moment_text("until", wanted.get("until"))
+    filters = typed_filters(
+        subject=subject or (),
+        exclude_subject=wanted.get("exclude_subject", ()),
+        header=wanted.get("header", ()),
+        exclude_header=wanted.get("exclude_header", ()),
+        payload_match=wanted.get("payload_match", ()),
+        exclude_payload_match=wanted.get("exclude_payload_match", ()),
+    )
+    return Cut.parse(since, until, time.time_ns()), filters
+
+
+def _with_text(batch: MessageBatch, schema: Any) -> MessageBatch:
+    """Return a batch with subjects as text."""
+    import pyarrow as pa
+
+    if batch.schema == schema:
+        return batch
+    texts = [one.decode(errors="backslashreplace") for one in batch.column("subject").to_pylist()]
+    return batch.set_column(batch.schema.get_field_index("subject"), "subject", pa.array(texts, pa.string())).cast(
+        schema
+    )
 
 
 def _edge(at: Moment | None) -> Edge | None:

@@ -1,82 +1,95 @@
-"""Messages of a stream in many segments: those are read that may hold what is asked for, and no others."""
+"""Messages for other readers: files, scans, SQL, and all that any backup has."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import jsbackup
-from jsbackup.repository.manifest import Manifest
-from jsbackup.stores.local import LocalStore
-from tests.api.shop import rows
-from tests.harness.backups import FIRST, make_repository, store_backup
-from tests.harness.servers import NatsServer
+from jsbackup.api.streams import Stream, WantedMessages
+from jsbackup.errors import UnsupportedError, UsageError
+from tests.harness import backups
+from tests.harness.batches import Message, some_messages
+from tests.pipeline.places import keep
 
-errors = jsbackup.errors
+ORDERS = some_messages(120, 40)
+ODD = [Message(1, 10**18, b"x.\xff", None, b"1"), Message(2, 10**18 + 1, "x.y", b"NATS/1.0\r\nA: b\r\n\r\n", b"2")]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "encrypted"])
+def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> jsbackup.BackupRepository:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backups, "SEGMENT_BYTES", 2000)
+        kept = keep(tmp_path_factory.mktemp("read"), {"ORDERS": ORDERS[:90], "ODD": ODD}, encrypted=request.param)
+        stored = backups.store_stream(kept.repository.objects, "ORDERS", ORDERS[40:])
+        later = "20261122T014500Z-000001"
+        manifest = replace(kept.manifest, id=later, created="2026-11-22T01:45:00Z", previous=kept.manifest.id)
+        kept.repository.commit(replace(manifest, streams=(stored,)))
+    return jsbackup.open(kept.place.location, identity=dict(kept.place.keys).get("identity"))
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Manifest:
-    return store_backup(make_repository(LocalStore(tmp_path / "repo")), count=400)
+def orders(repository: jsbackup.BackupRepository) -> Stream:
+    return repository.latest(streams="ORDERS")["ORDERS"]
 
 
-def _remove_all_but(manifest: Manifest, folder: Path, keep: set[int]) -> None:
-    for number, ref in enumerate(manifest.streams[0].segments):
-        if number not in keep:
-            (folder / ref.key).unlink()
+def test_files_are_those_that_parquet_readers_open(orders: Stream) -> None:
+    if orders.backup.repository._opened().objects.sealing.suffix:
+        with pytest.raises(UnsupportedError, match="encrypted"):
+            orders.files()
+        return
+    files = orders.files()
+    assert len(files) > 2 and all(Path(file).is_file() for file in files)
+    tables = [pq.ParquetFile(file).read(["sequence"]) for file in files]
+    assert pa.concat_tables(tables).column("sequence").to_pylist() == [one.sequence for one in ORDERS[40:]]
 
 
-def test_only_segments_are_read_that_may_hold_what_is_asked_for(stored: Manifest, tmp_path: Path) -> None:
-    refs = stored.streams[0].segments
-    assert len(refs) > 10
-    orders = jsbackup.open(tmp_path / "repo")[FIRST]["orders"]
-    everything = rows(orders.messages())
-    assert len(everything) == 400
-    _remove_all_but(stored, tmp_path / "repo", {3, 4})
-    first, last = refs[3].first_seq + 1, refs[4].last_seq - 1
-    wanted = [row for row in everything if first <= row[0] <= last]
-    assert rows(orders.messages(since=first, until=last)) == wanted
-    with pytest.raises(errors.IntegrityError, match="missing"):
-        rows(orders.messages(until=last))
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"since": ORDERS[60].sequence},
+        {"until": ORDERS[80].sequence, "payload_match": "[1-5]"},
+        {"exclude_subject": "orders.1"},
+        {"last_per_subject": 2},
+    ],
+    ids=str,
+)
+def test_a_scan_and_a_table_have_the_messages(orders: Stream, wanted: WantedMessages) -> None:
+    expected = pa.Table.from_batches(orders.messages("orders.>", **wanted))
+    assert orders.scan((), "orders.>", **wanted).read_all() == expected == orders.table("orders.>", **wanted)
+    some = orders.scan(["data", "sequence"], "orders.>", **wanted).read_all()
+    assert some == expected.select(["data", "sequence"]) and some.num_rows
 
 
-def test_batches_come_while_later_ones_are_not_read_yet(stored: Manifest, tmp_path: Path) -> None:
-    _remove_all_but(stored, tmp_path / "repo", {0})
-    batches = jsbackup.open(tmp_path / "repo")[FIRST]["orders"].messages()
-    assert next(batches).num_rows == stored.streams[0].segments[0].messages
-    with pytest.raises(errors.IntegrityError, match="missing"):
-        next(batches)
+def test_a_scan_has_one_schema(repository: jsbackup.BackupRepository) -> None:
+    odd = repository.backups()[0]["ODD"]
+    assert odd.scan("subject").read_all().column("subject").to_pylist() == ["x.\\xff", "x.y"]
+    with pytest.raises(UsageError, match="there is no column 'text'"):
+        odd.scan(["text"])
 
 
-@pytest.mark.nats
-def test_what_is_lost_is_named_by_a_restore(stored: Manifest, tmp_path: Path, target: NatsServer) -> None:
-    lost = stored.streams[0].segments[3]
-    (tmp_path / "repo" / lost.key).unlink()
-    backup = jsbackup.open(tmp_path / "repo")[FIRST]
-    with pytest.raises(errors.IntegrityError, match="nothing was restored"):
-        jsbackup.restore(backup, target.url, streams="orders", consumers="none")
-    with pytest.raises(errors.IncompleteError, match=f"lacks {lost.messages} messages") as raised:
-        jsbackup.restore(backup, target.url, streams="orders", consumers="none", partial=True)
-    done = raised.value.result
-    assert isinstance(done, jsbackup.RestoreOutcome)
-    assert done.streams["orders"].lost_messages == lost.messages
-    assert done.streams["orders"].messages == 400 - lost.messages
+def test_sql_is_asked_of_one_backup_or_all(repository: jsbackup.BackupRepository) -> None:
+    sql = "SELECT count(*) AS n, count(DISTINCT sequence) AS d, min(backup) AS first FROM orders"
+    latest = repository.backups()[1]
+    assert latest.query(sql).to_pylist() == [{"n": 80, "d": 80, "first": latest.id}]
+    first = repository.backups()[0].id
+    assert repository.query(sql).to_pylist() == [{"n": 120, "d": 120, "first": first}]
+    assert repository.query("CREATE TABLE t AS FROM orders").num_rows == 1
+    with pytest.raises(UsageError, match="there is no stream nowhere"):
+        repository.query("FROM nowhere")
 
 
-def test_a_stream_that_is_kept_verbatim_has_no_messages_to_read(stored: Manifest, tmp_path: Path) -> None:
-    verbatim = jsbackup.open(tmp_path / "repo")[FIRST]["verbatim"]
-    with pytest.raises(errors.UnsupportedError, match="verbatim"):
-        verbatim.messages()
-
-
-def test_a_backup_is_an_object_of_its_own(stored: Manifest, tmp_path: Path) -> None:
-    repository = jsbackup.open(f"file://{tmp_path}/repo")
-    (backup,) = repository.backups()
-    assert list(backup) == ["orders", "verbatim"]
-    assert [repr(one) for one in (repository, backup, backup["orders"])] == [
-        f"<jsbackup repository {repository.location}>",
-        f"<jsbackup backup {FIRST}>",
-        f"<jsbackup stream orders of backup {FIRST}>",
-    ]
-    assert {name: one.exact for name, one in backup["orders"].consumers.items()} == {"small": True, "large": True}
+def test_the_history_has_each_message_once(repository: jsbackup.BackupRepository) -> None:
+    found = repository.history("ORDERS").read_all().to_pylist()
+    assert [one["sequence"] for one in found] == [one.sequence for one in ORDERS]
+    assert [one["data"] for one in found] == [one.data for one in ORDERS]
+    assert {one["backup"] for one in found} == {backup.id for backup in repository.backups()}
+    assert {(one["incarnation"], one["life"]) for one in found} == {(backups.INCARNATION, "")}
+    assert repository.history("ODD", columns="subject").read_all().column_names == ["subject"]
+    with pytest.raises(UsageError, match="no backup has messages of stream NOPE"):
+        repository.history("NOPE")

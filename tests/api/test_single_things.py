@@ -28,7 +28,7 @@ def test_one_message_and_one_value_of_a_backup(shop: Shop) -> None:
         backup["ORDERS"].message(10)
     assert backup["KV_settings"].value("theme") == b"dark" == backup["KV_settings"].value("theme", 1)
     assert backup["KV_settings"].keys() == {"theme": 1}
-    for wrong in (lambda: backup["ORDERS"].value("theme"), lambda: backup["ORDERS"].files()):
+    for wrong in (lambda: backup["ORDERS"].value("theme"), lambda: backup["ORDERS"].objects()):
         with pytest.raises(UsageError, match="stream ORDERS is not a"):
             wrong()
     with pytest.raises(UsageError, match="has stream KV_settings only up to"):
@@ -70,9 +70,9 @@ def test_values_at_moments_and_files(target: NatsServer, tmp_path: Path) -> None
         bucket.keys(at=4)
     assert known.value.result == {}
     files = backup["OBJ_files"]
-    assert [(one.name, one.size, one.link) for one in files.files()] == [("large", len(LARGE), "")]
-    assert b"".join(files.read_file("large")) == LARGE
+    assert [(one.name, one.size, one.link) for one in files.objects()] == [("large", len(LARGE), "")]
+    assert b"".join(files.read_object("large")) == LARGE
     for segment in (tmp_path / "repo").glob("segments/*/*.parquet"):
         segment.unlink()
     with pytest.raises(IntegrityError, match="is missing"):
-        b"".join(files.read_file("large"))
+        b"".join(files.read_object("large"))

@@ -134,8 +134,10 @@ def run_query(
     all_streams: Sequence[StreamBackup] | None = None,
     most_rows: int | None = None,
     output: Path | None = None,
+    as_table: bool = False,
 ) -> Answer:
-    """Run SQL: the answer is that of its last statement. With `output` it is written to this file, as its name says.
+    """Run SQL: the answer is that of its last statement. With `output` it is written to this file, as its name says;
+    `as_table` makes it an Arrow table.
 
     `folder` is that of the repository, if it is in one, and `all_streams` are those that the user may mean, for errors.
 
@@ -153,7 +155,7 @@ def run_query(
     ):
         views = _Views(connection, objects, streams, folder)
         # A thread in which DuckDB works learns of no Ctrl-C before the query ends.
-        done = pool.submit(_answer, views, sql, most_rows, output)
+        done = pool.submit(_answer, views, sql, most_rows, output=output, as_table=as_table)
         try:
             return done.result()
         except BaseException as error:
@@ -165,7 +167,7 @@ def run_query(
             raise
 
 
-def _answer(views: _Views, sql: str, most_rows: int | None, output: Path | None) -> Answer:
+def _answer(views: _Views, sql: str, most_rows: int | None, *, output: Path | None, as_table: bool) -> Answer:
     connection = views.connection
     views.create(names_in(sql))
     statements = connection.extract_statements(sql)
@@ -179,11 +181,15 @@ def _answer(views: _Views, sql: str, most_rows: int | None, output: Path | None)
     if statements[-1].type is not duckdb.StatementType.SELECT:
         found = connection.execute(last)
         columns = tuple(one[0] for one in found.description or ())
-        return Answer(columns, found.fetchall())
+        rows = found.fetchall()
+        lists = {name: [row[at] for row in rows] for at, name in enumerate(columns)}
+        return Answer(columns, rows, table=pa.table(lists) if as_table else None)
     views.forget_use()
     views.plan(needs_of(connection, last))
     relation = connection.sql(last)
     columns = tuple(relation.columns)
+    if as_table:
+        return Answer(columns, [], table=relation.to_arrow_table())
     if output is not None:
         relation.create_view("jsbackup_result", replace=True)
         target = str(output).replace("'", "''")

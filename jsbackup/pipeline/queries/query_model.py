@@ -22,12 +22,15 @@ _NAME: Final = re.compile(r'"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows as Python values. `more`: these are not all rows. `saved`: how many are in a file, in place of `rows`."""
+    """Rows as Python values. `more`: these are not all rows. `saved`: how many are in a file, in place of `rows`.
+    `table` has them in place of `rows`, as a `pyarrow.Table`.
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     more: bool = False
     saved: int | None = None
+    table: Any = None
 
 
 class _Stream(Protocol):

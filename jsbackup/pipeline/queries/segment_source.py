@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from jsbackup.errors import JsBackupError
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.formats.segment import scan_segment
 from jsbackup.memory import give_back
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
@@ -68,6 +68,15 @@ class SegmentSource:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         reader = pa.RecordBatchReader.from_batches(_SCHEMA, self._batches())
         return reader.__arrow_c_stream__(requested_schema)
+
+    def reader(self, columns: Sequence[str] = ()) -> pa.RecordBatchReader:
+        """Return a reader of all messages, with all columns or some. Raises UsageError if there is no such column."""
+        names = [*columns] or [name for name in _SCHEMA.names if name != _ROW]
+        if unknown := [name for name in names if name not in _SCHEMA.names or name == _ROW]:
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"Choose from {', '.join(_SCHEMA.names[1:])}.")
+        self.needs = Needs(frozenset(names))
+        schema = pa.schema([_SCHEMA.field(name) for name in names])
+        return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
