@@ -116,5 +116,5 @@ def test_what_export_wrote_is_known_by_its_log(tmp_path: Path) -> None:
         return [one.any_headers for tables in found for one in tables]
 
     assert taken() == [False] * 4
-    (table / "_jsbackup").mkdir()
+    (tmp_path / "t" / "_jsbackup.d").mkdir()
     assert taken() == [True] * 4

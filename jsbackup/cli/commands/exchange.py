@@ -32,7 +32,7 @@ from jsbackup.cli.options.reshaping import (
     transform_options,
     with_key_beside,
 )
-from jsbackup.cli.options.spark import SparkUse, Where, on_spark, on_spark_if_large
+from jsbackup.cli.options.spark import SparkUse, Where, on_spark_if_large, spread_by_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported, tell_leftovers
@@ -65,8 +65,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
     "--format",
     "kind",
     type=click.Choice(READ_FORMATS),
-    help="Import a table of messages in this format (by Spark): what `export` writes, or any other with the "
-    "same columns.",
+    help="Import a table of messages in this format: what `export` writes, or any other with the same columns.",
 )
 @click.option("--stream", metavar="NAME", help="Name of the stream, where the table has no folder for each stream.")
 @click.option(
@@ -96,7 +95,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
 )
 @tagged_as("Tag the backup.")
 @no_init_option
-@on_spark
+@spread_by_spark
 @lock_timeout_option
 def import_(
     shared: Shared,
@@ -125,11 +124,11 @@ def import_(
     not stop the others: the output names it, and the exit code is 3.
 
     With --format, import a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
-    makes them, says which streams there are; else give --stream. Columns: sequence, timestamp_ns (in JSON lines: time),
-    subject, data, and headers if there are any; others are left out. A misspelt `headers` is refused, and so are
-    headers and subjects that no client writes, but for those that `export` wrote. A stream without a configuration is
-    stored in files, with its own name as its subject; KV_NAME and OBJ_NAME get what clients need of a bucket or an
-    object store.
+    makes them, says which streams there are; else give --stream. Columns: sequence (without it, rows are numbered),
+    timestamp_ns or time (in any unit; integers are nanoseconds), subject, data, and headers if there are any. A
+    misspelt `headers` is refused, and so are headers and subjects that no client writes, but for those that `export`
+    wrote. A stream without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME
+    get what clients need of a bucket or an object store.
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
@@ -139,7 +138,7 @@ def import_(
             hint="Copy them here first; what `export` wrote to S3, `aws s3 sync` copies.",
         )
     if server_store:
-        if kind is not None or stream is not None or where.given:
+        if kind is not None or stream is not None or where.spreads:
             raise UsageError(
                 "--server-store excludes --format, --stream and options of Spark",
                 hint="They are for tables; leave them out.",
@@ -175,7 +174,7 @@ def import_(
             may_make=not no_init,
         )
         return tell_stored(shared.output, manifest, stored, (), lost_readers=lost, spark=where.spark_json)
-    if stream is not None or configs or where.given:
+    if stream is not None or configs or where.spreads:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
             hint="Say with --format what the table is, or leave them out.",

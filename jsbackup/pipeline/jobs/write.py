@@ -7,21 +7,29 @@ either no backup or a whole one. `write_backup` is for programs; commands hold t
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jsbackup.errors import FormatError, JsBackupError, UsageError
-from jsbackup.exchange.server_store.lost_config import make_up
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import refuse_misspelt
-from jsbackup.model import JsonObject, StreamState
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.model import JsonObject
+from jsbackup.pipeline.jobs.imported_streams import (
+    RowStream,
+    bucket_config,
+    commit_streams,
+    imported_incarnation,
+    imported_stream,
+    is_bucket,
+    rules_of,
+    with_notes,
+)
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.session.connect import is_remote
@@ -29,29 +37,21 @@ from jsbackup.pipeline.session.failures import spark_errors, unpersist
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
-from jsbackup.pipeline.tasks.row_notes import notes_on
-from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, RowCounts, SinkRules
-from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_by_writer, store_rows
-from jsbackup.pipeline.tasks.store_tables import ReadRows, SmallTable, StoredTable, store_tables
+from jsbackup.pipeline.tables.line_files import LINE_SCHEMA
+from jsbackup.pipeline.tables.table_files import refuse_other_streams
+from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, SinkRules
+from jsbackup.pipeline.tasks.row_storing import StoredPartition
+from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
+from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.repository import layout
-from jsbackup.repository.keep import leases
-from jsbackup.repository.manifest import (
-    ArchiveFormat,
-    Captured,
-    Manifest,
-    Source,
-    StreamBackup,
-    total_of,
-)
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.late_repository import is_late, make_now
-from jsbackup.repository.write.new_backup import NewBackup, StoredStream
-from jsbackup.times import ZERO_TIME, format_time
+from jsbackup.repository.write.new_backup import StoredStream
 
-__all__ = ["SMALL_BYTES", "SmallStream", "TableStream", "default_subjects", "write_backup", "write_streams"]
+__all__ = ["TableStream", "write_backup", "write_row_streams", "write_streams"]
 
 # As which Spark reads unsigned integers of 64 bits.
 _UNSIGNED = "decimal(20,0)"
@@ -59,8 +59,8 @@ _INTEGERS = ("bigint", "int", "smallint", "tinyint", _UNSIGNED)
 _MOST = (1 << 63) - 1
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
-SMALL_BYTES = 8 << 20
-"""A smaller table is sorted in one task: to find ranges of sequences would be another job."""
+# A smaller table is sorted in one task: to find ranges of sequences would be another job.
+_SMALL_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +81,6 @@ class TableStream:
     config: JsonObject = field(default_factory=dict)
     bytes: int = 0
     release: bool = False
-    any_headers: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SmallStream:
-    """A stream to be made from a small table that a task can read without Spark: many of them are stored in one job.
-
-    `bytes`, `config` and `any_headers` are as in `TableStream`. What `read` cannot read is made from `table`, by a job
-    of its own.
-    """
-
-    read: ReadRows
-    bytes: int
-    config: JsonObject
-    table: Callable[[], TableStream]
     any_headers: bool = False
 
 
@@ -125,9 +110,25 @@ def write_backup(
         return write_streams(run, streams, tags=tags or {}, origin=origin)[0]
 
 
+def write_row_streams(
+    run: JobRun[OnSpark], streams: Mapping[str, RowStream], *, tags: Mapping[str, str], origin: str
+) -> tuple[Manifest, list[StoredStream]]:
+    """As `write_streams`, of streams whose rows tasks read. Raises UsageError if some are of another stream."""
+    session, tables = run.runner.session, {}
+    for name, one in streams.items():
+        frame = session.createDataFrame([], ddl(LINE_SCHEMA.names))
+        if one.tasks:  # to read them takes longer than anything else
+            frame = row_reader(session, ddl(LINE_SCHEMA.names), one.tasks).load().persist(StorageLevel.DISK_ONLY)
+        tables[name] = TableStream(frame, one.config, one.table.bytes, release=True, any_headers=one.table.any_headers)
+        with spark_errors(f"reading the table of stream {name}"):
+            found = [row.stream for row in frame.select("stream").distinct().limit(3).collect()]
+        refuse_other_streams(found, name, given=one.table.alone)
+    return write_streams(run, tables, tags=tags, origin=origin)
+
+
 def write_streams(
     run: JobRun[OnSpark],
-    streams: Mapping[str, TableStream | SmallStream],
+    streams: Mapping[str, TableStream],
     *,
     tags: Mapping[str, str],
     origin: str,
@@ -135,8 +136,7 @@ def write_streams(
     """As `write_backup`, in a repository that is open for writing."""
     with ExitStack() as stack:
         for table in streams.values():
-            if isinstance(table, TableStream):
-                stack.callback(_release, table)
+            stack.callback(_release, table)
         return _written(run, streams, tags, origin)
 
 
@@ -146,42 +146,25 @@ def _release(table: TableStream) -> None:
 
 
 def _written(
-    run: JobRun[OnSpark], streams: Mapping[str, TableStream | SmallStream], tags: Mapping[str, str], origin: str
+    run: JobRun[OnSpark], streams: Mapping[str, TableStream], tags: Mapping[str, str], origin: str
 ) -> tuple[Manifest, list[StoredStream]]:
     if not streams:
         raise UsageError("a backup needs at least one stream")
     repository, session = run.repository, run.runner.session
     attach(session)
-    named = sorted(streams.items())
-    frames = {name: _checked(name, table.frame) for name, table in named if isinstance(table, TableStream)}
+    named = dict(sorted(streams.items()))
+    frames = {name: _checked(name, table.frame) for name, table in named.items()}
     sink = _Sink(session, repository, run.place, run.progress or NullProgress())
-    small = {name: table for name, table in named if isinstance(table, SmallStream)}
     if is_late(repository):  # nothing is left behind for tables that are refused
-        sink.check(frames, {name: table for name, table in named if isinstance(table, TableStream)}, small)
+        sink.check(frames, named)
         make_now(repository)  # executors open it themselves
-    made = NewBackup(
-        repository,
-        source=Source(extra={"imported": {"from": origin}}),
-        begun_ns=time.time_ns(),
-        clock_ns=time.time_ns,
-        random=run.random,
-        tags=tags,
-    )
-    run.lease.check()
-    ready = sink.store_small(small)
-    written = []
-    for name, table in named:
-        run.lease.check()
-        if name in ready:
-            written.append(ready[name])
-        elif isinstance(table, SmallStream):
-            written.append(sink.store_alone(name, table))
-        else:
-            written.append(sink.store(name, frames[name], table))
+
+    def stored() -> Iterator[StoredStream]:
+        for name, table in named.items():
+            yield sink.store(name, frames[name], table)
             _release(table)
-    manifest = made.manifest(written)
-    leases.commit(repository, manifest, run.lease)
-    return manifest, written
+
+    return commit_streams(run, stored(), tags=tags, origin=origin)
 
 
 def _checked(name: str, frame: DataFrame) -> DataFrame:
@@ -228,41 +211,13 @@ class _Sink:
     place: RepositoryRef
     progress: Progress
 
-    def store_small(self, streams: Mapping[str, SmallStream]) -> dict[str, StoredStream]:
-        """Store streams in one job; return those that are stored. The others need `store_alone`."""
-        if not streams:
-            return {}
-        begun_ns = time.time_ns()
-        tables = {name: self._small_table(name, one) for name, one in streams.items()}
-        stored = store_tables(OnSpark(self.session), self.place, tables, self.progress)
-        times = begun_ns, time.time_ns()
-        return {name: _stream_of_small(name, streams[name], found, times) for name, found in stored.items()}
-
-    def _small_table(self, name: str, stream: SmallStream) -> SmallTable:
-        counts = not stream.config and _is_bucket(name)
-        return SmallTable(stream.read, stream.bytes, self._folder(name), counts, _rules(name, stream))
-
-    def check(
-        self, frames: Mapping[str, DataFrame], tables: Mapping[str, TableStream], small: Mapping[str, SmallStream]
-    ) -> None:
+    def check(self, frames: Mapping[str, DataFrame], tables: Mapping[str, TableStream]) -> None:
         """Raise the errors of tables that cannot be stored, as far as these are known before large ones are sorted.
 
         `frames` are from `_checked`.
         """
-        looking = {}
-        for name, one in small.items():
-            table = self._small_table(name, one)
-            looking[name] = replace(table, rules=replace(table.rules, stores=False))
-        sound = store_tables(OnSpark(self.session), self.place, looking, None) if small else {}
         for name, frame in frames.items():
             self._look(name, frame, tables[name])
-        for name, one in small.items():
-            if name not in sound:
-                alone = one.table()
-                try:
-                    self._look(name, _checked(name, alone.frame), alone)
-                finally:
-                    _release(alone)
 
     def _look(self, name: str, frame: DataFrame, table: TableStream) -> None:
         in_order = _is_small(table)
@@ -270,19 +225,11 @@ class _Sink:
             frame = frame.withColumn("data", F.when(F.col("data").isNotNull(), F.lit(bytearray())))
         self._run(name, frame, table, SinkRules(table.any_headers, stores=False, in_order=in_order))
 
-    def store_alone(self, name: str, stream: SmallStream) -> StoredStream:
-        """Store a stream by a job of Spark."""
-        table = stream.table()
-        try:
-            return self.store(name, _checked(name, table.frame), table)
-        finally:
-            _release(table)
-
     def store(self, name: str, frame: DataFrame, table: TableStream) -> StoredStream:
         """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
         with watched(self.session, name, table.bytes, self.progress):
-            parts = self._run(name, frame, table, _rules(name, table))
+            parts = self._run(name, frame, table, rules_of(name, table.config, table.any_headers))
         segments = sorted((ref for part in parts for ref in part.segments.refs), key=lambda ref: ref.first_seq)
         for before, after in pairwise(segments):
             if after.first_seq <= before.last_seq:
@@ -294,20 +241,20 @@ class _Sink:
         )
         config = table.config or self._bucket_config(name, frame)
         ended_ns = time.time_ns()
-        stored = _stored(name, config, found, times=(begun_ns, ended_ns), seconds=(ended_ns - begun_ns) / 1e9)
+        stored = imported_stream(name, config, found, (begun_ns, ended_ns))
         counts = sum((part.counts for part in parts), NO_COUNTS)
-        return _with_notes(stored, counts, from_server=table.any_headers)
+        return with_notes(stored, counts, from_server=table.any_headers)
 
     def _folder(self, name: str) -> str:
-        return self.repository.objects.sealing.folder(name, _incarnation(name))
+        return self.repository.objects.sealing.folder(name, imported_incarnation(name))
 
     def _bucket_config(self, name: str, frame: DataFrame) -> JsonObject:
         """Return the configuration of a bucket or an object store that keeps all of these messages; {} for others."""
-        if not _is_bucket(name):
+        if not is_bucket(name):
             return {}
         with spark_errors(f"reading stream {name}"):
             most = frame.groupBy("subject").count().agg(F.max("count")).first()
-        return _bucket_config(name, most[0] if most else 0)
+        return bucket_config(name, most[0] if most else 0)
 
     def _run(self, name: str, frame: DataFrame, table: TableStream, rules: SinkRules) -> list[StoredPartition]:
         if rules.in_order:
@@ -324,71 +271,5 @@ class _Sink:
         return parts
 
 
-def _rules(name: str, stream: TableStream | SmallStream) -> SinkRules:
-    return SinkRules(stream.any_headers, () if stream.config else default_subjects(name))
-
-
-def default_subjects(name: str) -> tuple[str, ...]:
-    """Return the subjects of a stream without a configuration."""
-    return tuple(_bucket_config(name, 1)["subjects"]) if _is_bucket(name) else (name,)
-
-
 def _is_small(table: TableStream) -> bool:
-    return 0 < table.bytes < SMALL_BYTES
-
-
-def _is_bucket(name: str) -> bool:
-    return name.startswith((BUCKET_STREAM, OBJECT_STREAM))
-
-
-def _bucket_config(name: str, most: int | None) -> JsonObject:
-    return make_up(name, Counter({b"": most or 1}))[0]
-
-
-def _incarnation(name: str) -> str:
-    return layout.incarnation("", "", name, ZERO_TIME)
-
-
-def _stream_of_small(name: str, stream: SmallStream, table: StoredTable, times: tuple[int, int]) -> StoredStream:
-    config = stream.config
-    if not config and _is_bucket(name):
-        config = _bucket_config(name, table.most)
-    stored = _stored(name, config, table.segments, times=times, seconds=table.seconds)
-    return _with_notes(stored, table.counts, from_server=stream.any_headers)
-
-
-def _with_notes(stored: StoredStream, counts: RowCounts, *, from_server: bool) -> StoredStream:
-    stream = stored.stream
-    notes = notes_on(stream.name, stream.segments, counts, from_server=from_server)
-    return replace(stored, others=counts.others, notes=tuple(notes))
-
-
-def _stored(
-    name: str, config: JsonObject, found: StoredSegments, *, times: tuple[int, int], seconds: float
-) -> StoredStream:
-    """Return a stream for the manifest. It was stored between `times`, in nanoseconds."""
-    total = total_of(found.refs)
-    stream = StreamBackup(
-        name=name,
-        incarnation=_incarnation(name),
-        config=_config_of(name, config),
-        created=ZERO_TIME,
-        state=StreamState(
-            messages=total.messages,
-            bytes=total.bytes,
-            first_seq=total.first_seq,
-            last_seq=total.last_seq,
-            deleted=total.last_seq - total.first_seq + 1 - total.messages if found.refs else 0,
-        ),
-        captured=Captured.of(total, *(format_time(time_ns) for time_ns in times)),
-        archive_format=ArchiveFormat.MESSAGES,
-        digest=total.digest,
-        segments=found.refs,
-    )
-    return StoredStream(stream, found.reused, found.stored_bytes, seconds)
-
-
-def _config_of(name: str, config: JsonObject) -> JsonObject:
-    """Return the configuration for a restore. Mirrors have no subjects, and streams with sources need none."""
-    subjects = {} if config.keys() & {"subjects", "mirror", "sources"} else {"subjects": [name]}
-    return {**subjects, "retention": "limits", "storage": "file", **config, "name": name}
+    return 0 < table.bytes < _SMALL_BYTES

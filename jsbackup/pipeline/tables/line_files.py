@@ -1,4 +1,4 @@
-"""Read files of JSON lines (`formats/json_lines.py`) as rows of Spark, for `import`.
+"""Read files of JSON lines (`formats/json_lines.py`) as rows, for `import`.
 
 A task has the lines that begin in a piece of a file, or several short files. Lines are read by Python and not by Spark,
 so that the output of `export` is read back byte for byte, and errors have their position.
@@ -13,19 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
 from jsbackup.formats.json_lines import JsonLine, decode_line
-from jsbackup.pipeline.messages.columns import ddl
 from jsbackup.pipeline.tasks.packing import pack
-from jsbackup.pipeline.tasks.task_reader import row_reader
 
-__all__ = ["FilePiece", "ReadLines", "line_tasks", "read_lines"]
+__all__ = ["LINE_SCHEMA", "FilePiece", "ReadLines", "line_tasks"]
 
 _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 _TYPES = (pa.string(), pa.int64(), pa.int64(), pa.string(), pa.binary(), pa.binary())
-_SCHEMA = pa.schema(list(zip(_COLUMNS, _TYPES, strict=True)))
+LINE_SCHEMA = pa.schema(list(zip(_COLUMNS, _TYPES, strict=True)))
 
 _PIECE_BYTES = 32 << 20
 
@@ -69,14 +66,6 @@ class ReadLines:
                     waiting, size = [], 0
         if waiting:
             yield _batch(waiting)
-
-
-def read_lines(session: SparkSession, files: Iterable[str]) -> DataFrame:
-    """Return the messages of files, with the columns stream, sequence, timestamp_ns, subject, headers and data."""
-    tasks = line_tasks(files)
-    if not tasks:
-        return session.createDataFrame([], ddl(_COLUMNS))
-    return row_reader(session, ddl(_COLUMNS), tasks).load()
 
 
 def line_tasks(files: Iterable[str]) -> list[ReadLines]:
@@ -143,7 +132,7 @@ def _batch(lines: Sequence[JsonLine]) -> pa.RecordBatch:
         pa.array(headers, pa.binary()),
         pa.array(data, pa.binary()),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=LINE_SCHEMA)
 
 
 def _unreadable(path: str, error: OSError) -> JsBackupError:

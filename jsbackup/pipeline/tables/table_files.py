@@ -1,16 +1,15 @@
-"""Find and read tables of messages in local files.
+"""Find tables of messages in local files.
 
 A table is a folder with a folder for each stream, named as by `export`, or, if an option names the stream, one file or
 all files in a folder. Hidden files are skipped, and names that begin with `_`, which writers of tables use for other
-files, except for a stream's own folder; one that is called as a file of rows is refused. Parquet is always read by
-Spark. Some of its files may lack a column that a table need not have.
+files, except for a stream's own folder; one that is called as a file of rows is refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -19,28 +18,16 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable_name
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.json_lines import decode_line
-from jsbackup.pipeline.session.failures import spark_errors, unpersist
-from jsbackup.pipeline.tables.line_files import ReadLines, line_tasks, read_lines
-from jsbackup.pipeline.tables.one_stream import OneStream, refuse_other_streams
-from jsbackup.pipeline.tables.parquet_rows import find_plain
-from jsbackup.pipeline.tables.parquet_tables import read_parquet_files
 from jsbackup.pipeline.tables.target import LOG_FOLDER
 from jsbackup.pipeline.tables.writing import TableFormat
-from jsbackup.pipeline.tasks.store_tables import ReadRows
 from jsbackup.repository.names import decode_name, encode_name
 
-__all__ = ["ReadLineFiles", "Table", "find_tables", "read_small", "read_table"]
-
-# Hadoop treats these in a path as a pattern.
-_PATTERN = re.compile(r"[*?{}\[\]\\]")
+__all__ = ["Table", "find_tables", "refuse_other_streams"]
 
 # The folder of one value of the column `stream`, of which Spark reads nothing where it is given files.
 _PARTITION = re.compile(r"stream=(.*)", re.IGNORECASE | re.DOTALL)
@@ -87,8 +74,6 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
     """
     path = path.absolute()
     shown = printable_name(str(path))
-    if kind is TableFormat.PARQUET and _PATTERN.search(str(path)):
-        raise UsageError(f"Spark takes {shown} for a pattern", hint="Give it a name without any of *?{}[]\\.")
     if not path.exists():
         raise UsageError(f"there is no table {shown}")
     _refuse_lake(path)
@@ -108,61 +93,25 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
     return sorted(tables, key=lambda table: table.stream)
 
 
-def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFrame:
-    """Return the rows of a table. Those of JSON lines are persisted: to decode them takes longer than anything else.
+def refuse_other_streams(found: Collection[str | None], stream: str, *, given: bool) -> None:
+    """Raise UsageError if rows that are to become `stream` name several streams, or another one than their folder.
 
-    Raises:
-        UsageError: they are of several streams, or of another one than their folder.
-        FormatError: a file is damaged.
+    `found` are the names in the rows, None of those that have none: these are of `stream`. With `given`, an option
+    named the stream: then it may be a new name.
     """
-    if kind is TableFormat.JSONL:
-        frame = read_lines(session, table.files).persist(StorageLevel.DISK_ONLY)
-    else:
-        with spark_errors(f"reading the table of stream {table.stream}"):
-            frame = read_parquet_files(session, table.files)
-    # Spark takes names in any case.
-    if "stream" in map(str.lower, frame.columns):
-        try:
-            _check_single(frame, table)
-        except BaseException:
-            unpersist(frame)
-            raise
-    return frame
-
-
-def read_small(table: Table, kind: TableFormat) -> ReadRows | None:
-    """Return what reads the rows of a small table, not alone, in a task; None if Spark has to.
-
-    Raises UsageError or StoreError for files that are gone, or cannot be read.
-    """
-    if table.alone:
-        return None
-    if kind is TableFormat.JSONL:
-        return ReadLineFiles(tuple(line_tasks(table.files)), table.stream)
-    return find_plain(table.files, table.stream)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLineFiles:
-    """A task: yields the messages of files of JSON lines. Raises UsageError if some are of another stream."""
-
-    parts: tuple[ReadLines, ...]
-    stream: str
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        streams = OneStream(self.stream)
-        for part in self.parts:
-            for batch in part():
-                streams.check(batch)
-                yield batch
-
-
-def _check_single(frame: DataFrame, table: Table) -> None:
-    with spark_errors(f"reading the table of stream {table.stream}"):
-        # Of any type, so that none passes unseen. Rows of files without this column have none.
-        named = frame.select(F.col("stream").cast("string").alias("stream"))
-        names = [row.stream for row in named.distinct().limit(3).collect()]
-    refuse_other_streams(names, table.stream, given=table.alone)
+    names = {stream if name is None else name for name in found}
+    if len(names) > 1:
+        shown = " and ".join(printable_name(name[:80]) for name in sorted(names)[:2])
+        raise UsageError(
+            f"the table has messages of several streams, such as {shown}",
+            hint="Give each stream a folder of its own.",
+        )
+    if names - {stream} and not given:
+        raise UsageError(
+            f"the folder of stream {printable_name(stream[:80])} has messages of stream "
+            f"{printable_name(min(names)[:80])}",
+            hint="Rename the folder, or give only this folder, with the name that is meant as --stream.",
+        )
 
 
 def _table(stream: str, path: Path, kind: TableFormat, *, alone: bool) -> Table:
@@ -185,7 +134,6 @@ def _refuse_of_others(file: Path, kind: TableFormat) -> None:
     """Refuse a file that neither is called as one of this format nor begins so: it is not damaged, but of another."""
     if file.name.lower().endswith(_OF_KIND[kind]):
         if kind is TableFormat.PARQUET and not file.stat().st_size:
-            # Spark passes over it.
             raise FormatError(f"{printable_name(str(file))} is empty, and no Parquet file")
         return
     with file.open("rb") as opened:

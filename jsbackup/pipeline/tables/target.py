@@ -133,6 +133,8 @@ def tables_target(place: RepositoryRef, token: str, *, append: bool) -> Iterator
         if folder is not None:
             remove_incoming(folder)
             _remove_empty(folder)
+    if folder is not None:  # also if no stream has a message
+        folder.mkdir(_PRIVATE, exist_ok=True)
 
 
 def _refuse_any(place: RepositoryRef) -> None:

@@ -13,8 +13,8 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.refs import SnapshotRefType
 
 from jsbackup.errors import StoreError, TargetConflict
-from jsbackup.pipeline.tables.iceberg import backups
-from jsbackup.pipeline.tables.iceberg.backups import BackedUp, write_iceberg
+from jsbackup.pipeline.tables import iceberg_backups as backups
+from jsbackup.pipeline.tables.iceberg_backups import BackedUp, write_iceberg
 from jsbackup.repository.manifest import Manifest
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore

@@ -21,28 +21,53 @@ def _as(column: str, kind: pa.DataType, values: list[object] | None = None) -> p
     return LATER.set_column(place, column, LATER[column].cast(kind) if values is None else pa.array(values, kind))
 
 
-@pytest.mark.by_turns
 @pytest.mark.parametrize(
-    ("later", "column", "kind"),
+    ("later", "said"),
     [
-        (_as("timestamp_ns", pa.timestamp("us", "UTC"), [NOW_NS // 1000] * 2), "timestamp_ns", "timestamp[us, tz=UTC]"),
-        (_as("timestamp_ns", pa.timestamp("ms"), [NOW_NS // 10**6] * 2), "timestamp_ns", "timestamp[ms]"),
-        (_as("sequence", pa.float64()), "sequence", "double"),
-        (_as("sequence", pa.decimal128(12, 2), [3, 4]), "sequence", "decimal128(12, 2)"),
-        (_as("data", pa.decimal128(38, 0), [1, 2]), "data", "decimal128(38, 0)"),
-        (_as("data", pa.int64(), [1, 2]), "data", "int64"),
+        (_as("sequence", pa.string(), ["3", "x"]), "the column sequence is string, and cannot be an integer"),
+        (_as("sequence", pa.float64(), [3, 4.5]), "the column sequence is double, and cannot be an integer"),
+        (_as("timestamp_ns", pa.bool_(), [True, True]), "the column timestamp_ns is bool, and cannot be a time"),
+        (_as("data", pa.int64(), [1, 2]), "the column data is int64, and cannot be bytes"),
+        (_as("subject", pa.float64(), [1, 2]), "the column subject is double, and cannot be text"),
+        (LATER.drop_columns(["sequence"]), "some files of the table of stream A have no column sequence"),
+        (LATER.drop_columns(["subject"]), "has no column subject"),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("first", [False, True])
-def test_columns_of_other_types_in_some_files_are_refused(
-    typed: Type, tmp_path: Path, way: str, later: pa.Table, column: str, kind: str, first: bool
+def test_a_column_that_cannot_be_cast_is_named(
+    typed: Type, tmp_path: Path, later: pa.Table, said: str, first: bool
 ) -> None:
-    """Spark would read times in microseconds as nanoseconds, and numbers as bytes, and say nothing."""
     tables = [later, TABLE] if first else [TABLE, later]
-    done = _import(typed, tmp_path, _folder(tmp_path / "t", *tables), way)
-    message = done.document["error"]["message"]
-    assert done.code == 2 and f"the column {column} as " in message and kind in message, done.out
+    done = _import(typed, tmp_path, _folder(tmp_path / "t", *tables), "alone")
+    assert done.code == 2 and said in done.document["error"]["message"], done.out
+    assert not (tmp_path / "repo").exists()
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("name", ["timestamp_ns", "time", "Timestamp"])
+def test_times_may_be_of_any_unit(typed: Type, tmp_path: Path, unit: str, zone: str | None, name: str) -> None:
+    whole = NOW_NS // 10**9 * 10**9
+    plain = TABLE.set_column(1, "timestamp_ns", pa.array([whole] * 2, pa.int64()))
+    moment = plain["timestamp_ns"].cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp(unit, zone))
+    if zone is None:
+        moment = plain["timestamp_ns"].cast(pa.timestamp("ns")).cast(pa.timestamp(unit))
+    expected = _digests(_import(typed, tmp_path / "plain", _folder(tmp_path / "p", plain), "alone"))
+    table = plain.set_column(1, name, moment)
+    assert _digests(_import(typed, tmp_path, _folder(tmp_path / "t", table), "alone")) == expected
+
+
+def test_rows_without_sequences_are_numbered_and_unsorted_ones_sorted(typed: Type, tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist([{"subject": "a", "data": b"%d" % n, "timestamp_ns": NOW_NS} for n in range(2000)])
+    numbered = rows.append_column("sequence", pa.array(range(1, 2001)))
+    expected = _digests(_import(typed, tmp_path / "plain", _folder(tmp_path / "p", numbered), "alone"))
+    files = [rows.slice(0, 700), rows.slice(700)]
+    assert _digests(_import(typed, tmp_path / "a", _folder(tmp_path / "t", *files), "alone")) == expected
+    mixed = numbered.take(pa.array([*range(1999, 1000, -1), *range(1001)]))
+    assert _digests(_import(typed, tmp_path / "b", _folder(tmp_path / "m", mixed), "alone")) == expected
+    later = [numbered.slice(900), numbered.slice(0, 900)]
+    assert _digests(_import(typed, tmp_path / "c", _folder(tmp_path / "l", *later), "alone")) == expected
 
 
 @pytest.mark.by_turns
@@ -52,6 +77,7 @@ def test_columns_of_other_types_in_some_files_are_refused(
         _as("sequence", pa.int32()),
         _as("sequence", pa.uint64()),
         _as("timestamp_ns", pa.timestamp("ns", "UTC")),
+        _as("sequence", pa.decimal128(20, 0)),
         _as("data", pa.string()),
         _as("data", pa.binary(1)),
         _as("subject", pa.large_string()),
@@ -82,13 +108,3 @@ def test_a_link_to_a_folder_is_refused(typed: Type, tmp_path: Path, way: str) ->
     (root / "A" / "more").symlink_to(tmp_path / "more")
     done = _import(typed, tmp_path, root, way)
     assert done.code == 2 and "A/more is a link to a folder, which is not followed" in done.err + done.out, done
-
-
-def test_a_compression_that_spark_lacks_is_named(typed: Type, tmp_path: Path) -> None:
-    root = _folder(tmp_path / "t", TABLE)
-    pq.write_table(TABLE, root / "A" / "0.parquet", compression="brotli")
-    done = _import(typed, tmp_path, root, "alone")
-    message = done.document["error"]["message"]
-    assert done.code == 2 and message.endswith("A/0.parquet is compressed by BROTLI, which Spark does not read"), (
-        message
-    )

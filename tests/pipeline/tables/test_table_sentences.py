@@ -52,7 +52,7 @@ def test_columns_that_differ_in_case_only_are_named(typed: Type, tmp_path: Path,
     table = TABLE.append_column("DATA", pa.array([b"1", b"2"]))
     done = _import(typed, tmp_path, _folder(tmp_path / "t", table), way)
     message = done.document["error"]["message"]
-    assert done.code == 2 and message.endswith("0.parquet has the columns 'data' and 'DATA', which are one for Spark")
+    assert done.code == 2 and message.endswith("0.parquet has the columns 'data' and 'DATA'")
 
 
 @pytest.mark.by_turns
@@ -75,7 +75,7 @@ def test_a_table_without_rows_is_an_empty_stream(typed: Type, tmp_path: Path, wa
     done = _import(typed, tmp_path / "two", _folder(tmp_path / "s", empty, TABLE), way)
     assert (done.code, done.document["streams"][0]["messages"]) == (0, 2), done.err
     done = _import(typed, tmp_path / "bad", _folder(tmp_path / "b", empty.drop_columns(["data"])), way)
-    assert (done.code, done.document["error"]["message"]) == (2, "the table of stream A has no column data")
+    assert done.code == 2 and done.document["error"]["message"].endswith("0.parquet has no column data")
 
 
 @pytest.mark.by_turns
@@ -94,7 +94,7 @@ def test_a_column_without_any_value_has_no_type(typed: Type, tmp_path: Path, way
 
 
 @pytest.mark.parametrize(("kind", "called"), [("parquet", "a Parquet file"), ("jsonl", "a file of JSON lines")])
-@pytest.mark.parametrize("way", ["alone", "small"])
+@pytest.mark.parametrize("way", ["alone", "folder"])
 def test_a_file_of_another_format_is_not_called_damaged(
     typed: Type, tmp_path: Path, kind: str, called: str, way: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.tasks.row_rules import OddRows, SinkRules, as_messages, count_rows
-from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_messages
+from jsbackup.pipeline.tasks.row_storing import StoredPartition, store_messages
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PlainSealing
 from jsbackup.times import ZERO_TIME

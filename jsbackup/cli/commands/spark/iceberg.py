@@ -26,7 +26,7 @@ from jsbackup.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jsbackup.pipeline.tables.iceberg.backups import BackedUp, IcebergTable
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp, IcebergTable
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
 
@@ -60,8 +60,7 @@ def iceberg(
     from jsbackup.config import is_chosen
     from jsbackup.exchange.new_folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.iceberg.backups import described_streams, write_iceberg
-    from jsbackup.pipeline.tables.iceberg.metadata_files import require_pyiceberg
+    from jsbackup.pipeline.tables.iceberg_backups import described_streams, require_pyiceberg, write_iceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
     from jsbackup.stores.local import remove_incoming
 
@@ -113,7 +112,7 @@ def _backed_up(
     of others that were not asked for or have no messages.
     """
     from jsbackup.config import is_chosen
-    from jsbackup.pipeline.tables.iceberg.backups import BackedUp
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.repository.origin import origin_of
     from jsbackup.repository.summary import summary_of
     from jsbackup.times import parse_time

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -36,7 +36,6 @@ from jsbackup.readable import format_count
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
-    from jsbackup.pipeline.tables.table_files import Table
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.write.new_backup import StoredStream
@@ -183,7 +182,7 @@ def write_tables(
 
 def _default_config(stored: StoredStream) -> str:
     """Say of a stream without a configuration what a restored one would not store again."""
-    from jsbackup.pipeline.jobs.write import default_subjects
+    from jsbackup.pipeline.jobs.imported_streams import default_subjects
 
     name, messages = stored.stream.name, stored.stream.captured.messages
     said = f"stream {name} has no configuration, so a default one is used"
@@ -210,44 +209,41 @@ def read_tables(
 
     Raises the errors of `find_tables`, `read_printed_configs`, `write_streams`.
     """
-    settings = settings_of(where)
     from jsbackup.exchange.printed_configs import read_configs_of
+    from jsbackup.pipeline.jobs.imported_streams import RowStream, write_rows
     from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.write import SMALL_BYTES, SmallStream, TableStream, write_streams
-    from jsbackup.pipeline.session.session import open_session
-    from jsbackup.pipeline.tables.table_files import find_tables, read_small, read_table
+    from jsbackup.pipeline.session.repository_ref import lent
+    from jsbackup.pipeline.tables.table_files import find_tables
+    from jsbackup.pipeline.tables.table_rows import row_tasks
     from jsbackup.pipeline.tables.writing import TableFormat
-    from jsbackup.pipeline.tasks.tasks import OnSpark
+    from jsbackup.pipeline.tasks.runner import InProcess
     from jsbackup.repository.checks.document_checks import tend_readers
 
+    settings = settings_of(where) if where.spreads else None
     # Errors in the command are reported before Spark starts, and before a repository is created.
     found = find_tables(Path(table), TableFormat(kind), stream)
     configured = read_configs_of(configs, [one.stream for one in found])
-    place = place_given(shared)
+    streams = {
+        one.stream: RowStream(one, row_tasks(one, TableFormat(kind)), configured.get(one.stream, {})) for one in found
+    }
+    place, origin = place_given(shared), f"table ({kind})"
     repository = open_or_make_repository(shared, may_make=may_make)
     with (
         writing(shared, repository, "import", lock_timeout) as lease,
-        open_session(settings) as session,
         make_progress("import", wanted=shared.progress) as progress,
     ):
+        if settings is None:
+            with lent(place, repository):
+                run = JobRun(InProcess(), place, repository, lease, progress)
+                manifest, stored = write_rows(run, streams, tags=tags, origin=origin)
+        else:
+            from jsbackup.pipeline.jobs.write import write_row_streams
+            from jsbackup.pipeline.session.session import open_session
+            from jsbackup.pipeline.tasks.tasks import OnSpark
 
-        def stream_of(one: Table) -> TableStream:
-            frame = read_table(session, one, TableFormat(kind))
-            config = configured.get(one.stream, {})
-            return TableStream(frame, config, one.bytes, release=True, any_headers=one.any_headers)
-
-        def small_of(one: Table) -> SmallStream | None:
-            read = read_small(one, TableFormat(kind)) if is_many and one.bytes < SMALL_BYTES else None
-            config = configured.get(one.stream, {})
-            if read is None:
-                return None
-            return SmallStream(read, one.bytes, config, partial(stream_of, one), one.any_headers)
-
-        is_many = len(found) > 1  # one alone has a job in any case
-        streams = {one.stream: small_of(one) or stream_of(one) for one in found}
-        origin = f"table ({kind})"
-        run = JobRun(OnSpark(session), place, repository, lease, progress)
-        manifest, stored = write_streams(run, streams, tags=tags, origin=origin)
+            with open_session(settings) as session:
+                spread = JobRun(OnSpark(session), place, repository, lease, progress)
+                manifest, stored = write_row_streams(spread, streams, tags=tags, origin=origin)
     for one in stored:
         if one.stream.name not in configured:
             shared.output.note(_default_config(one))

@@ -16,26 +16,18 @@ snapshot has added a file, so it is shared by backups from the first that has it
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jsbackup.errors import FormatError, ObjectExists, TargetConflict
+from jsbackup.errors import FormatError, ObjectExists, ObjectNotFound, TargetConflict, UnsupportedError
 from jsbackup.model import JsonObject
-from jsbackup.pipeline.tables.iceberg.metadata_files import (
-    CODEC,
-    HINT,
-    MAX_BYTES,
-    VERSION,
-    bound,
-    file_in_memory,
-    point_to,
-    version_key,
-)
 from jsbackup.pipeline.tables.target import refuse_others
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.names import decode_name, encode_name
@@ -43,10 +35,19 @@ from jsbackup.stores.base import Store
 from jsbackup.strict_json import read_object, write_json
 
 if TYPE_CHECKING:
+    from pyiceberg.io import InputFile, OutputFile
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.schema import Schema
 
-__all__ = ["BackedUp", "IcebergTable", "described_streams", "write_iceberg"]
+__all__ = ["BackedUp", "IcebergTable", "described_streams", "require_pyiceberg", "write_iceberg"]
+
+_CODEC: Final[Literal["deflate"]] = "deflate"
+_HINT: Final = "version-hint.text"
+_MAX_BYTES: Final = 256 << 20
+_VERSION: Final = re.compile(r"v(\d{1,9})\.metadata\.json")
+
+# Others write the hint at the same time. Whoever comes last finds the newest version.
+_ATTEMPTS = 20
 
 _COLUMNS = {"sequence": "long", "timestamp_ns": "long", "subject": "string", "headers": "binary", "data": "binary"}
 _OWNER = "jsbackup.repository"
@@ -77,9 +78,18 @@ class IcebergTable:
     is_new: bool
 
 
+def require_pyiceberg() -> None:
+    """Raise UnsupportedError if it is not installed."""
+    if find_spec("pyiceberg") is None:
+        raise UnsupportedError(
+            "Iceberg tables take the package pyiceberg, which is not installed",
+            hint="Install it with `pip install 'jsbackup[iceberg]'`.",
+        )
+
+
 def described_streams(store: Store) -> list[str]:
     """Return the streams that have a table there, if their folders spell their names."""
-    ending = f"/metadata/{HINT}"
+    ending = f"/metadata/{_HINT}"
     folders = [info.key.removesuffix(ending) for info in store.list() if info.key.endswith(ending)]
     names: list[str] = []
     for folder in folders:
@@ -100,23 +110,23 @@ def write_iceberg(
     """
     folder = f"{encode_name(stream)}/metadata"
     there = {info.key.removeprefix(f"{folder}/") for info in store.list(f"{folder}/")}
-    last = max((int(found[1]) for name in there if (found := VERSION.fullmatch(name))), default=0)
-    _refuse_others(store, stream, version_key(folder, last) if last else "", repository)
+    last = max((int(found[1]) for name in there if (found := _VERSION.fullmatch(name))), default=0)
+    _refuse_others(store, stream, _version_key(folder, last) if last else "", repository)
     writing = _Writing(store, f"{location}/{folder}", folder, data, there)
     snapshots: list[_Snapshot] = []
     for number, one in enumerate(backups, start=1):
         snapshots.append(writing.snapshot(stream, one, number, snapshots[-1] if snapshots else None))
     document = _metadata(f"{location}/{encode_name(stream)}", stream, snapshots, repository)
-    is_new = not last or store.get(version_key(folder, last)) != document
+    is_new = not last or store.get(_version_key(folder, last)) != document
     if is_new:
         last += 1
         try:
-            store.put(version_key(folder, last), document)
+            store.put(_version_key(folder, last), document)
         except ObjectExists:
             raise TargetConflict(
                 f"another command writes the table of stream {stream} at the same time", hint="Run it again."
             ) from None
-    point_to(store, folder, last)
+    _point_to(store, folder, last)
     newest, metadata = snapshots[-1], f"{location}/{folder}/v{last}.metadata.json"
     return IcebergTable(stream, metadata, len(backups), newest.files, newest.messages, is_new)
 
@@ -124,7 +134,7 @@ def write_iceberg(
 def _refuse_others(store: Store, stream: str, version: str, repository: str) -> None:
     """Raise UsageError if there is something else, and TargetConflict for a table of another repository."""
     refuse_others(store, encode_name(stream), stream, re.compile("metadata/(v[0-9]+|version-hint|snap-|[0-9a-f]+-m).*"))
-    found = read_object(store.get(version), version, max_bytes=MAX_BYTES).get("properties") if version else None
+    found = read_object(store.get(version), version, max_bytes=_MAX_BYTES).get("properties") if version else None
     if version and (found if isinstance(found, dict) else {}).get(_OWNER) != repository:
         raise TargetConflict(
             f"the Iceberg table of stream {stream} there is of another repository",
@@ -186,8 +196,8 @@ class _Writing:
         lists = [self._list(refs, snapshot_id, number) for refs in groups]
         paths = [entry.manifest_path for entry in lists]
         name = f"snap-{snapshot_id}-{_digest([*paths, str(number), str(parent)])}.avro"
-        file = file_in_memory(f"{self.location}/{name}")
-        with write_manifest_list(2, file, snapshot_id, parent, number, CODEC) as writer:
+        file = _file_in_memory(f"{self.location}/{name}")
+        with write_manifest_list(2, file, snapshot_id, parent, number, _CODEC) as writer:
             writer.add_manifests(lists)
         self._put(name, file)
         return _Snapshot(
@@ -213,8 +223,8 @@ class _Writing:
         entries = [self._entry(ref, snapshot_id, number) for ref in refs]
         about = [f"{ref.key} {self.added[ref.key]}" for ref in refs]
         name = f"{_digest([self.data, *about, str(snapshot_id)])}-m.avro"
-        file = file_in_memory(f"{self.location}/{name}")
-        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, _schema(), file, snapshot_id, CODEC) as writer:
+        file = _file_in_memory(f"{self.location}/{name}")
+        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, _schema(), file, snapshot_id, _CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         self._put(name, file)
@@ -242,8 +252,8 @@ class _Writing:
             value_counts=dict.fromkeys(range(1, len(_COLUMNS) + 1), ref.messages),
             null_value_counts={number: 0 for number, name in enumerate(_COLUMNS, start=1) if name != "headers"},
             nan_value_counts={},
-            lower_bounds={1: bound(ref.first_seq), 2: bound(ref.min_ns)},
-            upper_bounds={1: bound(ref.last_seq), 2: bound(ref.max_ns)},
+            lower_bounds={1: _bound(ref.first_seq), 2: _bound(ref.min_ns)},
+            upper_bounds={1: _bound(ref.last_seq), 2: _bound(ref.max_ns)},
             key_metadata=None,
             split_offsets=None,
             equality_ids=None,
@@ -335,3 +345,76 @@ def _snapshot_id(stream: str, backup: str) -> int:
 
 def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _version_key(folder: str, version: int) -> str:
+    """Return the key of a version, of which the metadata are in `folder`."""
+    return f"{folder}/v{version}.metadata.json"
+
+
+def _point_to(store: Store, folder: str, version: int) -> None:
+    """Let the hint in `folder` name a version that is there, or a newer one that came meanwhile.
+
+    A store replaces nothing, so for a moment there is no hint. Raises TargetConflict if others write it all the time,
+    and StoreError.
+    """
+    key = f"{folder}/{_HINT}"
+    for _ in range(_ATTEMPTS):
+        version = _newest_from(store, folder, version)
+        try:
+            found = store.get_range(key, 0, 64).strip()
+        except ObjectNotFound:
+            found = None
+        if found == str(version).encode():
+            return
+        if found is not None:
+            store.delete(key)
+        try:
+            store.put(key, str(version).encode())
+        except ObjectExists:
+            continue
+    raise TargetConflict(f"another command writes {key} at the same time", hint="Run it again.")
+
+
+def _newest_from(store: Store, folder: str, version: int) -> int:
+    while True:
+        try:
+            store.head(_version_key(folder, version + 1))
+        except ObjectNotFound:
+            return version
+        version += 1
+
+
+def _bound(value: int | bytes) -> bytes:
+    """Encode a bound of longs, of times in microseconds, or of strings, which are given as UTF-8."""
+    return value if isinstance(value, bytes) else value.to_bytes(8, "little", signed=True)
+
+
+def _file_in_memory(location: str) -> Any:
+    """Return a file for the writers of pyiceberg; `content` has its bytes once it is closed."""
+    from pyiceberg.io import OutputFile as Base
+
+    class InMemory(Base):
+        content = b""
+
+        def __len__(self) -> int:
+            return len(self.content)
+
+        def exists(self) -> bool:
+            return False
+
+        def to_input_file(self) -> InputFile:
+            raise io.UnsupportedOperation("it is only written")
+
+        def create(self, overwrite: bool = False) -> Any:
+            file: OutputFile = self
+
+            class Stream(io.BytesIO):
+                def close(self) -> None:
+                    if not self.closed:
+                        file.content = self.getvalue()  # type: ignore[attr-defined]
+                    super().close()
+
+            return Stream()
+
+    return InMemory(location)
