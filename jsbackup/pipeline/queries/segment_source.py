@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
@@ -44,8 +45,9 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _MOST_ROWS: Final = 100_000
-# A thread reads so much at a time; each batch of DuckDB has some cost of its own.
-_THREADS: Final = 2
+# A thread reads so much at a time; each batch of DuckDB has some cost of its own. Large segments are read by one: some
+# are held ahead. Measured, segments of 32 MiB of JSON: 380 MiB with two threads.
+_THREADS: Final = 4
 _PIECE_SEGMENTS, _PIECE_BYTES = 64, 8 << 20
 
 
@@ -79,19 +81,23 @@ class SegmentSource:
         return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        ranges = iter(self.ranges(self.needs.bounds))
         try:
-            with closing(in_order(self._tasks(), _THREADS)) as found:
+            if (first := next(ranges, None)) is None:
+                return
+            threads = _THREADS if first.ref.bytes < _PIECE_BYTES else 1
+            with closing(in_order(self._tasks(chain([first], ranges)), threads)) as found:
                 for batches in found:
                     yield from batches
         except JsBackupError as error:
             self.error = error
             raise
 
-    def _tasks(self) -> Iterator[Callable[[], list[pa.RecordBatch]]]:
+    def _tasks(self, ranges: Iterable[MessageRange]) -> Iterator[Callable[[], list[pa.RecordBatch]]]:
         needs, total = self.needs, 0
         piece: list[MessageRange] = []
         names = _SCHEMA.names if needs.columns is None else [name for name in _SCHEMA.names if name in needs.columns]
-        for one in self.ranges(needs.bounds):
+        for one in ranges:
             if piece and (len(piece) >= _PIECE_SEGMENTS or total + one.ref.bytes > _PIECE_BYTES):
                 yield partial(_read, self._objects, tuple(piece), names, needs.bounds)
                 piece, total = [], 0
