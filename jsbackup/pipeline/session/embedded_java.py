@@ -8,10 +8,9 @@ agent changes classes.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 
-__all__ = ["in_session", "java_settings", "may_use_archive"]
+__all__ = ["java_settings", "may_use_archive"]
 
 _OPTIONS = "spark.driver.extraJavaOptions"
 _CONF = (_OPTIONS, "spark.driver.defaultJavaOptions")
@@ -44,12 +43,3 @@ def may_use_archive(conf: Mapping[str, str], environ: Mapping[str, str]) -> bool
 def _only_properties(conf: Mapping[str, str], environ: Mapping[str, str]) -> bool:
     given = [conf.get(name, "") for name in _CONF] + [environ.get(name, "") for name in _VARIABLES]
     return all(_PROPERTIES.fullmatch(options) for options in given)
-
-
-def in_session() -> bool:
-    """Return whether this process, such as a notebook, has a Spark session: nothing has to start then."""
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession() is not None

@@ -17,7 +17,6 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS,
 from jsbackup.cli.parsing.command import Command
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
-from jsbackup.pipeline.session import embedded_java
 from jsbackup.planning.model import Consumers, IfExists, SendAs
 from jsbackup.repository.checks.verify import Level
 from jsbackup.stores.local import LocalStore
@@ -59,12 +58,6 @@ CODES = {
     "ObjectLocked": 21,
     "Interrupted": 130,
 }
-
-
-@pytest.fixture(autouse=True)
-def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of this process may have a session of Spark, which `query` would take, and say so."""
-    monkeypatch.setattr(embedded_java, "in_session", lambda: False)
 
 
 # command line -> what the sentence says, what the hint says
