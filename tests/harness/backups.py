@@ -42,10 +42,9 @@ def large_state() -> ConsumerState:
     return ConsumerState(SequencePair(count + 7, count), SequencePair(), pending, {5: 2})
 
 
-def store_stream(
-    objects: Objects, name: str, messages: Sequence[Message], incarnation: str = INCARNATION
-) -> StreamBackup:
+def store_stream(objects: Objects, name: str, messages: Sequence[Message], incarnation: str = "") -> StreamBackup:
     """A stream with two consumers, one of them with a large pending set."""
+    incarnation = incarnation or INCARNATION
     folder = objects.sealing.folder(name, incarnation)
     writer = SegmentWriter(objects, folder, segment_bytes=SEGMENT_BYTES)
     writer.add(batch_of(messages))
