@@ -84,7 +84,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "pipeline": (
         BASE
         | {"memory", "formats", "stores", "repository", "exchange", "engine", "transforms", "planning", "putting_back"},
-        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb", "pyiceberg", "sqlalchemy", "fastavro", "google"},
+        {"pyarrow", "pyspark", "py4j", "deltalake", "duckdb", "pyiceberg", "sqlalchemy"},
     ),
     # It imports pyspark for types alone.
     "api": (

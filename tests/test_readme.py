@@ -21,8 +21,6 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 
@@ -34,29 +32,14 @@ from jsbackup.cli.commands import plan
 from jsbackup.cli.main import COMMANDS
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.exit_codes import EXIT_CODES
-from jsbackup.pipeline.payloads.schema_files import protobuf_parser
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
 from tests.engine.identities import Operator, creds_text
 from tests.harness.api import call, connected, until_stored
-from tests.harness.batches import Message
 from tests.harness.commands import environment, jsbackup
 from tests.harness.relay import relayed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import BUNDLED, NEWEST, VERSIONS, NatsServer
-from tests.pipeline.payloads.encoded import (
-    REPEATED,
-    TIMESTAMP_FILE,
-    F,
-    avro,
-    class_of,
-    descriptors,
-    field,
-    file_of,
-    imported,
-    message,
-)
-from tests.pipeline.places import keep
 from tests.pipeline.quick_java import quick_java
 
 # The first of the session pays for all of its commands, so one process runs them all.
@@ -250,43 +233,6 @@ async def _fill_account(url: str, stream: str, creds: Path | None = None) -> Non
         await until_stored(nc, f"{subject}.0")
 
 
-# What the page about Spark prints, and what its payloads are encoded by.
-PAYMENT = """{"type": "record", "name": "Payment", "fields": [
-  {"name": "id", "type": "long"},
-  {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
-  {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-  {"name": "note", "type": ["null", "string"]}]}
-"""
-
-
-def _write_encoded(folder: Path) -> None:
-    """What the page about Spark has of Avro and Protobuf: a repository with such payloads, and their schemas."""
-    (folder / "payment.avsc").write_text(PAYMENT)
-    schema, at = json.loads(PAYMENT), datetime(2026, 11, 21, 9, 42, 49, tzinfo=UTC)
-    payments = [
-        avro({"id": 1, "amount": Decimal("12.50"), "at": at, "note": None}, schema),
-        avro({"id": 2, "amount": Decimal("0.99"), "at": at, "note": "gift"}, schema),
-        b"text",
-    ]
-    shipment = message(
-        "Shipment",
-        field("state", 1, F.TYPE_ENUM, of=".shop.State"),
-        field("sent", 2, F.TYPE_MESSAGE, of=".google.protobuf.Timestamp"),
-        field("weights", 3, F.TYPE_DOUBLE, REPEATED),
-    )
-    state = {"name": "State", "value": [{"name": "WAITING", "number": 0}, {"name": "SENT", "number": 1}]}
-    declared = file_of(shipment, enums=(state,), dependency=["google/protobuf/timestamp.proto"])
-    (folder / "shipment.desc").write_bytes(descriptors(imported(TIMESTAMP_FILE), declared))
-    kind = class_of(protobuf_parser(f"{folder}/shipment.desc:shop.Shipment"))
-    sent = kind(state=1, sent={"seconds": int(at.timestamp()), "nanos": 123_456_789}, weights=[0.5, 2])
-    shipments = [sent.SerializeToString(), b""]
-    streams = {
-        name: [Message(number, 10**18 + number, "s", None, data) for number, data in enumerate(payloads, 1)]
-        for name, payloads in (("PAYMENTS", payments), ("SHIPMENTS", shipments))
-    }
-    keep(folder, streams, location=str(folder / "encoded"))
-
-
 @pytest.fixture(scope="module")
 def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("readme")
@@ -295,7 +241,6 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_serve
     (folder / "operator.key").write_text(f"{operator.text}\n")
     old, anew = (Operator(accounts=("shop", "pay")) for _ in range(2))
     _write_credentials(folder, old, anew)
-    _write_encoded(folder)
     shell = Shell(folder)
     with (
         NatsServer(BUNDLED) as source,

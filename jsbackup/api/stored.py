@@ -289,30 +289,17 @@ class Backup:
         streams: str | Sequence[str] = (),
         *,
         columns: Sequence[str] = (),
-        json: str | None = None,
-        avro: str | os.PathLike[str] | None = None,
-        protobuf: str | None = None,
     ) -> DataFrame:
         """Return its messages as a DataFrame of Spark, unordered: those of all streams, or of some by names or
         patterns, with all columns or some. For the columns see `jsbackup help spark`.
 
         A stream that is stored in an unknown archive format is left out, unless it is named.
 
-        With `json`, payloads are parsed as JSON: the column `payload` is a struct, and `_corrupt_record` has the text
-        of those that do not parse or do not fit. `json` is the schema, such as `"id BIGINT, total DOUBLE"`, or
-        `"infer"`: from a sample of up to 1,000 messages, spread over the streams. The inferred one is logged.
-
-        With `avro`, a file with a schema (.avsc), or `protobuf`, a message in a file with a descriptor set such as
-        `"orders.desc:shop.Order"`, payloads are parsed as that, and `_corrupt_record` has the bytes.
-
         Raises:
-            UnsupportedError: Spark is not installed, or fastavro or protobuf if it is needed; or a named stream is in
-                an unknown archive format.
-            UsageError: there is no such stream or column; the schema is not one; no sampled message is a JSON object;
-                two of `json`, `avro` and `protobuf` are given; or keys were given as bytes or as a passphrase, which
+            UnsupportedError: Spark is not installed, or a named stream is in an unknown archive format.
+            UsageError: there is no such stream or column; or keys were given as bytes or as a passphrase, which
                 executors do not have.
             KeyUnavailable: the messages are encrypted, and no key that reads them was given.
-            IntegrityError, StoreError: with `json="infer"`, the messages of the sample cannot be read.
         """
         if find_spec("pyspark") is None:
             raise UnsupportedError("Spark is not installed", hint="Install it with `pip install 'jsbackup[spark]'`.")
@@ -327,14 +314,9 @@ class Backup:
         frames = open_backup(session, self.repository._place, self.id)
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
         from jsbackup.pipeline.messages.source_options import one_sentence
-        from jsbackup.pipeline.payloads.payload_frames import parsed_messages
-        from jsbackup.pipeline.payloads.schema_files import given_payloads
 
-        given = given_payloads(json=json, avro=avro, protobuf=protobuf)
         with one_sentence(()):  # as the data source says it
-            if given is None:
-                return frames.messages(patterns, names)
-            return parsed_messages(frames, given, patterns, names)
+            return frames.messages(patterns, names)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -307,19 +306,9 @@ class Stream:
         """
         return self.scan((), subject, **wanted).read_all()
 
-    def spark(
-        self,
-        session: SparkSession,
-        *,
-        columns: Sequence[str] = (),
-        json: str | None = None,
-        avro: str | os.PathLike[str] | None = None,
-        protobuf: str | None = None,
-    ) -> DataFrame:
-        """Return its messages as a DataFrame of Spark, with all columns or some, and with payloads parsed as JSON if
-        `json` is a schema or `"infer"`, or as Avro or Protobuf. Arguments and errors are those of `Backup.spark`.
-        """
-        return self.backup.spark(session, self.name, columns=columns, json=json, avro=avro, protobuf=protobuf)
+    def spark(self, session: SparkSession, *, columns: Sequence[str] = ()) -> DataFrame:
+        """Return its messages as a DataFrame of Spark, with all columns or some. Errors are those of `Backup.spark`."""
+        return self.backup.spark(session, self.name, columns=columns)
 
     def __repr__(self) -> str:
         return f"<jsbackup stream {self.name} of backup {self.backup.id}>"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,10 +22,10 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jsbackup.config import parse_glob
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import arrow_schema, rows_alone
@@ -34,12 +33,6 @@ from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
-from jsbackup.pipeline.payloads.json_payload import JsonParser
-from jsbackup.pipeline.payloads.json_schema import infer_schema
-from jsbackup.pipeline.payloads.json_spark import parsed_type, to_spark
-from jsbackup.pipeline.payloads.json_types import is_infer, parse_schema
-from jsbackup.pipeline.payloads.parsing import PayloadParser
-from jsbackup.pipeline.payloads.payload_sample import warn_if_missed
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.packing import pack, task_bytes
@@ -52,25 +45,27 @@ from jsbackup.repository.repository import Repository
 
 __all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
 
+_TYPES = {
+    pa.string(): StringType(),
+    pa.int64(): LongType(),
+    pa.binary(): BinaryType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+}
 # A row of constants takes as long as so many bytes of messages.
 _ROW_BYTES = 64
 
 
 class OpenedSource(Protocol):
-    """What is needed of a data source: Spark's options, the backup that was chosen, and what parses payloads by a file.
-    What is chosen is kept in it.
-    """
+    """What is needed of a data source: Spark's options, and the backup that was chosen, which is kept in it."""
 
     options: MutableMapping[str, str]
     backup: str
-    parser: PayloadParser | None
 
 
 def find_schema(source: OpenedSource) -> StructType:
     """Return the columns. Raises all that is wrong as one sentence."""
     with one_sentence():
         options = read_options(source.options)
-        given = _payloads(source, options)
         repository = _open(options)
         # A streaming query may wait for the first one, and its streams may be those of older backups; whether this
         # is one is not known here, unless a backup is named.
@@ -80,20 +75,7 @@ def find_schema(source: OpenedSource) -> StructType:
             if options.names_backup:
                 choose_streams(manifest, options.patterns)
         # Types, not their names: a session may take TIMESTAMP for another type.
-        columns = [StructField(field.name, to_spark(field.type)) for field in arrow_schema(options.columns)]
-        if given is None:
-            return StructType(columns)
-        if isinstance(given, str) and is_infer(given):
-            manifest = options.choose(repository).manifest
-            streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-            parser: PayloadParser = JsonParser(infer_schema(repository.objects, streams))
-        else:
-            parser = given if isinstance(given, PayloadParser) else JsonParser(parse_schema(given))
-            with suppress(JsBackupError):  # a streaming query may wait for its streams
-                manifest = options.choose(repository).manifest
-                streams = ChosenBackup(options.place, manifest).streams(options.patterns)
-                warn_if_missed(repository.objects, streams, parser)
-        return StructType([*columns, *parsed_type(parser).fields])
+        return StructType([StructField(field.name, _TYPES[field.type]) for field in arrow_schema(options.columns)])
 
 
 def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
@@ -105,7 +87,7 @@ def make_reader(source: OpenedSource, schema: StructType) -> DataSourceReader:
                 f"the option '{options.of_queries[0]}' is for streaming queries, and spark.read reads one backup",
                 hint="Leave it out, or use spark.readStream.",
             )
-        columns = RowColumns.of(schema, _payloads(source, options))
+        columns = RowColumns.of(schema)
         return _Reader(options, source.backup, columns)
 
 
@@ -118,13 +100,7 @@ def make_stream_reader(source: OpenedSource, schema: StructType) -> DataSourceSt
                 "a streaming query follows all backups: the options 'backup' and 'at' are those of spark.read",
                 hint="'start' says where it begins.",
             )
-        given = _payloads(source, options)
-        if isinstance(given, str) and is_infer(given):
-            raise UsageError(
-                "a streaming query infers no schema: it would be another one when the query is started again",
-                hint="Give the one that spark.read infers: frame.schema['payload'].dataType.json().",
-            )
-        return BackupStreamReader(options, RowColumns.of(schema, given))
+        return BackupStreamReader(options, RowColumns.of(schema))
 
 
 def make_writer(source: OpenedSource, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -153,19 +129,6 @@ def make_stream_writer(source: OpenedSource, schema: StructType, *, overwrite: b
         from jsbackup.pipeline.messages.stream_sink import StreamSink
 
         return StreamSink(options)
-
-
-def _payloads(source: OpenedSource, options: SourceOptions) -> str | PayloadParser | None:
-    """Return what parses payloads: by a file as it was when the DataFrame was made."""
-    given: str | PayloadParser | None = source.parser
-    if given is None and (options.json, options.avro, options.protobuf) != (None, None, None):
-        # Here, since most readers parse nothing, and Spark starts processes for each of them.
-        from jsbackup.pipeline.payloads.schema_files import given_payloads
-
-        both = "the options '{}' and '{}'"
-        given = given_payloads(json=options.json, avro=options.avro, protobuf=options.protobuf, both=both)
-        source.parser = given if isinstance(given, PayloadParser) else None
-    return given
 
 
 class _Reader(DataSourceReader):

@@ -26,20 +26,17 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from jsbackup.pipeline.payloads.parsing import PayloadParser
-
 __all__ = ["BackupSource"]
 
 
 class BackupSource(DataSource):
     """The data source: reads backups, and writes rows to streams of servers. Backups are written by `write.py`.
 
-    `backup` is the chosen one, and `parser` what parses payloads by a file. Spark calls `schema` first, unless it is
-    given one, and keeps the object that it was called of.
+    `backup` is the chosen one. Spark calls `schema` first, unless it is given one, and keeps the object that it was
+    called of.
     """
 
     backup = ""
-    parser: PayloadParser | None = None
 
     @classmethod
     def name(cls) -> str:

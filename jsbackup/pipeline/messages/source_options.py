@@ -9,9 +9,6 @@
     stream                a name or a pattern such as `KV_*`; without it all streams
     streams               several: separated by commas, or as a JSON list
     columns               names of columns, separated by commas (`columns.py` has them); fewer are faster
-    json                  payloads as columns: a schema in Spark's syntax or its JSON, or `infer` (`json_schema.py`)
-    avro, protobuf        in place of `json`: a file with a schema of Avro, or `FILE:MESSAGE` with a descriptor set
-                          (`schema_files.py`). It is read beside the driver; executors get what was read
     cores                 how many cores Spark has, if more than this machine: small backups are then split into more
                           partitions
     start                 of a streaming query: `earliest` (the default) begins with all stored messages, `latest` with
@@ -66,9 +63,8 @@ _KEYS = (
     "expect_signer",
 )
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
-_PAYLOADS = ("json", "avro", "protobuf")
 _READING = ("path", "repo", "backup", "at", "origin", "stream", "streams", "columns")
-_OWN = (*_READING, *_PAYLOADS, "cores", "start")
+_OWN = (*_READING, "cores", "start")
 _STREAMING = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 # As the table above writes them.
@@ -92,9 +88,6 @@ class SourceOptions:
     origin: str = ""
     patterns: tuple[str, ...] = ()
     columns: tuple[str, ...] = COLUMNS
-    json: str | None = None
-    avro: str | None = None
-    protobuf: str | None = None
     cores: int = 0
     from_latest: bool = False
     most_messages: int = 0
@@ -141,9 +134,6 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         origin=found.get("origin", ""),
         patterns=_patterns(found),
         columns=_columns(found.get("columns", "")),
-        json=found.get("json"),
-        avro=found.get("avro"),
-        protobuf=found.get("protobuf"),
         cores=_number("cores", found.get("cores", "0"), 999_999),
         from_latest=_start(found.get("start", "earliest")),
         most_messages=_limit(found, "maxMessagesPerTrigger"),

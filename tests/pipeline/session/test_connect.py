@@ -16,7 +16,7 @@ import pytest
 from jsbackup.formats import kernels
 from jsbackup.model import S3Settings
 from tests.cli.typed import Typed, in_shell
-from tests.harness.batches import Message, some_messages
+from tests.harness.batches import some_messages
 from tests.harness.commands import environment, jsbackup
 from tests.harness.oracle import compare
 from tests.harness.s3server import BUCKET, REGION, S3Server
@@ -66,14 +66,6 @@ READ = """
 found = [session.read.format("jsbackup").option("stream", "A").load(repo).where("sequence > 10").count()]
 session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
 found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
-"""
-
-# Payloads as columns, parsed there.
-PAYLOADS = """
-(repo,) = arguments
-backup = jsbackup.open(repo).latest()
-frames = [backup.spark(session, json=schema).sort("sequence") for schema in ("id BIGINT, name STRING", "infer")]
-found = [one.select("payload.id", "payload.name", "_corrupt_record").collect() for one in frames]
 """
 
 # What the data source publishes, likewise.
@@ -229,12 +221,6 @@ def test_a_repository_is_read_by_the_data_source_there(client: Client, tmp_path:
     kept = keep(tmp_path / "r", {"A": messages, "B": some_messages(40, 10, seed=2)})
     found = client.run(READ, kept.place.location)
     assert found == [sum(one.sequence > 10 for one in messages), 40]
-
-
-def test_payloads_are_parsed_there(client: Client, tmp_path: Path) -> None:
-    kept = keep(tmp_path / "r", {"A": [Message(1, data=b'{"id": 1, "name": "x"}'), Message(2, data=b"text")]})
-    found = client.run(PAYLOADS, kept.place.location)
-    assert found == [[[1, "x", None], [None, None, "text"]]] * 2
 
 
 def test_rows_are_published_from_there(client: Client, tmp_path: Path) -> None:
