@@ -12,7 +12,9 @@ DuckDB gets messages from our own reader (`segment_source.py`), a few segments a
 folder it reads itself, by all cores, after the segments that a query needs were compared with the manifest: a damaged
 one has no checksum of its own. Only the streams that a query uses are read.
 
-Measured, 2 cores, 1 GiB of JSON: see `./scripts/bench spark`.
+Measured, seconds of processor time with the start of the command, an aggregate over two values of JSON. 1 GiB: 6.3 with
+214 MiB of memory; plain DuckDB on the same files 4.8. 256 MiB: folder 2.0, encrypted 2.6, encrypted in S3 2.7 with 320
+MiB; a count takes 0.7, 0.7 and 1.0.
 """
 
 from __future__ import annotations
