@@ -37,6 +37,7 @@ __all__ = [
 
 _LEVELS = (Level.MANIFEST, Level.OBJECTS, Level.DATA)
 _MOST_NAMED = 10
+_LEAST_FREE_BYTES = 128 << 20  # as in `doctor`
 
 
 class BreachRule(StrEnum):
@@ -48,6 +49,7 @@ class BreachRule(StrEnum):
     DAMAGED = "damaged-objects"
     READERS = "reader-keys"
     CLOCK = "clock"
+    SPACE = "little-space"
     VERIFY_AGE = "verify-age"
     VERIFY_FAILED = "verify-failed"
     DRILL_AGE = "drill-age"
@@ -352,6 +354,14 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
                     f"required ({line.title})",
                     "Keep older ones with 'jsbackup forget'; a new repository has to grow that old first.",
                 )
+    needed = max((_LEAST_FREE_BYTES, *(line.newest.stored_bytes or 0 for line in status.lines)))
+    if status.free_bytes is not None and status.free_bytes < needed:
+        yield Breach(
+            BreachRule.SPACE,
+            "",
+            f"{status.free_bytes >> 20:,} MiB are free for the repository; a backup may take {needed >> 20:,} MiB",
+            "Give it more room, or run 'jsbackup forget --prune' before nothing is left: it has to write, too.",
+        )
     stored = status.stored
     if limits.max_unused_bytes is not None and stored.unused_bytes > limits.max_unused_bytes:
         yield Breach(

@@ -34,6 +34,7 @@ from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.refs import AnyRef, PageRef
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
+from jsbackup.stores.base import FiniteStore, Store
 
 __all__ = ["RepositoryStatus", "SeenWork", "StoredTotals", "take_status"]
 
@@ -81,7 +82,8 @@ class RepositoryStatus:
     `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
     else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size,
     if the objects were listed; `damaged` are all backups that are known to be damaged. `readers` are the key files of
-    readers that are missing or damaged.
+    readers that are missing or damaged. `free_bytes` is what a folder's file system has left; None in S3, and where
+    nothing can be stored.
     """
 
     now_ns: int
@@ -99,6 +101,7 @@ class RepositoryStatus:
     lost: Mapping[str, int] = field(default_factory=dict)
     damaged: frozenset[str] = frozenset()
     readers: tuple[BrokenReader, ...] = ()
+    free_bytes: int | None = None
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
         """Return the drills of backups of this source; with None, of the sources of all series. Newest first.
@@ -160,7 +163,15 @@ def take_status(
         lost=lost,
         damaged=damaged | lost.keys(),
         readers=examine_readers(repository.store, repository.descriptor, repository.signers).broken,
+        free_bytes=_free_bytes(repository.store),
     )
+
+
+def _free_bytes(store: Store) -> int | None:
+    try:
+        return store.room()[0] if isinstance(store, FiniteStore) else None
+    except StoreError:  # a read-only mount, say
+        return None
 
 
 def _newest_manifests(repository: Repository, lines: Sequence[BackupSeries]) -> dict[str, Manifest | None]:

@@ -394,3 +394,11 @@ def test_what_of_all_accounts_is_not_backed_up(world: World) -> None:
     assert [one.rule for one in found] == ["streams-not-backed-up"]
     found = list(find_account_breaches(status, LiveAccounts((), ("1 of 2 servers answered",))))
     assert [(one.rule, one.reason) for one in found] == [("servers-not-answering", "1 of 2 servers answered")]
+
+
+@pytest.mark.parametrize(("free_bytes", "rules"), [(None, []), (300 << 20, []), (299 << 20, ["little-space"])])
+def test_there_is_room_for_the_next_backup(world: World, free_bytes: int | None, rules: list[str]) -> None:
+    world.back_up(1, "ORDERS", stored_bytes=300 << 20)
+    status = replace(world.status(), free_bytes=free_bytes)
+    assert [str(one.rule) for one in find_breaches(status, Limits())] == rules
+    assert find_breaches(replace(status, free_bytes=127 << 20), Limits())
