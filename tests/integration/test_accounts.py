@@ -278,6 +278,11 @@ def test_an_imported_api_serves_for_a_backup_and_tells_why_it_does_not_for_a_res
     imported = ("-r", tmp_path / "repo", "--js-api-prefix", "JS.main.API")
     with NatsServer(version, config=IMPORTED) as server:
         before = filled(_as(server, "admin"), version, ["GAPS", "PULL", "PAYLOADS"])
+        examine = ("doctor", "--for", "backup", "--js-api-prefix", "JS.main.API", "-s", _as(server, "ops"))
+        jsbackup(*examine, "--inbox-prefix", INBOX).ok()
+        unheard = jsbackup(*examine, "--timeout", "2s")
+        (replies,) = (one for one in unheard.document["checks"] if one["check"] == "replies")
+        assert (unheard.code, replies["result"]) == (20, "problem") and "must export" in replies["fix"]
         _run(server, "ops", "backup", *imported).ok()
         _run(server, "ops", "backup", "--config-only", *imported).ok()
     backups = jsbackup("list", "-r", tmp_path / "repo").ok().document["backups"]

@@ -14,11 +14,12 @@ from jsbackup.config import Connection
 from jsbackup.engine.check.permissions import check_permissions, grants_for
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import with_own_threads
-from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
+from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, UnsupportedError
 from jsbackup.model import Check
 from jsbackup.planning.configs.features import MEMORY_SNAPSHOTS_SINCE, V2_SINCE, Version, version_text
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.snapshot import SnapshotReceiver
 from jsbackup.readable import in_short
 from jsbackup.repository.checks.doctor import Purpose, check_clock
 from jsbackup.strict_json import read_object
@@ -36,6 +37,7 @@ _REACH = "Check --server or --context, and that the server runs."
 _NAME_IT = "Correct the server and login options on the command line, in the profile or in the environment."
 _TURN_ON = "Enable JetStream for the server and the account, or name its domain with --js-domain."
 _GRANT = "Allow the user to publish to this subject; see 'jsbackup help permissions'."
+_EXPORT = "The account that has the streams must export where snapshots are sent: see 'jsbackup help accounts'."
 _AFTER_THAT = "See the lines above first."
 _USER_INFO = "$SYS.REQ.USER.INFO"
 
@@ -76,7 +78,7 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
         jetstream,
         limits,
         *await check_permissions(js, grants),
-        await _replies(js),
+        await _replies(js, [one for one in streams.values() if one.config.get("storage") == "file"], purpose),
         *([listing] if isinstance(listing, Check) else _streams(listing)),
         await _clock(js, streams, clock_ns),
     ]
@@ -180,8 +182,10 @@ def _some(names: set[str] | Sequence[str]) -> str:
     return in_short(sorted(names), most=_SHOWN)
 
 
-async def _replies(js: JetStream) -> Check:
-    """Check that deliveries of snapshots and restores can be received."""
+async def _replies(js: JetStream, streams: Sequence[StreamInfo], purpose: Purpose) -> Check:
+    """Check that deliveries of snapshots and restores can be received. Where the API is imported, only a snapshot that
+    arrives tells that; it is begun for the smallest of the `streams`.
+    """
     inbox = js.link.new_inbox()
     below = f"{js.link.connection.inbox_prefix}.>"
     fix = f"Allow the user to subscribe to {below}, or name another prefix with --inbox-prefix."
@@ -189,6 +193,13 @@ async def _replies(js: JetStream) -> Check:
         async with js.link.subscribe(inbox) as subscription:
             await js.link.flush()
             subscription.next_nowait()
+            if streams and js.link.connection.js_api_prefix is not None and purpose.backs_up:
+                smallest = min(streams, key=lambda one: one.state.bytes)
+                request = SnapshotReceiver(smallest.name, inbox, window_size=None).request(js.prefix)
+                await js.link.request(request.subject, request.payload, js.timeout_seconds)
+                await subscription.next(js.timeout_seconds)
+    except NatsTimeout as error:
+        return Check.failed("replies", error, _EXPORT, about=below)
     except JsBackupError as error:
         return replace(Check.failed("replies", error, fix, about=below), fix=fix)
     return Check.fine("replies", "subscribing is allowed", about=below)
