@@ -13,10 +13,10 @@ retries. A missing object is `ObjectNotFound`, every other failure another `Stor
 "unreadable" is never reported as "absent".
 
 **Keys** are ASCII, at most 512 bytes (an S3 key has 1024, including our prefix), parts separated by `/`. A part has 1
-to 255 bytes (the limit of file systems) from `A–Z a–z 0–9 . _ - % =` and does not start with a dot (`..` is impossible,
-and a store may keep its own files under hidden names) or with `=`. No key may be the folder of another (`a` and
-`a/b`): a file and a folder cannot have the same name. Arguments are checked (`StoreError`), and a listing skips foreign
-files whose names are not valid keys.
+to 255 bytes (the limit of file systems) from `A–Z a–z 0–9 . _ - % = ~` and does not start with a dot (`..` is
+impossible, and a store may keep its own files under hidden names) or with `=`. No key may be the folder of another (`a`
+and `a/b`): a file and a folder cannot have the same name. Arguments are checked (`StoreError`), and a listing skips
+foreign files whose names are not valid keys.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _GLANCE = 999  # keys: one page of S3
 # Linux sends what a closed connection has left for 100 seconds (tcp_orphan_retries), and the server takes its time.
 _LATE_SECONDS = 120.0
 
-_PART = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9._%=-]{0,254}")
-_PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%=-]{0,254})?")
+_PART = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9._%=~-]{0,254}")
+_PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%~-][A-Za-z0-9._%=~-]{0,254})?")
 
 
 @dataclass(frozen=True, slots=True)

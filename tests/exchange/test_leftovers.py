@@ -146,16 +146,6 @@ def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
     done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
     assert done.code == 0 and f"{folder} is of an export that still runs, or was killed: remove it" in done.err, done
     assert folder.is_dir()
-    # An hour later temporary files of the store are removed, too.
-    incoming = tmp_path / "out" / ".incoming"
-    incoming.mkdir(exist_ok=True)
-    for name, age in (("old", 7200), ("new", 0)):
-        (incoming / name).write_text("")
-        os.utime(incoming / name, (time.time() - age,) * 2)
-    shutil.rmtree(tmp_path / "out" / "STILL")
-    done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
-    assert done.code == 0, done
-    assert _names(incoming) == {"new"}
 
 
 @pytest.mark.by_turns

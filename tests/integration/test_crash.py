@@ -259,7 +259,7 @@ def test_killed_at_random_moments(
     asyncio.run(_change(server.url, chance, first=False))
     last = site.run("backup", "-s", server.url).ok().document
     assert last["result"] == "complete"
-    restored = site.run("restore", "latest", "-s", target.url, "--if-exists", "replace").ok()
+    restored = site.run("restore", "latest", "-s", target.url, "--if-exists", "replace", "--replace-with-part").ok()
     # Backups that were killed while they read what is new leave a consumer for a minute.
     ignore = [*announced(restored), "consumer._INBOX-*", "state.consumer_count"]
     assert compare(seen(server.url), seen(target.url), ignore=ignore) == []

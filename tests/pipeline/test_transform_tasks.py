@@ -365,7 +365,7 @@ def test_what_a_restore_refuses_is_refused() -> None:
     assert _plan(_entry("A", subjects=["a.>"]), _entry("D", subjects=["a.>"]), prefix="N").streams
     with pytest.raises(PlanRefused, match="ends at sequence"):
         _plan(a, cut=Cut(until=AtSequence(4711)))
-    with pytest.raises(FormatError, match="stream A: subjects in its stored configuration are damaged"):
+    with pytest.raises(FormatError, match="stream A: subjects in its stored configuration is damaged"):
         _plan(_entry("A", subjects=[7]), rename=["A=C"])
     with pytest.raises(UsageError, match="nothing to transform"):
         _plan(a)
