@@ -436,15 +436,14 @@ def export_tables(
                         settled.remove(one.table.name)
                         raise
                     grown.add(one.table.name)
-            if asked.kind is TableFormat.JSONL:
-                settled.clear()
         except BaseException:
-            _remove_own(one.table for one in additions if one.table.name not in settled)
+            unsettled = [one.table for one in additions if one.table.name not in settled]
+            _remove_own(unsettled, _about(asked.kind, manifest.id))
             raise
     try:
         target.commit()
     except TargetConflict:
-        _remove_own(plan.tables.values())
+        _remove_own(plan.tables.values(), "")  # JSON lines, which have no other commit
         raise
     for table in plan.tables.values():
         table.finish()
@@ -494,7 +493,7 @@ def _write(
 
 def _files_of(one: Addition, backup: str, asked: TablesAsked) -> Iterator[FileToWrite]:
     reshape, table = one.planned.reshaped.messages, one.table
-    about = "" if asked.kind is TableFormat.JSONL else f"-{backup}"
+    about = _about(asked.kind, backup)
     for number, piece in enumerate(pack([found.ref.bytes for found in one.ranges], SEGMENT_BYTES), start=1):
         ranges = tuple(one.ranges[piece])
         name = f"{ranges[0].first_seq:020}-{ranges[-1].last_seq:020}{about}"
@@ -559,11 +558,18 @@ def _exported(
     return ExportedStream(name, plan.asked.kind, messages, (*notes, *told), incomplete=bool(told))
 
 
-def _remove_own(tables: Iterable[GrowingTable]) -> None:
-    """Remove what this run has written for tables and did not become a part of them."""
+def _about(kind: TableFormat, backup: str) -> str:
+    """Return what names of files say of the backup, before the ending of the run."""
+    return "" if kind is TableFormat.JSONL else f"-{backup}"
+
+
+def _remove_own(tables: Iterable[GrowingTable], about: str) -> None:
+    """Remove what this run has written for tables of the backup that names say (`_about`), and that did not become a
+    part of them. What it has written of the backups before did.
+    """
     for table in tables:
         with suppress(StoreError):
             store = table.place.store()
             for info in list(store.list(f"{table.folder}/")):
-                if info.key.endswith(table.ending):
+                if info.key.endswith(about + table.ending):
                     store.delete(info.key)

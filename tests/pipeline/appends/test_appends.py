@@ -134,6 +134,31 @@ def test_killed_at_each_step(tmp_path: Path, kind: TableFormat, late: bool) -> N
 
 
 @each
+def test_a_damaged_backup_takes_nothing_of_those_before_it(tmp_path: Path, kind: TableFormat) -> None:
+    """What the same export has committed of earlier backups stays when its last one fails."""
+    world, out = World(tmp_path / "r"), tmp_path / "out"
+    *before, last = list(world.ten_days())[3:7]
+    for manifest in (*before, last):
+        world.commit(manifest)
+    shared = {ref.key for manifest in before for one in manifest.streams for ref in one.segments}
+    keys = [ref.key for one in last.streams for ref in one.segments if ref.key not in shared]
+    paths = [Path(world.kept.place.location) / key for key in keys]
+    whole = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, whole, strict=True):
+        path.chmod(0o600)
+        path.write_bytes(content[:-1])
+    words = ["export", "latest", "--append", "--format", kind, "--output", out, *world.kept.line]
+    assert in_shell(*words).code == 14
+    world.committed.remove(last.id)
+    world.check(out, kind)
+    for path, content in zip(paths, whole, strict=True):
+        path.write_bytes(content)
+    assert in_shell(*words).code == 0
+    world.committed.add(last.id)
+    world.check(out, kind)
+
+
+@each
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_random_histories(tmp_path: Path, kind: TableFormat, number: int) -> None:
     """Backups come in any order, some days late; tables are extended now and then, also up to an older backup."""
