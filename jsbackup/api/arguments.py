@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypedDict, TypeVar
 
 from jsbackup.errors import UsageError
 from jsbackup.times import parse_time
@@ -14,6 +14,7 @@ from jsbackup.transforms.filters.filters import Filters
 __all__ = [
     "LOCK_TIMEOUT_SECONDS",
     "Moment",
+    "WantedMessages",
     "as_texts",
     "checked_jobs",
     "moment_text",
@@ -30,6 +31,20 @@ Moment: TypeAlias = datetime | str | int
 """A time with a zone; a text such as `2026-11-21T14:02:00Z`, or `24h` (before now); or a sequence."""
 
 E = TypeVar("E", bound=StrEnum)
+
+
+class WantedMessages(TypedDict, total=False):
+    """Which messages are wanted, as keywords: see `Stream.messages`."""
+
+    since: Moment | None
+    until: Moment | None
+    exclude_subject: str | Sequence[str]
+    header: str | Sequence[str]
+    exclude_header: str | Sequence[str]
+    payload_match: str | Sequence[str]
+    exclude_payload_match: str | Sequence[str]
+    last_per_subject: int | None
+    kv_compact: bool
 
 
 def as_texts(value: str | Sequence[str]) -> tuple[str, ...]:

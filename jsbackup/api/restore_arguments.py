@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from json import dumps
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
-from jsbackup.api.arguments import (
-    Moment,
-    as_texts,
-    moment_text,
-    one_of,
-)
+from jsbackup.api.arguments import WantedMessages, as_texts, moment_text, one_of
 from jsbackup.errors import UsageError
 from jsbackup.planning.model import Consumers, IfExists, SendAs
 from jsbackup.transforms.mask import Unmaskable
@@ -20,7 +15,7 @@ from jsbackup.transforms.mask import Unmaskable
 __all__ = ["RestoreArguments", "typed_arguments"]
 
 
-class RestoreArguments(TypedDict, total=False):
+class RestoreArguments(WantedMessages, total=False):
     """Which streams to restore, and how: the options of `jsbackup restore`, by their names."""
 
     streams: str | Sequence[str]
@@ -39,16 +34,7 @@ class RestoreArguments(TypedDict, total=False):
     rename: Mapping[str, str]
     rename_prefix: str | None
     map_subject: str | Sequence[str]
-    since: Moment | None
-    until: Moment | None
     subject: str | Sequence[str]
-    exclude_subject: str | Sequence[str]
-    header: str | Sequence[str]
-    exclude_header: str | Sequence[str]
-    payload_match: str | Sequence[str]
-    exclude_payload_match: str | Sequence[str]
-    last_per_subject: int | None
-    kv_compact: bool
     renumber: bool
     mask: str | Sequence[str]
     unmaskable: Literal["refuse", "drop", "keep"]

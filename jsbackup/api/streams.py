@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from jsbackup.api.arguments import Moment, as_texts, moment_text, to_datetime, typed_filters
+from jsbackup.api.arguments import Moment, WantedMessages, as_texts, moment_text, to_datetime, typed_filters
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.model import JsonObject
@@ -34,21 +34,7 @@ if TYPE_CHECKING:
     from jsbackup.look.buckets.object_bucket import ObjectBucket
     from jsbackup.repository.objects import Objects
 
-__all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage", "WantedMessages"]
-
-
-class WantedMessages(TypedDict, total=False):
-    """Which messages are wanted, as keywords: see `Stream.messages`."""
-
-    since: Moment | None
-    until: Moment | None
-    exclude_subject: str | Sequence[str]
-    header: str | Sequence[str]
-    exclude_header: str | Sequence[str]
-    payload_match: str | Sequence[str]
-    exclude_payload_match: str | Sequence[str]
-    last_per_subject: int | None
-    kv_compact: bool
+__all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"]
 
 
 class Stream:

@@ -25,7 +25,7 @@ from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -38,7 +38,6 @@ __all__ = [
     "Archive",
     "ChangedStream",
     "ExportedStream",
-    "PayloadCounts",
     "export_account",
     "export_configs",
     "export_stream",
@@ -65,21 +64,6 @@ class ChangedStream:
 class Archive(StrEnum):
     V1 = "v1"
     V2 = "v2"
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadCounts:
-    """Of payloads that became columns: how many were parsed, how many did not fit the schema, and which of its fields
-    none has (of JSON only). Payloads without values, such as empty ones, are not counted.
-    """
-
-    parsed: int
-    misfits: int
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def json(self) -> JsonObject:
-        return {"parsed": self.parsed, "misfits": self.misfits, "unseen_fields": list(self.unseen)}
 
 
 @dataclass(frozen=True, slots=True)
