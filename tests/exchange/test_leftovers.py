@@ -146,13 +146,22 @@ def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
     done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
     assert done.code == 0 and f"{folder} is of an export that still runs, or was killed: remove it" in done.err, done
     assert folder.is_dir()
+    # An hour later temporary files of the store are removed, too.
+    incoming = tmp_path / "again" / ".incoming"
+    incoming.mkdir(parents=True)
+    for name, age in (("1-1", 7200), ("2-2", 0)):
+        (incoming / name).write_text("")
+        os.utime(incoming / name, (time.time() - age,) * 2)
+    done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "again")
+    assert done.code == 0, done
+    assert _names(incoming) == {"2-2"}
 
 
 @pytest.mark.by_turns
 @pytest.mark.slow
 def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"ORDERS": some_messages(1000, 5000)})
-    line = ["export", "latest", *kept.line, "--format", "parquet", "--quiet", "--output"]
+    line = ["export", "latest", *kept.line, "--format", "jsonl", "--quiet", "--output"]
     seen = 0
     for number in range(5):
         out = tmp_path / f"out{number}"
