@@ -136,6 +136,37 @@ def test_jobs_whose_tasks_read_and_write_themselves_move_nothing(
     assert moved("diff", first, made["backup"], *there, *kept.line, code=1) == NOTHING
 
 
+@pytest.mark.parametrize(
+    ("stream", "small", "moved"),
+    [
+        # Whether the table is of one stream: a row of each task. Little is sorted in one task.
+        ("S1", True, ["hash(stream)"]),
+        ("S1", False, ["hash(stream)", "range(sequence)"]),
+        # How many messages of a key there are at most.
+        ("KV_b", False, ["hash(stream)", "hash(subject)", "range(sequence)", "single"]),
+    ],
+)
+def test_an_import_moves_rows_into_the_order_of_sequences(
+    spark: SparkSession,
+    typed: Type,
+    kept: Kept,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    stream: str,
+    small: bool,
+    moved: list[str],
+) -> None:
+    table = tmp_path / "table"
+    done = typed("export", kept.manifest.id, stream, "--format", "jsonl", "--output", table, *kept.line)
+    assert done.code == 0, done
+    if not small:
+        monkeypatch.setattr("jsbackup.pipeline.jobs.write._SMALL_BYTES", 1)
+    with watched_plans(spark) as plans:
+        done = typed("import", table, "--format", "jsonl", "--spark", "always", "-r", tmp_path / "other")
+    assert (done.code, plans.exchanges) == (0, moved), done
+
+
 def test_a_huge_stream_is_spread_over_tasks(
     spark: SparkSession, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
