@@ -88,16 +88,13 @@ def _save(frame: DataFrame, output: Path) -> Answer:
     """Write the result, which the driver holds, as DuckDB writes it."""
     import duckdb
 
-    from jsbackup.pipeline.queries.query import output_format
+    from jsbackup.pipeline.queries.query import save_result
 
     # Times as moments in UTC, in sessions of any time zone.
     table = frame.toArrow()
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("jsbackup_result", table)
-        target = str(output).replace("'", "''")
-        connection.execute(f"COPY jsbackup_result TO '{target}' (FORMAT {output_format(output)})")
-    return Answer(tuple(frame.columns), [], saved=table.num_rows)
+        return save_result(connection, connection.from_arrow(table), output)
 
 
 def _value(value: Any) -> Any:

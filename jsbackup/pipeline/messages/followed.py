@@ -26,7 +26,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import is_dated_ahead
 from jsbackup.times import parse_time
 
-__all__ = ["all_messages", "find_origin", "make_walk"]
+__all__ = ["all_messages", "find_origin", "make_walk", "sequences_of"]
 
 # Manifests that are read at the same time.
 _THREADS = 8
@@ -55,7 +55,7 @@ def make_walk(
         start,
         _of_origin(repository, start.origin, there),
         read=partial(_followed, repository, frozenset(there), patterns),
-        sequences=partial(_sequences, repository),
+        sequences=partial(sequences_of, repository),
         told=told,
         limits=limits,
         until=until,
@@ -130,6 +130,7 @@ def _follows(stream: StreamBackup, patterns: Sequence[str]) -> bool:
     return stream.archive_format.has_messages
 
 
-def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:
+def sequences_of(repository: Repository, ref: SegmentRef) -> Sequence[int]:
+    """Return the sequences of a segment, as walks take them."""
     batches = segment_rows(repository, ref, ("sequence",), ALL, stream="", backup="")
     return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]

@@ -48,7 +48,15 @@ from jsbackup.repository.pages.segment_list import parts_where
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["QueriedStream", "backup_streams", "output_format", "ranged_streams", "require_duckdb", "run_query"]
+__all__ = [
+    "QueriedStream",
+    "backup_streams",
+    "output_format",
+    "ranged_streams",
+    "require_duckdb",
+    "run_query",
+    "save_result",
+]
 
 # DuckDB opens each file that it reads itself; with more, or many short ones, our reader is faster.
 _MOST_FILES: Final = 1000
@@ -193,15 +201,19 @@ def _answer(views: _Views, sql: str, most_rows: int | None, *, output: Path | No
     if as_table:
         return Answer(columns, [], table=relation.to_arrow_table())
     if output is not None:
-        relation.create_view("jsbackup_result", replace=True)
-        target = str(output).replace("'", "''")
-        ((count,),) = connection.execute(
-            f"COPY jsbackup_result TO '{target}' (FORMAT {output_format(output)})"
-        ).fetchall()
-        return Answer(columns, [], saved=count)
+        return save_result(connection, relation, output)
     rows = (relation if most_rows is None else relation.limit(most_rows + 1)).fetchall()
     more = most_rows is not None and len(rows) > most_rows
     return Answer(columns, rows[:most_rows] if more else rows, more)
+
+
+def save_result(connection: duckdb.DuckDBPyConnection, result: duckdb.DuckDBPyRelation, output: Path) -> Answer:
+    """Write the result of a query to a file, as its name says."""
+    result.create_view("jsbackup_result", replace=True)
+    target = str(output).replace("'", "''")
+    copied = connection.execute(f"COPY jsbackup_result TO '{target}' (FORMAT {output_format(output)})")
+    ((count,),) = copied.fetchall()
+    return Answer(tuple(result.columns), [], saved=count)
 
 
 class _Views:

@@ -29,8 +29,7 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.exchange.exporting import ExportedStream
-from jsbackup.pipeline.messages.bounds import ALL
-from jsbackup.pipeline.messages.segment_rows import segment_rows
+from jsbackup.pipeline.messages.followed import sequences_of
 from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.delta_table import DeltaLakeTable, require_deltalake
@@ -56,11 +55,10 @@ from jsbackup.planning.transforming import (
 )
 from jsbackup.progress import Progress
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.broken_lists import broken_lists
-from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import parse_time
@@ -339,7 +337,7 @@ class _Planning:
             state.position,
             there,
             read=partial(self._followed, one, backup),
-            sequences=partial(_sequences, self._repository),
+            sequences=partial(sequences_of, self._repository),
             told=told.append,
         )
         walk.run()
@@ -392,11 +390,6 @@ def _is_like(one: BackupSummary, like: BackupSummary) -> bool:
     if one.transformed != like.transformed or one.imported != like.imported:
         return False
     return like.imported is not None or origin_of(one) == origin_of(like)
-
-
-def _sequences(repository: Repository, ref: SegmentRef) -> Sequence[int]:
-    batches = segment_rows(repository, ref, ("sequence",), ALL, stream="", backup="")
-    return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
 
 
 def export_tables(
