@@ -1,4 +1,4 @@
-"""`jsbackup export` and `import` with `--format parquet`, `jsonl`, `delta` and `iceberg`, which run on Spark.
+"""`jsbackup export` and `import` of tables: `--format parquet`, `jsonl`, `delta` and `iceberg`, here or on Spark.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
