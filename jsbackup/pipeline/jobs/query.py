@@ -6,15 +6,12 @@ Names that are no identifiers need backquotes. Only the columns that the stateme
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import DataFrame
 
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.messages.headers import HEADER_MAP
+from jsbackup.pipeline.queries.query import require_duckdb, save_result
 from jsbackup.pipeline.queries.query_model import Answer, names_in, view_names
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
@@ -49,23 +46,32 @@ def run_spark_query(
 
     Raises:
         UsageError: it does not parse, or names what does not exist.
+        UnsupportedError: DuckDB is not installed, which says its rows.
         JsBackupError: it fails.
     """
+    require_duckdb()
+    import duckdb
+
     total = sum(stream.captured.bytes for stream in backup.streams())
     made: list[str] = []
     try:
         with spark_errors("the query"), watched(backup.session, backup.manifest.id, total, progress):
             made = _make_views(backup, sql)
             frame = backup.session.sql(sql)
-            if output is not None:
-                return _save(frame, output)
-            found = frame if most_rows is None else frame.limit(most_rows + 1)
-            rows = [tuple(map(_value, row)) for row in found.collect()]
+            table = (frame if most_rows is None else frame.limit(most_rows + 1)).toArrow()
+            columns = tuple(frame.columns)
     finally:
         for name in made:
             backup.session.catalog.dropTempView(name)
+    # DuckDB writes the result, and says its values: times as moments in UTC, in sessions of any time zone.
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        result = connection.from_arrow(table)
+        if output is not None:
+            return save_result(connection, result, output)
+        rows = result.fetchall()
     more = most_rows is not None and len(rows) > most_rows
-    return Answer(tuple(frame.columns), rows[:most_rows] if more else rows, more)
+    return Answer(columns, rows[:most_rows] if more else rows, more)
 
 
 def _make_views(backup: BackupFrames, sql: str) -> list[str]:
@@ -82,29 +88,3 @@ def _make_views(backup: BackupFrames, sql: str) -> list[str]:
             frame.selectExpr(*(_MADE[one][1] for one in chosen)).createOrReplaceTempView(quoted)
             made.append(name)
     return made
-
-
-def _save(frame: DataFrame, output: Path) -> Answer:
-    """Write the result, which the driver holds, as DuckDB writes it."""
-    import duckdb
-
-    from jsbackup.pipeline.queries.query import save_result
-
-    # Times as moments in UTC, in sessions of any time zone.
-    table = frame.toArrow()
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return save_result(connection, connection.from_arrow(table), output)
-
-
-def _value(value: Any) -> Any:
-    """Convert a value of Spark, with those inside of it."""
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, datetime):
-        return value if value.tzinfo is None else value.astimezone(UTC)
-    if isinstance(value, dict):
-        return {_value(key): _value(one) for key, one in value.items()}
-    if hasattr(value, "asDict"):
-        return {name: _value(one) for name, one in value.asDict().items()}
-    return [_value(one) for one in value] if isinstance(value, list) else value

@@ -121,7 +121,7 @@ def test_documents_of_all_jobs_tell_it(typed: Type, tmp_path: Path) -> None:
     told("export", "latest", "--format", "parquet", "--output", table, *line, *always)
     made = told("transform", "latest", "--until", "50", *line)
     assert made["spark"]["why"] == "this command runs there"
-    told("import", table, "--format", "parquet", *line)
+    told("import", table, "--format", "parquet", *line, *always)
     told("compact", kept.manifest.id, *line, *always)
     told("verify", "latest", "--level", "data", *line, *there)
     told("verify", "--level", "data", *line, *there)
