@@ -315,7 +315,7 @@ class Backup:
         patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
         from jsbackup.pipeline.messages.source_options import one_sentence
 
-        with one_sentence(()):  # as the data source says it
+        with one_sentence():  # as the data source says it
             return frames.messages(patterns, names)
 
     def __repr__(self) -> str:

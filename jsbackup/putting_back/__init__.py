@@ -3,6 +3,4 @@
 In come a repository, a connection and what is chosen (`model.py`); out goes a plan (`plan.py`), and what was written
 (`publishing.py`, `object_writing.py`). Nothing is written if something of it is refused.
 
-Rows of a DataFrame become new messages, too (`new_rows.py`, `row_writing.py`): a partition at a time, without a plan.
-So do those of a streaming query, batch by batch (`batch_ids.py`, `batch_writing.py`).
 """

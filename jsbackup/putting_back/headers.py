@@ -1,8 +1,7 @@
 """The header block of a message that is put back: what the origin had, without what would make a server act again.
 
 All other lines stay byte for byte, in order. `Jsbackup-Origin` says where the message comes from, so that a second run
-recognizes it. `Jsbackup-Row` names the row of a streaming query that a message was made of, where its message id does
-not; no copy of the message has it.
+recognizes it.
 
 Server source (`stream.go` of nats-server 2.10 to 2.15): these headers act when a message is published.
 
@@ -35,22 +34,17 @@ from jsbackup.transforms.removal import NEVER, ttl_seconds
 
 __all__ = [
     "ORIGIN_HEADER",
-    "ROW_HEADER",
     "HeaderLine",
     "MessageOrigin",
-    "block_of_new",
     "comparable",
-    "id_beginning_with",
     "is_marker",
     "message_id",
     "new_block",
     "origin_in",
     "reason_against",
-    "reason_against_new",
 ]
 
 ORIGIN_HEADER = "Jsbackup-Origin"
-ROW_HEADER = "Jsbackup-Row"
 # The server accepts header blocks of up to 64 KiB.
 MAX_HEADER_BYTES = 65_535
 
@@ -61,7 +55,6 @@ _LEFT_OUT = ("nats-expected-", "nats-batch-", "nats-trace-", "nats-schedule-")
 _LEFT_OUT_NAMES = frozenset(
     {"nats-rollup", "nats-scheduler", "nats-stream-source", "nats-request-info", "nats-counter-sources"}
 )
-_OURS = frozenset({ORIGIN_HEADER.lower(), ROW_HEADER.lower()})
 _TTL = "nats-ttl"
 
 
@@ -155,33 +148,6 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
     return b"\r\n".join(kept) + _END
 
 
-def reason_against_new(block: bytes | None, *, allows_ttl: bool) -> str:
-    """Return why no new message can have these headers; "" if one can."""
-    return reason_against(block, stored_ns=0, now_ns=0, allows_ttl=allows_ttl)
-
-
-def block_of_new(block: bytes | None, added: Sequence[tuple[str, str]], *, without: str = "") -> tuple[bytes, set[str]]:
-    """Return the block of a new message, and the lower-case names of what was left out.
-
-    What stays of `block` stays byte for byte: all that stays in a message that is put back, and its time to live. The
-    added headers are behind it. `without` is the name of a header that they replace, in this case of letters.
-    """
-    kept, left_out = [_VERSION], set()
-    if block:
-        kept = [block.partition(b"\r\n")[0]]
-        for one in _lines(block):
-            if without and one.line.partition(b":")[0] == without.encode():
-                continue
-            if one.name == ROW_HEADER.lower():
-                continue
-            if one.name != _TTL and _is_left_out(one.name):
-                left_out.add(one.name)
-            else:
-                kept.append(one.line)
-    kept += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in added]
-    return b"\r\n".join(kept) + _END, left_out
-
-
 def comparable(block: bytes | None) -> tuple[bytes, ...]:
     """Return the lines of a block that are the same in a message and in the one that is put back for it."""
     return tuple(one.line for one in _lines(block or b"") if not _is_left_out(one.name))
@@ -194,24 +160,13 @@ def is_marker(block: bytes | None) -> bool:
 
 def message_id(block: bytes | None) -> bytes:
     """Return the message id by which a server recognizes a message, b"" if it has none. The case of the name counts."""
-    return _value_of(block, b"Nats-Msg-Id:")
-
-
-def id_beginning_with(prefix: bytes, block: bytes | None) -> bytes:
-    """Return the id of the row that a message was made of, b"" if it has none with this prefix."""
-    if not block or prefix not in block:
-        return b""
-    found = (message_id(block), _value_of(block, ROW_HEADER.encode() + b":"))
-    return next((one for one in found if one.startswith(prefix)), b"")
-
-
-def _value_of(block: bytes | None, start: bytes) -> bytes:
-    found = (one.line for one in _lines(block or b"") if one.line.startswith(start))
-    return next(found, b"").removeprefix(start).strip(b" \t")
+    start = b"Nats-Msg-Id:"
+    values = (one.line for one in _lines(block or b"") if one.line.startswith(start))
+    return next(values, b"").removeprefix(start).strip(b" \t")
 
 
 def _is_left_out(name: str) -> bool:
-    return name in _LEFT_OUT_NAMES or name == _TTL or name in _OURS or name.startswith(_LEFT_OUT)
+    return name in _LEFT_OUT_NAMES or name == _TTL or name == ORIGIN_HEADER.lower() or name.startswith(_LEFT_OUT)
 
 
 def _is_block(block: bytes) -> bool:

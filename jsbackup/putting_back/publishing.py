@@ -19,7 +19,6 @@ from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsNoResponders, TargetConflict
 from jsbackup.look.message import LookedUp
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.pub_ack import PubAck, decode_ack
@@ -30,7 +29,7 @@ from jsbackup.putting_back.headers import ORIGIN_HEADER, MessageOrigin, new_bloc
 from jsbackup.putting_back.model import PlannedMessage, PutBackPlan, PutBackReport, Wrote
 from jsbackup.readable import format_count
 
-__all__ = ["WritingRun", "expecting", "is_overtaken", "publish_one", "stored_ack", "write_messages"]
+__all__ = ["WritingRun", "expecting", "is_overtaken", "publish_one", "write_messages"]
 
 _IN_FLIGHT = 64
 _IN_FLIGHT_BYTES = 4 << 20
@@ -78,11 +77,7 @@ async def publish_one(js: JetStream, info: StreamInfo, subject: str, data: bytes
         answer = await js.link.request(subject, data, js.timeout_seconds, block)
     except NatsNoResponders:
         raise _nobody_listens(info.name, subject) from None
-    return stored_ack(answer, info.name, subject)
-
-
-def stored_ack(answer: Message, stream: str, subject: str) -> PubAck:
-    """Return the acknowledgement by `stream` in the answer to a message on `subject`. Raises as `publish_one`."""
+    stream = info.name
     status = parse_status(answer.headers) if not answer.data else None
     if status is not None and status.code == NO_RESPONDERS:
         raise _nobody_listens(stream, subject)

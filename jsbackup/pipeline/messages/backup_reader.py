@@ -4,7 +4,7 @@ The backup is chosen when the DataFrame (or the temporary view) is made, so that
 its streams are chosen by the first action. Those that a named backup does not have are refused at once.
 
 A partition is some runs of segments, of one stream or of several short ones; pages name them where a stream has many
-(`paged_runs.py`). How they are read is in `segment_rows.py`, of payloads as columns in `row_columns.py`. Where only
+(`paged_runs.py`). How they are read is in `segment_rows.py`. Where only
 constants are asked for, as to count messages, partitions are just numbers of messages, and no page is read either.
 """
 
@@ -15,13 +15,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jsbackup.config import parse_glob
@@ -32,7 +26,6 @@ from jsbackup.pipeline.messages.columns import arrow_schema, rows_alone
 from jsbackup.pipeline.messages.row_columns import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
-from jsbackup.pipeline.messages.writer_options import WRITER_NAMES, check_rows, read_writer_options
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.pipeline.tasks.packing import pack, task_bytes
@@ -43,7 +36,7 @@ from jsbackup.repository.pages.segment_list import total_of
 from jsbackup.repository.read.needed import read_needed
 from jsbackup.repository.repository import Repository
 
-__all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader", "make_stream_writer", "make_writer"]
+__all__ = ["OpenedSource", "find_schema", "make_reader", "make_stream_reader"]
 
 _TYPES = {
     pa.string(): StringType(),
@@ -101,34 +94,6 @@ def make_stream_reader(source: OpenedSource, schema: StructType) -> DataSourceSt
                 hint="'start' says where it begins.",
             )
         return BackupStreamReader(options, RowColumns.of(schema))
-
-
-def make_writer(source: OpenedSource, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """Return what publishes rows to a stream. Raises all that is wrong as one sentence."""
-    with one_sentence(WRITER_NAMES):
-        options = read_writer_options(source.options)
-        check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
-        if overwrite:
-            raise UsageError(
-                "the messages of a stream are not overwritten",
-                hint="Write with mode('append'), which adds messages.",
-            )
-        # Here, because readers, too, import this module in each of their processes, and need no client of NATS.
-        from jsbackup.pipeline.messages.stream_writer import StreamWriter
-
-        return StreamWriter(options)
-
-
-def make_stream_writer(source: OpenedSource, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """Return what publishes the rows of a streaming query to a stream. Raises all that is wrong as one sentence."""
-    with one_sentence(WRITER_NAMES):
-        options = read_writer_options(source.options, streaming=True)
-        check_rows({field.name: field.dataType.simpleString() for field in schema.fields})
-        if overwrite:
-            raise UsageError("the messages of a stream are not overwritten", hint="Write with outputMode('append').")
-        from jsbackup.pipeline.messages.stream_sink import StreamSink
-
-        return StreamSink(options)
 
 
 class _Reader(DataSourceReader):

@@ -1,5 +1,4 @@
-"""The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores; and rows as new
-messages of a stream (`stream_writer.py`, and of a streaming query `stream_sink.py`).
+"""The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores.
 
     spark.read.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
@@ -15,13 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,7 +23,7 @@ __all__ = ["BackupSource"]
 
 
 class BackupSource(DataSource):
-    """The data source: reads backups, and writes rows to streams of servers. Backups are written by `write.py`.
+    """The data source: reads backups. Backups are written by `write.py`.
 
     `backup` is the chosen one. Spark calls `schema` first, unless it is given one, and keeps the object that it was
     called of.
@@ -56,13 +49,3 @@ class BackupSource(DataSource):
         from jsbackup.pipeline.messages.backup_reader import make_stream_reader
 
         return make_stream_reader(self, schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from jsbackup.pipeline.messages.backup_reader import make_writer
-
-        return make_writer(self, schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from jsbackup.pipeline.messages.backup_reader import make_stream_writer
-
-        return make_stream_writer(self, schema, overwrite=overwrite)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,7 @@ from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
 from jsbackup.strict_json import read_json
 
-__all__ = ["SourceOptions", "one_sentence", "option_of", "options_of", "read_options"]
+__all__ = ["SourceOptions", "one_sentence", "options_of", "read_options"]
 
 _KEYS = (
     "writer_key",
@@ -122,7 +122,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     for given, value in options.items():
         if given == "paths":
             raise UsageError("the data source jsbackup reads one repository", hint="Give load() one path.")
-        found[option_of(given, _NAMES)] = value
+        found[_option_of(given)] = value
     keys = {name: found[option] for name in _KEYS if (option := name.replace("_", "-")) in found}
     at = found.get("at")
     if at is not None and "backup" in found:
@@ -152,36 +152,32 @@ def options_of(place: RepositoryRef) -> dict[str, str]:
 
 
 @contextmanager
-def one_sentence(names: Collection[str] = _NAMES) -> Iterator[None]:
+def one_sentence() -> Iterator[None]:
     """Put the hint of an error behind its message: of an error in another process Spark shows the message only.
-    Options of the command line that it names become those of the data source, which are `names`.
+    Options of the command line that it names become those of the data source.
     """
     try:
         yield
     except JsBackupError as error:
         text = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
-        said = re.sub(r"--([a-z][a-z0-9-]+)(?: [A-Z]+)?", lambda found: _as_option(found, names), text)
+        said = re.sub(r"--([a-z][a-z0-9-]+)(?: [A-Z]+)?", _as_option, text)
         if said == error.message:
             raise
         raise error.with_message(said) from None
 
 
-def _as_option(found: re.Match[str], names: Collection[str]) -> str:
-    return f"the option '{found[1]}'" if found[1] in names else found[0]
+def _as_option(found: re.Match[str]) -> str:
+    return f"the option '{found[1]}'" if found[1] in _NAMES else found[0]
 
 
-def option_of(given: str, names: Sequence[str], purpose: str = "") -> str:
-    """Return the option that is meant, of `names`: case does not matter, nor do `-` and `_`.
-
-    Raises UsageError if there is none; `purpose` says what for.
-    """
-    wanted = _bare(given)
-    for name in names:
-        if _bare(name) == wanted:
+def _option_of(given: str) -> str:
+    """Return the option that is meant: case does not matter, nor do `-` and `_`. Raises UsageError if there is none."""
+    for name in _NAMES:
+        if _bare(name) == _bare(given):
             return name
     raise UsageError(
-        f"the data source jsbackup has no option {given[:80]!r}{purpose}",
-        hint=nearest(given, names) or f"Its options are {', '.join(names)}.",
+        f"the data source jsbackup has no option {given[:80]!r}",
+        hint=nearest(given, _NAMES) or f"Its options are {', '.join(_NAMES)}.",
     )
 
 

@@ -175,7 +175,6 @@ def test_what_is_wrong_is_said_in_a_sentence(
             ),
             "'backup' and 'at' exclude each other",
         ),
-        (lambda: load().write.format("jsbackup").mode("append").save("/x"), "Call jsbackup.*write_backup"),
     ):
         _fails(doing, sentence)
     reader = attach(spark).read.format("jsbackup").schema("sequence string")

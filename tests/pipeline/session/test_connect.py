@@ -23,7 +23,6 @@ from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.harness.servers import NEWEST, NatsServer, Port, missing
 from tests.integration.witness import announced, back_up, filled, seen
 from tests.pipeline.connect_server import ConnectServer
-from tests.pipeline.messages.test_stream_writer import make, stored
 from tests.pipeline.places import keep
 from tests.pipeline.streams import digests
 
@@ -66,14 +65,6 @@ READ = """
 found = [session.read.format("jsbackup").option("stream", "A").load(repo).where("sequence > 10").count()]
 session.sql(f"CREATE TEMPORARY VIEW b USING jsbackup OPTIONS (path '{repo}', stream 'B')")
 found.append(session.sql("SELECT count(*) FROM b").collect()[0][0])
-"""
-
-# What the data source publishes, likewise.
-PUBLISH = """
-repo, url = arguments
-rows = session.read.format("jsbackup").option("stream", "A").load(repo).coalesce(1)
-for _ in range(2):
-    rows.write.format("jsbackup").mode("append").options(server=url, stream="COPY").save()
 """
 
 
@@ -221,14 +212,3 @@ def test_a_repository_is_read_by_the_data_source_there(client: Client, tmp_path:
     kept = keep(tmp_path / "r", {"A": messages, "B": some_messages(40, 10, seed=2)})
     found = client.run(READ, kept.place.location)
     assert found == [sum(one.sequence > 10 for one in messages), 40]
-
-
-def test_rows_are_published_from_there(client: Client, tmp_path: Path) -> None:
-    messages = some_messages(300, 200)
-    kept = keep(tmp_path / "r", {"A": messages})
-    with NatsServer(NEWEST) as nats:
-        make(nats.url, "COPY", "orders.>")
-        client.run(PUBLISH, kept.place.location, nats.url)
-        found = stored(nats.url, "COPY")
-    wanted = [(one.subject, one.data) for one in messages]
-    assert [(one.subject, one.data) for one in found] == 2 * wanted
