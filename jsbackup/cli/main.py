@@ -102,7 +102,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("jsbackup.cli.commands.keep.prune", "Delete what no backup needs any more."),
         "copy": ("jsbackup.cli.commands.keep.copy", "Copy backups into another repository."),
         "repair": ("jsbackup.cli.commands.keep.repair", "Put back stored objects that are missing or damaged."),
-        "upgrade": ("jsbackup.cli.commands.repo", "Let a repository of an older version use the newest format."),
         "unlock": ("jsbackup.cli.commands.keep.prune", "Show the leases of running commands, and remove expired ones."),
     },
     "Operate": {

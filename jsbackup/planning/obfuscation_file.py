@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from jsbackup.config.secrets import shown
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, TargetConflict, UsageError
-from jsbackup.repository.layout import DESCRIPTOR, UPGRADED
+from jsbackup.repository.layout import DESCRIPTOR
 from jsbackup.transforms.obfuscate.key_codec import MAX_KEY_FILE_BYTES, decode_keys, encode_keys
 from jsbackup.transforms.obfuscate.names import SECRET_BYTES, ObfuscatedNames
 
@@ -236,7 +236,7 @@ def _refuse_in_repository(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot make the key file {shown(str(path))}: {_reason(error)}") from None
     for one in (folder, *folder.parents):
-        if any(os.path.lexists(one / name) for name in (DESCRIPTOR, UPGRADED)):
+        if os.path.lexists(one / DESCRIPTOR):
             raise UsageError(
                 f"the key file would be in the repository {one}", hint="Name a file that is kept apart from the copy."
             )

@@ -26,11 +26,11 @@ from jsbackup.errors import UnsupportedError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
-from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes
+from jsbackup.repository.document import DocumentFields, decode_document, encode_document
+from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
 from jsbackup.stores.base import Data
 
-__all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "UPGRADE_HINT", "Descriptor", "decode_descriptor", "encode_descriptor"]
+__all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
 
 FORMAT_VERSION = 1
 SIGNATURES = "signatures"
@@ -38,13 +38,8 @@ ENCRYPTION = "encryption"
 PAGES = "pages"
 KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION, PAGES})
 
-UPGRADE_HINT = "Run 'jsbackup upgrade' first: then lists of segments may be of any length."
-
 _SEGMENT_BYTES = "segment_bytes"
 _COMPRESSION = "compression"
-
-# Measured: 525 to 541. Less, so that nothing is refused that fits.
-_LISTED_BYTES = 500
 
 # Another document, put in place of the descriptor by mistake, has an id of another form, or none.
 _ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
@@ -57,8 +52,8 @@ class Descriptor:
     maker.
 
     `authority` is the public key behind all signatures, None if nothing is signed. `recipient` is the public key that
-    content is encrypted for, None if nothing is. `pages` says whether long lists of segments are stored in pages,
-    `segment_bytes` is the size of new segments, raw, and `compression` is theirs.
+    content is encrypted for, None if nothing is. `segment_bytes` is the size of new segments, raw, and `compression` is
+    theirs.
     """
 
     id: str
@@ -66,21 +61,9 @@ class Descriptor:
     tool: str
     authority: str | None = None
     recipient: str | None = None
-    pages: bool = True
     segment_bytes: int = SEGMENT_BYTES
     compression: Compression = ZSTD
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def check_manifest_holds(self, raw_bytes: int) -> None:
-        """Raise UnsupportedError if so many bytes of messages make more segments than a manifest without pages lists.
-
-        Such a backup could not be committed after all of it was stored.
-        """
-        most = fitting_bytes(self.segment_bytes) * (MAX_DOCUMENT_BYTES // _LISTED_BYTES)
-        if raw_bytes > most and not self.pages:
-            raise UnsupportedError(
-                f"{raw_bytes} bytes of messages are more than a manifest of this repository can list", hint=UPGRADE_HINT
-            )
 
 
 def encode_descriptor(descriptor: Descriptor) -> bytes:
@@ -99,7 +82,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
         **features,
         **chosen,
         "format": FORMAT_VERSION,
-        "required_features": sorted([*features, *([PAGES] if descriptor.pages else [])]),
+        "required_features": sorted([*features, PAGES]),
         "id": descriptor.id,
         "created": descriptor.created,
         "tool": descriptor.tool,
@@ -139,7 +122,6 @@ def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
         tool=fields.text("tool"),
         authority=None if signatures is None else signatures.hex256("authority"),
         recipient=recipient,
-        pages=PAGES in features,
         segment_bytes=segment_bytes,
         compression=compression,
         extra=fields.rest(),

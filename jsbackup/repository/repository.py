@@ -35,7 +35,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import NO_KEYS, Access, GivenKeys
 from jsbackup.repository.crypto.opened import opened_access
-from jsbackup.repository.descriptor import UPGRADE_HINT, Descriptor, decode_descriptor
+from jsbackup.repository.descriptor import Descriptor, decode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
@@ -50,7 +50,6 @@ from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.repository.stored_descriptor import (
     fetch_descriptor,
     put_descriptor,
-    put_upgrade,
     read_descriptor,
     refuse_occupied,
 )
@@ -176,32 +175,6 @@ class Repository:
         descriptor = read_descriptor(store)
         return cls(store, descriptor, opened_access(store, descriptor, keys))
 
-    def upgrade(self, tool: str) -> bool:
-        """Let new backups store long lists of segments in pages. Returns False if they do already.
-
-        Existing backups stay as they are. The first descriptor stays too: a version without pages refuses a backup
-        that has them, and `prune` of such a version then deletes nothing. `tool` is name and version. This object has
-        the descriptor from before until it is opened again.
-
-        Raises:
-            KeyUnavailable: documents are signed, and the key that signs was not given.
-            StoreError: the store does not answer.
-        """
-        if self.descriptor.pages:
-            return False
-        self.documents.ensure_writable()
-        put_upgrade(self.store, replace(self.descriptor, pages=True, tool=tool))
-        return True
-
-    def follow_upgrade(self, source: Repository, tool: str) -> bool:
-        """Upgrade a replica whose `source` was upgraded, by those who may write there. Needs no key, as no descriptor
-        is signed. Returns, and raises, as `upgrade`.
-        """
-        if self.descriptor.pages or not source.descriptor.pages:
-            return False
-        put_upgrade(self.store, replace(self.descriptor, pages=True, tool=tool))
-        return True
-
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
 
@@ -219,10 +192,7 @@ class Repository:
         manifest = self.paged(self._links.linked(manifest, self.backups))
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
-            hint = "" if self.descriptor.pages else UPGRADE_HINT
-            raise FormatError(
-                f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}", hint=hint
-            )
+            raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
         # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
         if encode_manifest(decode_manifest(data, key, self.stream_pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
@@ -245,8 +215,7 @@ class Repository:
         if before is not None and before.streams is manifest.streams:
             return replace(manifest, stream_pages=before.stream_pages)
         streams = tuple(map(self._listing, manifest.streams))
-        in_pages = self.descriptor.pages and manifest.selection is not None
-        pages = self.stream_pages.store(streams) if in_pages else ()
+        pages = self.stream_pages.store(streams) if manifest.selection is not None else ()
         self._paged = replace(manifest, streams=streams, stream_pages=pages)
         return self._paged
 
@@ -299,7 +268,7 @@ class Repository:
 
     def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
-        return self.pages.store(segments) if self.descriptor.pages else tuple(segments)
+        return self.pages.store(segments)
 
     def witness_of(self, sha256: str) -> bytes:
         """Return what the witness of a manifest with this SHA-256 says: nothing where signatures prove manifests."""

@@ -1,24 +1,28 @@
-"""The descriptor in its store: reading it, putting it into an empty location, upgrading it."""
+"""The descriptor in its store: reading it, putting it into an empty location."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
-from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound, RepositoryNotFound, UsageError
+from jsbackup.errors import FormatError, ObjectExists, ObjectNotFound, RepositoryNotFound, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.location import no_repository, nothing_at
 from jsbackup.stores.base import Store, enclosing_of
 
-__all__ = ["fetch_descriptor", "put_descriptor", "put_upgrade", "read_descriptor", "refuse_inside", "refuse_occupied"]
+__all__ = ["fetch_descriptor", "put_descriptor", "read_descriptor", "refuse_inside", "refuse_occupied"]
 
 _MAX_DESCRIPTOR_BYTES = 1 << 20
 
 
 def read_descriptor(store: Store) -> Descriptor:
-    """Return the descriptor that is used: that of an upgrade, if there is one. Raises as `Repository.open`."""
-    return newest_descriptor(store, _decode(fetch_descriptor(store), layout.DESCRIPTOR))
+    """Return the descriptor. Raises as `Repository.open`."""
+    data = fetch_descriptor(store)
+    try:
+        return decode_descriptor(data)
+    except FormatError as error:
+        hint = f"Restore {layout.DESCRIPTOR} from a copy of this repository; the backups themselves may be intact."
+        raise error.with_hint(hint) from error
 
 
 def put_descriptor(store: Store, descriptor: Descriptor) -> None:
@@ -29,14 +33,8 @@ def put_descriptor(store: Store, descriptor: Descriptor) -> None:
         raise _exists(store) from None
 
 
-def put_upgrade(store: Store, upgraded: Descriptor) -> None:
-    """Store the descriptor of an upgraded repository, unless it is there."""
-    with suppress(ObjectExists):  # someone else was faster
-        store.put(layout.UPGRADED, encode_descriptor(upgraded))
-
-
 def fetch_descriptor(store: Store) -> bytes:
-    """Return the first descriptor as it is stored. Raises RepositoryNotFound, IntegrityError and StoreError."""
+    """Return the descriptor as it is stored. Raises RepositoryNotFound, IntegrityError and StoreError."""
     with suppress(ObjectNotFound):
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
     error = no_repository(store) or nothing_at(store)
@@ -45,30 +43,6 @@ def fetch_descriptor(store: Store) -> bytes:
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
     except ObjectNotFound:
         raise error from None
-
-
-def _decode(data: bytes, key: str) -> Descriptor:
-    try:
-        return decode_descriptor(data, key)
-    except FormatError as error:
-        hint = f"Restore {key} from a copy of this repository; the backups themselves may be intact."
-        raise error.with_hint(hint) from error
-
-
-def newest_descriptor(store: Store, first: Descriptor) -> Descriptor:
-    """Return the descriptor that is used. Raises IntegrityError if that of an upgrade is of another repository."""
-    if first.pages:
-        return first
-    try:
-        upgraded = _decode(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
-    except ObjectNotFound:
-        return first
-    if replace(upgraded, pages=first.pages, tool=first.tool) != first:
-        raise IntegrityError(
-            f"{layout.UPGRADED} does not belong to {layout.DESCRIPTOR}",
-            hint="One of the two was replaced. Restore it from a copy.",
-        )
-    return upgraded
 
 
 def refuse_occupied(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Huge backups: no object of a repository grows with them, and a repository where one would refuses them at the start.
+"""Huge backups: no object of a repository grows with them,.
 
 Measured with 400,000 segments (12 TiB) instead of a tenth of them: committed and read in 14 s of processor, and the
 manifest has 15 KB.
@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import FormatError, UnsupportedError
-from jsbackup.repository import layout
-from jsbackup.repository import repository as repositories
 from jsbackup.repository.manifest import Captured, Manifest, Result, Source, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, FIRST, make_repository, store_backup, store_stream
+from tests.harness.backups import CREATED, FIRST, make_repository, store_stream
 from tests.harness.batches import some_messages
 from tests.repository.pages.segments import segment
 
@@ -42,24 +39,3 @@ def test_no_object_grows_with_a_backup() -> None:
     (read,) = Repository.open(store).manifest(FIRST).streams
     assert (read.captured.bytes, len(read.segments)) == (total.bytes, COUNT)
     assert (read.segments[0], read.segments[COUNT - 1]) == (refs[0], refs[-1])
-
-
-def test_a_repository_without_pages_says_before_a_backup_that_its_manifest_would_be_too_large() -> None:
-    paged = make_repository(MemoryStore()).descriptor
-    old = replace(paged, pages=False)
-    old.check_manifest_holds(11 * TIB)
-    with pytest.raises(UnsupportedError, match="more than a manifest of this repository can list") as caught:
-        old.check_manifest_holds(13 * TIB)
-    assert "jsbackup upgrade" in caught.value.hint
-    replace(old, segment_bytes=256 << 20).check_manifest_holds(13 * TIB)
-    paged.check_manifest_holds(1000 * TIB)
-
-
-def test_a_manifest_that_is_too_large_without_pages_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repositories, "MAX_DOCUMENT_BYTES", 4000)
-    store = MemoryStore()
-    old = Repository(store, replace(make_repository(store).descriptor, pages=False))
-    with pytest.raises(FormatError, match="more than 4000") as caught:
-        store_backup(old, FIRST, count=200)
-    assert "jsbackup upgrade" in caught.value.hint
-    assert [info.key for info in store.list(layout.BACKUPS)] == []

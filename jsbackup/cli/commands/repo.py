@@ -1,4 +1,4 @@
-"""Commands that create a repository, upgrade it or show its content: `init`, `upgrade`, `list`, `show`.
+"""Commands that create a repository or show its content: `init`, `list`, `show`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -26,7 +26,6 @@ from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.formats.compression import ZSTD, Compression
-from jsbackup.tool import TOOL
 
 __all__ = ["COMMANDS"]
 
@@ -137,23 +136,6 @@ _PROBED = {
 }
 
 
-@click.command(cls=Command)
-def upgrade(shared: Shared) -> None:
-    """Upgrade a repository of an older jsbackup, so that new backups list segments and streams in pages.
-
-    Then a backup writes as much as has changed, however much is stored. Existing backups stay as they are, and nothing
-    is read or stored again. A jsbackup before 0.3 refuses the backups that are made from then on, and its 'prune'
-    deletes nothing.
-    """
-    start_log(shared)
-    repository = open_repository(shared)
-    upgraded = repository.upgrade(TOOL)
-    output, location = shared.output, repository.store.location
-    said = f"upgraded repository {location}" if upgraded else f"repository {location} is up to date"
-    document = {"repository": repository.descriptor.id, "location": location, "upgraded": upgraded}
-    output.result(document, lambda: output.line(said))
-
-
 @click.command("list", cls=Command)
 @only_tagged("Only backups with this tag; if repeated, with all of them.")
 @only_origin("Only backups of")
@@ -212,4 +194,4 @@ def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str,
     return damage(manifest.unlisted or problems)
 
 
-COMMANDS = {"init": init, "upgrade": upgrade, "list": list_backups, "show": show}
+COMMANDS = {"init": init, "list": list_backups, "show": show}

@@ -59,9 +59,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# What a server adds to subject, headers and payload of a message in a file: lengths, time, sequence and checksum.
-_SERVER_HEADER_BYTES = 34
-
 _LOSS_HINT = (
     "The server has lost messages, unless somebody has restored an older state: look at its log, keep the backup that "
     "has them, and see 'jsbackup help put-back'. The next backup is complete again."
@@ -160,7 +157,6 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         if not options.config_only and options.check:
             _log.info("the server checks each stream before it sends it; that may take long")
         if not options.config_only:
-            repository.descriptor.check_manifest_holds(sum(map(_least_bytes, streams)))
             run.progress.expect({info.name: info.state.bytes for info in streams})
         incarnations = {info.name: source.incarnation(info.name, info.created) for info in streams}
         receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
@@ -175,11 +171,6 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         notes += await in_thread(lambda: list(about_another_server(repository, source, asked, tags, lives=lives)))
         chosen = Chosen(source, tuple(streams), earlier, (asked_ns, answered_ns))
         yield BegunBackup(begun_ns, chosen, tuple(failures), receipts, lock, tuple(notes))
-
-
-def _least_bytes(info: StreamInfo) -> int:
-    """Return raw bytes that the messages of a stream have at least: the server counts its own headers, too."""
-    return max(0, info.state.bytes - _SERVER_HEADER_BYTES * info.state.messages)
 
 
 def finish_backup(

@@ -174,7 +174,7 @@ def _joined(
 
 def list_writer(repository: Repository) -> ListWriter:
     """Return what makes the list of `Repository.listed` of segments that come one after the other."""
-    return ListWriter(repository.pages if repository.descriptor.pages else None)
+    return ListWriter(repository.pages)
 
 
 def compact_backup(

@@ -1,7 +1,6 @@
 """The keys of a repository's objects. Only this package builds and parses them.
 
     jsbackup.json               the descriptor
-    jsbackup-2.json             the descriptor of an upgraded repository, which is used in place of the first
     segments/<name>-<incarnation>/
         <first>-<last>-<digest>.<digits>.parquet     a segment
         pending-<sha256>.<digits>.parquet    a consumer's pending set, where it is large
@@ -56,7 +55,6 @@ from jsbackup.repository.layout.record_keys import (
     PROBES,
     RECEIPTS,
     SEALED_SUFFIX,
-    UPGRADED,
     VERIFIED,
     WRITERS,
     LeaseKey,
@@ -121,7 +119,6 @@ __all__ = [
     "SEALED_SUFFIX",
     "SEGMENTS",
     "STREAMS",
-    "UPGRADED",
     "VERIFIED",
     "WRITERS",
     "LeaseKey",

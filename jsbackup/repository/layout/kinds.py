@@ -14,7 +14,6 @@ from jsbackup.repository.layout.record_keys import (
     OUTCOME_KEY,
     PROBES,
     READER_KEY,
-    UPGRADED,
     VERIFIED,
     WRITER_KEY,
     backup_id_of,
@@ -80,7 +79,7 @@ def is_damage_record(key: str) -> bool:
 
 def kind_of(key: str) -> ObjectKind:
     """Return the kind of an object. Foreign ones are never read, counted or deleted."""
-    if key in (DESCRIPTOR, UPGRADED):
+    if key == DESCRIPTOR:
         return ObjectKind.DESCRIPTOR
     if backup_id_of(key.removesuffix(".age")) is not None:
         return ObjectKind.MANIFEST

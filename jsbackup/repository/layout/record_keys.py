@@ -25,7 +25,6 @@ __all__ = [
     "READER_KEY",
     "RECEIPTS",
     "SEALED_SUFFIX",
-    "UPGRADED",
     "VERIFIED",
     "WRITERS",
     "WRITER_KEY",
@@ -59,7 +58,6 @@ __all__ = [
 
 SEALED_SUFFIX = ".age"  # ends the keys of what is encrypted
 DESCRIPTOR = "jsbackup.json"
-UPGRADED = "jsbackup-2.json"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
 HOLDS = "holds/"

@@ -127,10 +127,10 @@ class PageStore:
 
 class ListWriter:
     """Makes the list that `PageStore.store` makes of segments that come one after the other, and stores its pages
-    meanwhile, so that they are never held. Without `pages`, all of them are.
+    meanwhile, so that they are never held.
     """
 
-    def __init__(self, pages: PageStore | None) -> None:
+    def __init__(self, pages: PageStore) -> None:
         self._pages = pages
         self._few: list[SegmentRef] = []
         self._arranging: Arranging | None = None
@@ -142,14 +142,14 @@ class ListWriter:
                 self._arranging.add(ref)
                 continue
             self._few.append(ref)
-            if self._pages is not None and len(self._few) > UNPAGED:
+            if len(self._few) > UNPAGED:
                 self._arranging = self._pages.arranging(folder_of(ref))
                 few, self._few = self._few, []
                 self.add(few)
 
     def finish(self) -> Sequence[SegmentRef]:
         """Return the list of all of them."""
-        if self._pages is None or self._arranging is None:
+        if self._arranging is None:
             return tuple(self._few)
         return self._pages.list_of(self._arranging.parts)
 

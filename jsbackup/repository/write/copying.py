@@ -9,8 +9,7 @@ encryption. One with the same id and other content is a conflict; nothing is ove
 lost is only put back as it was there: another one would seem to have replaced it, and a `repair` would exchange it for
 that one, whose objects may be lost.
 
-Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`), which
-follows an upgrade of its source.
+Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`).
 Otherwise the target's writer signs them, and they become part of the target's chain. (A plain one is written again if
 an object gets another key at the target.)
 """
@@ -54,7 +53,6 @@ from jsbackup.repository.write.object_transfer import (
     Verbatim,
     replace_objects,
 )
-from jsbackup.tool import TOOL
 
 __all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
 
@@ -141,8 +139,7 @@ class _Run:
         self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
-        self._upgrade_due = replica and ours.pages and not theirs.pages
-        self._verbatim = replica or (self._same_documents and theirs.pages >= ours.pages)
+        self._verbatim = self._same_documents
         self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
         self.tally = TransferTally()
 
@@ -151,9 +148,6 @@ class _Run:
         document, manifest = _read(self._source, backup)
         self._check_witness(document, manifest)
         stored = self._stored_manifest(backup, document) if self._verbatim else None
-        if self._upgrade_due:  # before the first manifest that has pages
-            self._target.follow_upgrade(self._source, TOOL)
-            self._upgrade_due = False
         self._carrier = self._carrier or self._choose_carrier(backup)
         carried = self._carrier.carry(manifest)
         self._lease.check()

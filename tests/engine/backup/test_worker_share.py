@@ -6,8 +6,6 @@ import asyncio
 import pickle
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 
@@ -19,10 +17,9 @@ from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, back_
 from jsbackup.engine.restore.restore import begin_restore, make_sure
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.errors import DigestMismatch, TransferError, UnsupportedError
+from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.refs import folder_of, id_of
 from jsbackup.repository.repository import Repository
@@ -162,28 +159,6 @@ def test_a_stream_that_was_being_replaced_is_left_to_the_user(source: str, targe
     assert isinstance(failure.error, TransferError) and not failure.error.retry
     assert failure.error.message == "the process that was to replace stream A was lost" and failure.error.hint
     assert asyncio.run(_last(target, "A")) == 7
-
-
-def test_a_backup_whose_manifest_would_be_too_large_ends_before_it_reads(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def make() -> None:
-        await _create(target, "A", 0)
-        async with connected(target) as nc:
-            for _ in range(5):
-                await nc.request("A", bytes(2000))
-
-    asyncio.run(make())
-    monkeypatch.setattr("jsbackup.repository.descriptor.MAX_DOCUMENT_BYTES", 500)
-    store = MemoryStore(time.time)
-    made = make_repository(store)
-    small = replace(made.descriptor, pages=False, segment_bytes=4096)
-    before = [info.key for info in store.list()]
-    for descriptor, refused in ((small, True), (replace(small, pages=True), False)):
-        run = BackupRun(connection_to(target), Repository(store, descriptor), BackupOptions())
-        with pytest.raises(UnsupportedError, match="manifest") if refused else nullcontext():
-            complete(begin_backup(run, held(store)))
-    assert [info.key for info in store.list() if not info.key.startswith(layout.LOCKS)] == before
 
 
 def test_work_is_completed_where_a_loop_runs_and_where_none_does() -> None:

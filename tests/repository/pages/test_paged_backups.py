@@ -271,28 +271,6 @@ def test_pages_of_a_writer_that_was_replaced_stay_valid(kind: str) -> None:
     assert problems(scene.open_to_read(), FIRST) == []
 
 
-def test_a_copy_into_a_repository_of_the_first_format_has_no_pages() -> None:
-    source = make_repository(MemoryStore(), "5007ce")
-    store_backup(source, FIRST, count=200)
-    store = MemoryStore()
-    fresh = make_repository(store, "7a79e7")
-    target = Repository(store, replace(fresh.descriptor, pages=False))
-    for _ in range(2):
-        report = copy_backups(source, target, [FIRST], lease_on(MemoryStore()), progress=NullProgress(), jobs=2)
-        assert not report.failed
-    assert pages_in(store) == set()
-    assert target.manifest(FIRST).streams[0].segments == tuple(source.manifest(FIRST).streams[0].segments)
-    assert problems(target, FIRST) == []
-
-
-def test_a_repository_of_the_first_format_gets_no_pages() -> None:
-    store = MemoryStore()
-    repository = Repository(store, replace(make_repository(store).descriptor, pages=False))
-    store_backup(repository, FIRST, count=200)
-    assert pages_in(store) == set()
-    assert b'"format":1' in store.get(layout.manifest_key(FIRST))
-
-
 def test_a_manifest_that_names_pages_of_another_stream_is_refused() -> None:
     store = MemoryStore()
     repository = make_repository(store)
