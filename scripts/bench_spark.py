@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.cli.main import run
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.messages.backup_frames import FrameReader, open_backup
+from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.pipeline.session.session import SparkSettings, open_session
 
@@ -48,15 +48,15 @@ def _command(*words: str) -> None:
 
 def _jobs(session: SparkSession, master: str, repository: str, tables: Path) -> dict[str, Callable[[], None]]:
     backup = open_backup(session, place_of(repository, S3Settings(), {}))
-    there = ("-r", repository, "--spark-master", master)
+    there = ("-r", repository, "--spark", master)
 
     def export() -> None:
         shutil.rmtree(tables, ignore_errors=True)
         _command("export", "latest", "--format", "parquet", "--output", str(tables), *there)
 
     return {
-        "alone": lambda: _read_all(backup.messages(["S"], _COLUMNS, FrameReader.SPARK)),
-        "the data source": lambda: _read_all(backup.messages(["S"], _COLUMNS, FrameReader.STORE)),
+        "alone": lambda: _read_all(session.read.parquet(f"{repository}/segments/*/*.parquet").select(*_COLUMNS)),
+        "the data source": lambda: _read_all(backup.messages(["S"], _COLUMNS)),
         "verify --level data": lambda: _command("verify", "latest", "--level", "data", *there),
         "stats": lambda: _command("stats", "latest", *there),
         "export": export,

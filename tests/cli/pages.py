@@ -9,8 +9,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from jsbackup.html.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
-from jsbackup.pipeline.jobs.distribution import Distribution, LargeMessage, SizeClass, TimeBin
-from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats, SubjectStats
+from jsbackup.pipeline.queries.stats import LargeMessage, SizeClass, Sizes, StreamStats, SubjectStats, TimeBin
 from jsbackup.repository.read.growth import GrowthPoint
 
 Element = ElementTree.Element
@@ -46,16 +45,14 @@ def some_stats(stream: str, subjects: tuple[str, ...] = ("orders.new", "orders.o
         sizes=sizes,
         subject_count=len(subjects) + 3,
         subjects=tuple(
-            SubjectStats(name, 90 - number, 9000 - 800 * number, START, START + number, sizes)
+            SubjectStats(name, 90 - number, 9000 - 800 * number, START, START + number)
             for number, name in enumerate(subjects)
         ),
         duplicates=None,
-        distribution=Distribution(
-            bucket_ns=3600 * SECOND,
-            buckets=buckets,
-            classes=(SizeClass(128, 700, 100_000), SizeClass(512, 90, 60_000), SizeClass(65536, 1, 70_000)),
-            largest=tuple(LargeMessage(70_000 - n, 7 + n, START + n, name) for n, name in enumerate(subjects[:5])),
-        ),
+        bucket_ns=3600 * SECOND,
+        buckets=buckets,
+        classes=(SizeClass(128, 700, 100_000), SizeClass(512, 90, 60_000), SizeClass(65536, 1, 70_000)),
+        largest=tuple(LargeMessage(70_000 - n, 7 + n, START + n, name) for n, name in enumerate(subjects[:5])),
         growth=tuple(
             GrowthPoint(
                 f"202611{17 + day}T014500Z-00000{day}", f"2026-11-{17 + day}T01:45:00Z", 100 * day, 9000 * day, 400
@@ -67,7 +64,7 @@ def some_stats(stream: str, subjects: tuple[str, ...] = ("orders.new", "orders.o
 
 def bare_stats(stream: str) -> StreamStats:
     """A stream without messages."""
-    return replace(some_stats(stream, (), days=1), messages=0, bytes=0, subject_count=0, distribution=Distribution())
+    return replace(some_stats(stream, (), days=1), messages=0, bytes=0, subject_count=0, buckets=(), classes=())
 
 
 def parsed(page: bytes) -> Element:

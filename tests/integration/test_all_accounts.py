@@ -486,7 +486,7 @@ def test_named_streams_need_not_be_in_every_account(system: System, tmp_path: Pa
         (("--account-creds", "nsc", "--account-user-lifetime", "soon"), "not a duration"),
         (("--account-creds", "/etc/{account}", "--account", "\t"), "no account can be named"),
         (("--account-creds", "nsc", "--js-api-prefix", "x"), "--js-api-prefix makes no sense with --all-accounts"),
-        (("--account-creds", "nsc", "--spark-master", "local"), "--spark-master makes no sense with --all-accounts"),
+        (("--account-creds", "nsc", "--spark", "local"), "--spark makes no sense with --all-accounts"),
     ],
 )
 def test_mistakes_are_said_before_anything_is_asked(options: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -490,7 +490,7 @@ def test_the_key_file_is_never_in_the_repository_nor_another_file(
     assert code == 2 and "exclude each other" in err
     code, _, err = typed(f"transform latest -r {repository} --renumber --obfuscation-key {tmp_path / 'k'}")
     assert code == 2 and "with --obfuscate only" in err
-    code, _, err = typed(f"{asked} --obfuscation-key {tmp_path / 'k'} --spark-master spark://there:7077")
+    code, _, err = typed(f"{asked} --obfuscation-key {tmp_path / 'k'} --spark spark://there:7077")
     assert code == 2 and "stays on this one" in err and not (tmp_path / "k").exists()
 
 

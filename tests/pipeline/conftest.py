@@ -18,7 +18,7 @@ from jsbackup.cli.main import run
 from tests.cli.typed import Typed
 from tests.harness.s3server import S3Server
 from tests.harness.servers import missing
-from tests.pipeline.quick_java import quick_workers
+from tests.pipeline.quick_java import quick_java, quick_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,9 +52,9 @@ def spark() -> Iterator[SparkSession]:
         for name, value in S3Server.credentials().items():
             patch.setenv(name, value)
         with pytest.MonkeyPatch.context() as starting:  # what Java gets when it starts, its workers inherit
-            for name, value in quick_workers("jsbackup.pipeline.session.session").items():
+            for name, value in (quick_java() | quick_workers("jsbackup.pipeline.session.session")).items():
                 starting.setenv(name, value)
-            session = stack.enter_context(open_session(SparkSettings("local[2]", QUICK, is_short=True)))
+            session = stack.enter_context(open_session(SparkSettings("local[2]", QUICK)))
         yield session
 
 

@@ -1,9 +1,8 @@
 """Settings for each Java that tests start for a Spark of some seconds: it should take little of a processor, and so
 should its Python workers.
 
-The second compiler would take half of what a short Spark takes, and loading classes much of the rest. jsbackup has an
-archive of classes for its own embedded Spark only (`class_archive.py`). For masters, executors and servers, which have
-all jars of Spark, `./scripts/test` makes one by running this module. Java itself checks that the archive fits, and goes
+The second compiler would take half of what a short Spark takes, and loading classes much of the rest, so
+`./scripts/test` makes an archive of classes by running this module. Java itself checks that the archive fits, and goes
 without if not.
 """
 
@@ -17,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from jsbackup.errors import UnsupportedError
-from jsbackup.pipeline.session import class_archive
-from jsbackup.pipeline.session.java import find_java
+from jsbackup.pipeline.session.java import find_java, java_version
 
 __all__ = ["WORKERS", "quick_java", "quick_options", "quick_workers"]
 
@@ -52,23 +50,22 @@ def quick_workers(*imported: str) -> dict[str, str]:
 def _archive() -> Path | None:
     """Where the archive of classes is for the Java and the Spark that tests use; None if this Java makes none."""
     spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return None
     try:
-        java = find_java(os.environ)
-        if class_archive._is_aot(java) is not False:  # one of a newer Java takes other options
-            return None
-        return _FOLDER / f"spark-{class_archive._key(java, Path(spec.origin).parent / 'jars')}.jsa"
-    except (OSError, UnsupportedError):
+        version = java_version(find_java(os.environ))
+    except UnsupportedError:
         return None
+    # An archive of a newer Java takes other options.
+    if spec is None or spec.origin is None or version >= 24:
+        return None
+    import pyspark
+
+    return _FOLDER / f"spark-{pyspark.__version__}-java-{version}.jsa"
 
 
 def _make(archive: Path) -> None:
     """Run Spark for some of what tests do, and let its Java write the archive when it ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-    from jsbackup.pipeline.session.session import load_classes
 
     shutil.rmtree(_FOLDER, ignore_errors=True)
     _FOLDER.mkdir(parents=True)
@@ -77,7 +74,9 @@ def _make(archive: Path) -> None:
     builder = builder.config("spark.driver.extraJavaOptions", f"{_COMPILERS} -XX:ArchiveClassesAtExit={new}")
     with tempfile.TemporaryDirectory() as folder:
         session = builder.config("spark.local.dir", folder).getOrCreate()
-        load_classes(session, Path(folder, "example"))
+        session.range(100).selectExpr("id AS sequence", "concat('a', id % 3) AS subject").write.parquet(f"{folder}/x")
+        session.read.parquet(f"{folder}/x").createOrReplaceTempView("example")
+        session.sql("SELECT subject, count(*) FROM example GROUP BY subject ORDER BY 2 DESC").limit(2).collect()
         session.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()
         session.stop()
         java = SparkContext._gateway.proc

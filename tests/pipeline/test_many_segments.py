@@ -1,4 +1,4 @@
-"""Streams of many segments on Spark: pages name what tasks read; the rows are those of Spark's own reader."""
+"""Streams of many segments on Spark: pages name what tasks read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from jsbackup.errors import JsBackupError
-from jsbackup.pipeline.jobs.direct_stats import collect_stats_here
-from jsbackup.pipeline.jobs.stats import collect_stats
-from jsbackup.pipeline.messages import chosen
-from jsbackup.pipeline.messages.backup_frames import FrameReader, open_backup
+from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.columns import COLUMNS
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.failures import spark_errors
@@ -28,7 +25,7 @@ from tests.harness import backups
 from tests.harness.backups import FIRST, SECOND, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.small_pages import make_pages_small
-from tests.pipeline.places import keep
+from tests.pipeline.places import keep, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +47,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of pages, and tasks that take little."""
     make_pages_small(monkeypatch)
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 900)
-    monkeypatch.setattr(chosen, "_MANY", 10)
     monkeypatch.setattr(packing, "_LEAST_BYTES", 1 << 20)
 
 
@@ -60,16 +56,16 @@ def _rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-def test_rows_are_those_of_spark_s_own_reader(spark: SparkSession, tmp_path: Path, encrypted: bool) -> None:
+def test_rows_are_those_of_few_segments(spark: SparkSession, tmp_path: Path, encrypted: bool) -> None:
     kept = keep(tmp_path / "kept", STREAMS, encrypted=encrypted)
     backup = open_backup(spark, kept.place)
     (segments, _, _) = [stream.segments for stream in backup.manifest.streams]
     assert isinstance(segments, SegmentList) and max(page.level for page in segments.pages()) > 1
-    assert backup.reader(["A"]) is FrameReader.STORE
-    by_paths = open_backup(spark, keep(tmp_path / "plain", STREAMS).place)
+    with segments_of(1 << 20):
+        whole = open_backup(spark, keep(tmp_path / "plain", STREAMS).place)
     for condition in CONDITIONS:
         names = [name for name in COLUMNS if name != "backup"]
-        wanted = _rows(by_paths.messages(columns=names, reader=FrameReader.SPARK).where(condition))
+        wanted = _rows(whole.messages(columns=names).where(condition))
         found = backup.messages(columns=names).where(condition)
         assert _rows(found) == wanted, condition
         assert wanted or condition == "sequence = -1"
@@ -77,16 +73,6 @@ def test_rows_are_those_of_spark_s_own_reader(spark: SparkSession, tmp_path: Pat
         ("A", 400),
         ("B", 30),
     ]
-
-
-def test_statistics_are_those_without_spark(spark: SparkSession, tmp_path: Path) -> None:
-    kept = keep(tmp_path, STREAMS)
-    repository = kept.place.open()
-    manifest = repository.find("latest")
-    backup = open_backup(spark, kept.place)
-    wanted = collect_stats_here(repository, manifest, manifest.streams, duplicates=True)
-    assert collect_stats(backup, duplicates=True) == wanted
-    assert collect_stats(backup, ["C"], duplicates=True) == wanted[2:] and not wanted[2].messages
 
 
 def test_a_lost_page_is_one_sentence(

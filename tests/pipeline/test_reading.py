@@ -1,8 +1,8 @@
-"""Messages as rows: the same ones by Spark's reader and by ours, and as plain Python has them."""
+"""Messages as rows of Spark: as plain Python has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import JsBackupError, KeyUnavailable, RepositoryNotFound, UnsupportedError, UsageError
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader, open_backup
+from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from tests.harness.backups import FIRST
@@ -54,10 +54,6 @@ def collect(frame: DataFrame) -> list[tuple[Any, ...]]:
     )
 
 
-def read_all(backup: BackupFrames, readers: Iterable[FrameReader]) -> list[list[tuple[Any, ...]]]:
-    return [collect(backup.messages(reader=reader)) for reader in readers]
-
-
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark gives times in the zone of the process."""
@@ -70,30 +66,11 @@ def test_all_messages_of_all_streams_come(spark: SparkSession, tmp_path: Path, e
     streams = {"ODD": ODD, WIDE: some_messages(300, 50), "LATER": some_messages(50, 10, first=1 << 33), "EMPTY": []}
     kept = keep(tmp_path, streams, encrypted=encrypted, opaque=True)
     backup = open_backup(spark, kept.place)
-    readers = [FrameReader.STORE] if encrypted else [FrameReader.STORE, FrameReader.SPARK]
-    for found in read_all(backup, readers):
-        assert found == sorted(rows_of(streams), key=lambda row: (str(row[0]), row[1]))
-    for reader in readers:
-        assert collect(backup.messages(["ODD"], reader=reader)) == rows_of({"ODD": ODD})
-        assert backup.messages(["EMPTY"], reader=reader).count() == 0
-        assert backup.messages(["E*", "ODD"], ["subject", "time"], reader=reader).columns == ["subject", "time"]
-        assert backup.messages(reader=reader).count() == sum(map(len, streams.values()))
-
-
-@pytest.mark.by_turns
-def test_the_stream_is_a_constant_for_the_largest_and_follows_from_the_folder_for_others(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streams = {"ODD": ODD, WIDE: some_messages(300, 50), "L" * 250: some_messages(50, 10), "EMPTY": []}
-    backup = open_backup(spark, keep(tmp_path, streams).place)
-    for most in (0, 1, 2, 3):
-        monkeypatch.setattr("jsbackup.pipeline.messages.backup_frames._MOST_APART", most)
-        frame = backup.messages(reader=FrameReader.SPARK)
-        assert collect(frame) == sorted(rows_of(streams), key=lambda row: (str(row[0]), row[1]))
-        assert ("file_path" in frame._jdf.queryExecution().optimizedPlan().toString()) is (most < 3)
-    # Of other streams no file is read.
-    files = frame.where(frame["stream"] == WIDE).inputFiles()
-    assert len(files) == len(backup.streams([WIDE])[0].segments)
+    assert collect(backup.messages()) == sorted(rows_of(streams), key=lambda row: (str(row[0]), row[1]))
+    assert collect(backup.messages(["ODD"])) == rows_of({"ODD": ODD})
+    assert backup.messages(["EMPTY"]).count() == 0
+    assert backup.messages(["E*", "ODD"], ["subject", "time"]).columns == ["subject", "time"]
+    assert backup.messages().count() == sum(map(len, streams.values()))
 
 
 @pytest.mark.by_turns
@@ -126,8 +103,7 @@ def test_random_streams_come_as_they_are(
     named = {f"S{number}": messages for number, messages in enumerate(streams)}
     kept = keep(tmp_path_factory.mktemp("random"), named, encrypted=encrypted)
     backup = open_backup(spark, kept.place)
-    for found in read_all(backup, [FrameReader.STORE] if encrypted else FrameReader):
-        assert found == rows_of(named)
+    assert collect(backup.messages()) == rows_of(named)
 
 
 _CONDITIONS: Sequence[str] = (
@@ -145,15 +121,13 @@ _CONDITIONS: Sequence[str] = (
 
 
 @pytest.mark.by_turns
-def test_filters_find_the_same_whoever_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_filters_find_the_same_in_many_segments(spark: SparkSession, tmp_path: Path) -> None:
     streams = {"A": some_messages(400, 100), "B": some_messages(200, 10, seed=2)}
     with segments_of(6000):  # enough to leave some out
-        backup = open_backup(spark, keep(tmp_path, streams).place)
+        backup = open_backup(spark, keep(tmp_path / "parts", streams).place)
+    whole = open_backup(spark, keep(tmp_path / "whole", streams).place)
     for condition in _CONDITIONS:
-        found = [
-            collect(backup.messages(reader=reader).where(condition))
-            for reader in (FrameReader.SPARK, FrameReader.STORE)
-        ]
+        found = [collect(frames.messages().where(condition)) for frames in (backup, whole)]
         assert found[0] == found[1], condition
         assert found[0] or condition == "sequence = -1"
 
@@ -197,32 +171,5 @@ def test_damage_is_named_by_whoever_notices(spark: SparkSession, tmp_path: Path)
     path.write_bytes(path.read_bytes()[:-1])
     backup = open_backup(spark, kept.place)
     with pytest.raises(JsBackupError, match=key) as caught, spark_errors("the query"):
-        backup.messages(reader=FrameReader.STORE).collect()
+        backup.messages().collect()
     assert caught.value.exit_code == 14
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "gone meanwhile"])
-def test_no_setting_of_a_session_leaves_segments_out(spark: SparkSession, tmp_path: Path, damage: str) -> None:
-    """Sessions of a cluster may ignore files that are damaged or missing."""
-    kept = keep(tmp_path, {"A": some_messages(40, 100)})
-    key = kept.manifest.streams[0].segments[1].key
-    path = Path(kept.place.location) / key
-    backup = open_backup(spark, kept.place)
-    frame = backup.messages(reader=FrameReader.SPARK) if damage == "gone meanwhile" else None
-    path.chmod(0o600)
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-100])
-    else:
-        path.unlink()
-    settings = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
-    for name in settings:
-        spark.conf.set(name, "true")
-    try:
-        with pytest.raises(JsBackupError, match=key) as caught, spark_errors("the query"):
-            (frame or backup.messages(reader=FrameReader.SPARK)).select("subject").collect()
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
-    assert caught.value.exit_code == 14
-    if damage == "missing":
-        assert caught.value.message == f"object {key} is missing"

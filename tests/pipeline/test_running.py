@@ -142,7 +142,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)
     kept = keep(tmp_path / "r", {"A": some_messages(400, 200_000)})
     line = ["export", "latest", *kept.line, "--format", "jsonl", "--output", str(tmp_path / "out")]
-    line += ["--spark-master", "local[1]", "--spark-conf", "spark.driver.memory=1g"]
+    line += ["--spark", "local[1]", "--spark-conf", "spark.driver.memory=1g"]
     process = subprocess.Popen(
         command_line(*line),
         stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,6 @@ from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.planning.model import Consumers
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.selection.count_subset import survey
-from jsbackup.planning.selection.newest_pass import newest_in_segment
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
@@ -54,8 +53,7 @@ from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters
-from jsbackup.transforms.filters.newest import NewestRule, find_newest
-from jsbackup.transforms.filters.rising import RisingSequences
+from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
@@ -86,24 +84,6 @@ class Pickled:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks run in this process, after the journey that they make to an executor."""
 
-    def newest(
-        _session: object,
-        place: RepositoryRef,
-        found: Mapping[str, Sequence[SegmentRef]],
-        keeping: Reshape,
-        *,
-        rule: NewestRule,
-        **_: object,
-    ) -> dict[str, RisingSequences]:
-        """As Spark does: with the newest of segments, in whatever order."""
-        kept: dict[str, RisingSequences] = {}
-        objects = opened(place).objects
-        for name, refs in found.items():
-            rows = [newest_in_segment(objects, ref, name, keeping, rule=rule) for ref in refs[::-1]]
-            kept[name] = find_newest(rule, lambda rows=rows: rows)
-        return kept
-
-    monkeypatch.setattr("jsbackup.pipeline.messages.newest.newest_sequences", newest)
     monkeypatch.setattr(packing, "_LEAST_BYTES", 1)  # many tasks
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.jobs import check_spark_options
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
-from jsbackup.cli.options.spark import SPREAD_OPTIONS, Where, spread_by_spark
+from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
@@ -77,7 +76,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
 )
 @no_init_option
 @jobs_option
-@spread_by_spark
+@on_spark_if_asked
 @lock_timeout_option
 def backup(
     shared: Shared,
@@ -96,7 +95,7 @@ def backup(
     accounts: AskedAccounts,
     no_init: bool,
     jobs: int,
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Back up streams: all of the account, or those that you name (globs are allowed).
@@ -111,8 +110,8 @@ def backup(
     With --all-accounts, each account is a backup of its own in the repository, and there is one report. An account
     without credentials is named, and the exit code is 3. Named streams need not be in every account.
 
-    With --spark-master, executors of Spark read and store the streams, as many at a time as Spark can, or as --jobs
-    says. Below 2 GiB it is done without, which is faster then; --spark always spreads them, too.
+    With --spark, executors of Spark read and store the streams, as many at a time as Spark can, or as --jobs
+    says.
     """
     from jsbackup.engine.backup.backup import run_backup
     from jsbackup.engine.backup.options import BackupOptions
@@ -138,10 +137,9 @@ def backup(
         from jsbackup.cli.accounts.backup import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
-        refuse_given(click.get_current_context(), "--all-accounts", *SPREAD_OPTIONS)
+        refuse_given(click.get_current_context(), "--all-accounts", *SPARK_OPTIONS)
         return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
-    check_spark_options(where)
-    if where.spreads:
+    if where is not None:
         from jsbackup.cli.commands.spark.fan_out import spread_backup
 
         return spread_backup(shared, options, where, lock_timeout, may_make=not no_init)

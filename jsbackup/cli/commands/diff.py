@@ -4,17 +4,12 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
-
 import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
 from jsbackup.cli.output.diff_report import tell_diff
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
@@ -24,10 +19,6 @@ from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
-from jsbackup.progress import Progress
-
-if TYPE_CHECKING:
-    from jsbackup.repository.read.diff import Compare
 
 __all__ = ["COMMANDS"]
 
@@ -56,7 +47,6 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     help="Show up to this many added, removed and changed messages of each stream.",
 )
 @choosing_options
-@on_spark
 @lock_timeout_option
 def diff(
     shared: Shared,
@@ -68,7 +58,6 @@ def diff(
     named: int,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    where: Where,
     lock_timeout: str,
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
@@ -76,8 +65,6 @@ def diff(
     A and B are ids of backups, their starts, or `latest`. One of them may be `live`; then `latest` is the newest
     backup of the connected source, if there is one. Streams with equal digests are equal; of others, only the
     segments that differ are read. A live stream is read whole, up to its last message at that time.
-
-    With --spark-master, Spark compares two backups, on as many cores and machines as it has.
     """
     from jsbackup.repository.read.compared_streams import ComparedStreams
     from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
@@ -88,15 +75,12 @@ def diff(
         raise UsageError("both sides are live", hint="Name a backup on one side.")
     if LIVE not in (a, b) and shared.server:
         raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
-    if LIVE in (a, b) and where.given:
-        raise UsageError("options of Spark make sense between two backups only", hint="Leave them out.")
     choosing = parse_choosing(LATEST if LATEST in (a, b) else a, origins, tags)
     connection = connection_of(shared) if LIVE in (a, b) else None
     repository = open_repository(shared)
     with (
         reading(shared, repository, "diff", lock_timeout),
         make_progress("diff", wanted=shared.progress) as progress,
-        _comparer(shared, where, progress) as compare,
     ):
         source = None
         if connection is not None and LATEST in (a, b):
@@ -120,28 +104,14 @@ def diff(
         run = DiffRun(repository.objects, choice.choose, consumers, named, progress)
         if connection is None:
             old, new = manifests
-            report = diff_backups(run, old, new, compare)
+            report = diff_backups(run, old, new)
         else:
             from jsbackup.engine.check.diff_live import diff_live
 
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
     names = [LIVE if manifest is None else manifest.id for manifest in sides]
-    return tell_diff(shared.output, names, report, choice.skipped, spark=where.spark_json)
-
-
-@contextmanager
-def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Compare | None]:
-    """Return the comparison on Spark, if requested. Spark is only started if there are messages to compare."""
-    if not where.given:
-        yield None
-        return
-    settings = settings_of(where)
-    from jsbackup.pipeline.jobs.diff import SparkComparer
-    from jsbackup.pipeline.session.session import open_session
-
-    with ExitStack() as stack:
-        yield SparkComparer(lambda: stack.enter_context(open_session(settings)), place_given(shared), progress)
+    return tell_diff(shared.output, names, report, choice.skipped)
 
 
 COMMANDS = {"diff": diff}

@@ -32,7 +32,7 @@ from jsbackup.cli.options.reshaping import (
     transform_options,
     with_key_beside,
 )
-from jsbackup.cli.options.spark import SparkUse, Where, on_spark_if_large, spread_by_spark
+from jsbackup.cli.options.spark import Where, on_spark_if_asked
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported, tell_leftovers
@@ -95,7 +95,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
 )
 @tagged_as("Tag the backup.")
 @no_init_option
-@spread_by_spark
+@on_spark_if_asked
 @lock_timeout_option
 def import_(
     shared: Shared,
@@ -110,7 +110,7 @@ def import_(
     store_key_command: str | None,
     tags: tuple[str, ...],
     no_init: bool,
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files: those of
@@ -138,7 +138,7 @@ def import_(
             hint="Copy them here first; what `export` wrote to S3, `aws s3 sync` copies.",
         )
     if server_store:
-        if kind is not None or stream is not None or where.spreads:
+        if kind is not None or stream is not None or where is not None:
             raise UsageError(
                 "--server-store excludes --format, --stream and options of Spark",
                 hint="They are for tables; leave them out.",
@@ -173,8 +173,8 @@ def import_(
             lock_timeout=lock_timeout,
             may_make=not no_init,
         )
-        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost, spark=where.spark_json)
-    if stream is not None or configs or where.spreads:
+        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost)
+    if stream is not None or configs or where is not None:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
             hint="Say with --format what the table is, or leave them out.",
@@ -266,7 +266,7 @@ def _import_store(
 @reshaping_options
 @mask_key_names
 @choosing_options
-@on_spark_if_large
+@on_spark_if_asked
 @lock_timeout_option
 def export(
     shared: Shared,
@@ -281,7 +281,7 @@ def export(
     mask_key: tuple[tuple[str, str], ...],
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
@@ -289,8 +289,7 @@ def export(
     For the nats CLI, each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If you name
     exactly one stream, without a glob, DIR is the folder of that stream, for `nats backup restore stream DIR`.
 
-    Tables have a folder for each stream, with files of up to about 32 MiB of messages. Spark writes them if the backup
-    is large (see --spark); the files are the same.
+    Tables have a folder for each stream, with files of up to about 32 MiB of messages.
 
     As resources of NACK or Terraform, what these cannot express is named, and the exit code is 3. See 'jsbackup help
     configs'.
@@ -330,10 +329,10 @@ def export(
     whole = None if "://" in directory else Path(directory)
     keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape, whole=whole)
     if kind in WRITTEN_FORMATS:
-        if where.is_elsewhere:
+        if where is not None and where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
         with keeping:
-            written_tables, choice = write_tables(
+            written_tables = write_tables(
                 shared,
                 WantedBackup(backup, choosing, patterns, as_newest=tables.append and backup == LATEST),
                 options,
@@ -350,11 +349,10 @@ def export(
             written_tables.streams,
             broken=written_tables.refused,
             directory=directory,
-            spark=choice.json(where),
             append=tables.append,
             is_new=written_tables.is_new,
         )
-    if where.given or where.use is not SparkUse.AUTO:
+    if where is not None:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout), keeping:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
-from jsbackup.cli.options.jobs import check_spark_options
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -22,7 +21,7 @@ from jsbackup.cli.options.restore_options import (
     runbook_option,
     window_option,
 )
-from jsbackup.cli.options.spark import SPREAD_OPTIONS, Where, spread_by_spark
+from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
@@ -72,7 +71,7 @@ __all__ = ["COMMANDS"]
 @click.option("--no-verify", is_flag=True, help="The same as --verify none.")
 @jobs_option
 @mask_key_options
-@spread_by_spark
+@on_spark_if_asked
 @lock_timeout_option
 def restore(
     shared: Shared,
@@ -90,7 +89,7 @@ def restore(
     verify: str | None,
     no_verify: bool,
     jobs: int,
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
@@ -110,14 +109,14 @@ def restore(
     With --all-accounts, each account goes into the one with its key, else into the one with its name, or where
     --map-account says. Nothing is changed in any account unless all of them can be restored.
 
-    With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
-    says. Below 2 GiB it is done without, which is faster then; --spark always spreads them, too.
+    With --spark, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
+    says.
     """
     start_log(shared)
     refuse_mapped(mapped, accounts)
     saved = None
     if accounts.all_accounts:
-        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPREAD_OPTIONS)
+        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPARK_OPTIONS)
     if dry_run and accounts.all_accounts:
         from jsbackup.cli.accounts.restore import plan_all
 
@@ -143,7 +142,7 @@ def restore(
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
-        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *SPREAD_OPTIONS)
+        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *SPARK_OPTIONS)
         return restore_runbook(shared, runbook, settings, lock_timeout)
     if plan_file is not None:
         refuse_options_beside(click.get_current_context(), "--plan", "partial")
@@ -152,8 +151,7 @@ def restore(
         saved = read_plan(plan_file)
     options = asked.options() if saved is None else saved.options
     options.reshape.masks.check_secret(mask_secret)
-    check_spark_options(where)
-    if where.spreads:
+    if where is not None:
         refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
@@ -222,7 +220,7 @@ def _proof(verify: str | None, no_verify: bool) -> ProofLevel:
 
 
 def _refuse_for_preview() -> None:
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *SPREAD_OPTIONS)
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *SPARK_OPTIONS)
 
 
 COMMANDS = {"restore": restore}

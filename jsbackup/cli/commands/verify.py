@@ -17,7 +17,7 @@ import click
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import open_with_keys
-from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given, settings_of
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
@@ -62,7 +62,7 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
 )
 @click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
 @click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
-@on_spark
+@on_spark_if_asked
 @lock_timeout_option
 def verify(
     shared: Shared,
@@ -72,7 +72,7 @@ def verify(
     *,
     max_bytes: str | None,
     expect: str | None,
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Check stored backups: all, or those that you name.
@@ -83,7 +83,7 @@ def verify(
     With --sample or --max-bytes, a run reads a part of the objects: first those never checked, then those checked
     longest ago. A nightly `--sample 4` covers everything in 25 nights.
 
-    With --spark-master, Spark reads the objects, on as many cores and machines as it has.
+    With --spark, Spark reads the objects, on as many cores and machines as it has.
     """
     from jsbackup.repository.checks.verify import Level
     from jsbackup.repository.checks.verify_run import VerifyRun
@@ -93,7 +93,7 @@ def verify(
     if expect is not None:
         _check_id(expect)
     portion, begun_ns = _portion(level, sample, max_bytes), time.time_ns()
-    if where.given and level == "manifest":
+    if where is not None and level == "manifest":
         raise UsageError("level manifest reads no objects, so there is nothing for Spark", hint="Leave it out.")
     repository, keys = open_with_keys(shared)
     if repository.descriptor.authority is not None and keys == NO_KEYS:
@@ -117,13 +117,13 @@ def verify(
         ):
             report = run.check(gaps, flaws, progress=progress, checker=checker, portion=portion)
     run.record(report, part=portion is not None)
-    return _print_result(shared.output, level, report, alone=len(backups) == 1, spark=where.spark_json)
+    return _print_result(shared.output, level, report, alone=len(backups) == 1)
 
 
 @contextmanager
-def _checker(shared: Shared, where: Where, progress: Progress) -> Iterator[Checker | None]:
+def _checker(shared: Shared, where: Where | None, progress: Progress) -> Iterator[Checker | None]:
     """Return the checker on Spark, if requested."""
-    if not where.given:
+    if where is None:
         yield None
         return
     settings = settings_of(where)
@@ -156,7 +156,7 @@ def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion
 # --- what it prints ---
 
 
-def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool, spark: JsonObject) -> int:
+def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
     from jsbackup.repository.pages.stream_json import losses_to_json
 
     found, gaps, flaws, coverage = report.backups, report.gaps, report.flaws, report.coverage
@@ -175,7 +175,6 @@ def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bo
         "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps],
         "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in flaws],
         "coverage": None if coverage is None else _coverage_json(coverage),
-        **spark,
     }
 
     def text() -> None:

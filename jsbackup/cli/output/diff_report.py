@@ -24,11 +24,9 @@ _SHOWN_RANGES = 5
 _SIGNS = {"added": "+", "removed": "-", "changed": "!"}
 
 
-def tell_diff(
-    output: Output, sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str], *, spark: JsonObject
-) -> int:
+def tell_diff(output: Output, sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> int:
     """Print the differences between two `sides` (ids, or `live`) and the streams that were skipped, with the reasons;
-    return the exit code. `spark` is a member of the document, if Spark was used.
+    return the exit code.
     """
     equal = not report.failures and all(stream.equal for stream in report.streams)
     failed = [failure_json(one.name, one.error) for one in report.failures]
@@ -39,7 +37,6 @@ def tell_diff(
         "streams": [_stream_json(stream) for stream in report.streams],
         "failed": failed,
         "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
-        **spark,
     }
 
     def text() -> None:

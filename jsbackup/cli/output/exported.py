@@ -10,7 +10,6 @@ from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import IncompleteError, JsBackupError
-from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
 
 if TYPE_CHECKING:
@@ -27,12 +26,11 @@ def tell_exported(
     *,
     broken: Mapping[str, JsBackupError],
     directory: str,
-    spark: JsonObject | None = None,
     append: bool = False,
     is_new: bool = True,
 ) -> int:
     """Report what was written, or with `append` added to tables, to `directory`; return the exit code. `broken` could
-    not be read, or their tables not be extended; `spark` says what wrote tables. `is_new`: nothing was there.
+    not be read, or their tables not be extended. `is_new`: nothing was there.
     """
     output = shared.output
     messages, done = sum(stream.messages for stream in exported), "wrote" if is_new else "appended to"
@@ -68,7 +66,6 @@ def tell_exported(
         ],
         "failed": broken_json(broken),
         **({"appended": True} if append else {}),
-        **({} if spark is None else {"spark": spark}),
     }
     output.result(document, text)
     return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0

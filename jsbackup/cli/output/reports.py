@@ -37,10 +37,8 @@ __all__ = [
 ]
 
 
-def tell_backup(output: Output, report: BackupReport, spark: JsonObject | None = None) -> int:
-    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed. `spark` as of
-    `tell_stored`.
-    """
+def tell_backup(output: Output, report: BackupReport) -> int:
+    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed."""
     return tell_stored(
         output,
         report.manifest,
@@ -48,7 +46,6 @@ def tell_backup(output: Output, report: BackupReport, spark: JsonObject | None =
         report.failures,
         notes=report.notes,
         lost_readers=report.lost_readers,
-        spark=spark,
     )
 
 
@@ -60,12 +57,10 @@ def tell_stored(
     *,
     notes: Sequence[str] = (),
     lost_readers: Sequence[str] = (),
-    spark: JsonObject | None = None,
 ) -> int:
     """Print the result of a backup or an import; return the exit code. Raises `all_failed` if nothing was committed.
 
     `notes` are sentences about all of it, `lost_readers` about key files of readers that are missing or damaged.
-    `spark` is a member of the document, if Spark was used.
     """
     notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
     if manifest is None:
@@ -89,7 +84,7 @@ def tell_stored(
 
     if not results and not skipped:
         output.warning("no stream was backed up: there are none, or all are left out")
-    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes), **(spark or {})}, text)
+    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes)}, text)
     return damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
 
 

@@ -68,18 +68,13 @@ def _usable_at(failure: Failure) -> str | None:
     return format_time(failure.usable_ns) if isinstance(failure, FailedProof) else None
 
 
-def tell_restored(
-    shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None, *, spark: JsonObject | None = None
-) -> int:
-    """Print the result, with the verb `done`; return the exit code. `finder` has found the backup. `spark` is a member
-    of the document, if Spark was used.
-    """
+def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None) -> int:
+    """Print the result, with the verb `done`; return the exit code. `finder` has found the backup."""
     if finder is not None:
         from jsbackup.planning.elsewhere import with_elsewhere
 
         report = replace(report, plan=with_elsewhere(report.plan, finder.choice))
-    document = {**restored_json(report, finder), **(spark or {})}
-    shared.output.result(document, lambda: tell_report(shared.output, report, done))
+    shared.output.result(restored_json(report, finder), lambda: tell_report(shared.output, report, done))
     return report.code
 
 

@@ -12,7 +12,7 @@ from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    from jsbackup.pipeline.jobs.stats_model import Sizes, StreamStats
+    from jsbackup.pipeline.queries.stats import Sizes, StreamStats
 
 __all__ = ["format_moment", "format_width", "stats_json", "tell_stats"]
 
@@ -62,12 +62,10 @@ _Table = tuple[list[str], Sequence[Sequence[str]]]
 def _busiest(found: Sequence[StreamStats]) -> _Table:
     rows = []
     for one in found:
-        if buckets := one.distribution.buckets:
+        if buckets := one.buckets:
             most = max(buckets, key=lambda bucket: bucket.messages)
             messages, size = format_count(most.messages), format_bytes(most.bytes)
-            rows.append(
-                (one.stream, format_width(one.distribution.bucket_ns), format_moment(most.start_ns), messages, size)
-            )
+            rows.append((one.stream, format_width(one.bucket_ns), format_moment(most.start_ns), messages, size))
     return ["STREAM", "BUSIEST", "FROM", ">MESSAGES", ">BYTES"], rows
 
 
@@ -84,7 +82,7 @@ def _large_messages(found: Sequence[StreamStats]) -> _Table:
     rows = [
         (one.stream, str(large.sequence), large.subject, format_bytes(large.bytes))
         for one in found
-        for large in one.distribution.largest
+        for large in one.largest
     ]
     return ["STREAM", ">LARGEST AT", "SUBJECT", ">BYTES"], rows
 
@@ -122,7 +120,6 @@ def format_moment(ns: int) -> str:
 
 
 def _stream_json(one: StreamStats) -> JsonObject:
-    spread = one.distribution
     return {
         "stream": one.stream,
         "messages": one.messages,
@@ -139,19 +136,18 @@ def _stream_json(one: StreamStats) -> JsonObject:
                 "bytes": subject.bytes,
                 "oldest": _time_json(subject.oldest_ns),
                 "newest": _time_json(subject.newest_ns),
-                "sizes": _sizes_json(subject.sizes),
             }
             for subject in one.subjects
         ],
         "rate": {
-            "seconds": spread.bucket_ns // _SECOND,
+            "seconds": one.bucket_ns // _SECOND,
             "buckets": [
                 {"start": format_moment(bucket.start_ns), "messages": bucket.messages, "bytes": bucket.bytes}
-                for bucket in spread.buckets
+                for bucket in one.buckets
             ],
         },
         "size_classes": [
-            {"least": found.least, "messages": found.messages, "bytes": found.bytes} for found in spread.classes
+            {"least": found.least, "messages": found.messages, "bytes": found.bytes} for found in one.classes
         ],
         "largest_messages": [
             {
@@ -160,7 +156,7 @@ def _stream_json(one: StreamStats) -> JsonObject:
                 "bytes": large.bytes,
                 "time": format_moment(large.timestamp_ns),
             }
-            for large in spread.largest
+            for large in one.largest
         ],
         "growth": [
             {

@@ -19,22 +19,16 @@ _ALTERNATIVES: Final = tuple(
         ("identity", "identity_command"),
         ("passphrase_file", "passphrase_command"),
         ("mask_key_file", "mask_key_command"),
-        ("spark_master", "spark_remote"),
         ("sample", "max_bytes"),
         ("verify", "no_verify"),
     )
 )
-_SPARK: Final = frozenset({"spark_master", "spark_remote", "spark_conf"})
 _PASSWORDS: Final = frozenset({"password", "password_file", "password_command"})
 
 
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options `below`, by parameter name, without those that contradict options `above`."""
     gone = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
-    if above.get("spark") == "never":
-        gone |= _SPARK
-    if below.get("spark") == "never" and _SPARK & above.keys():
-        gone |= {"spark"}
     for prefix in ("", "to_"):
         login = {f"{prefix}{name}" for name in LOGIN_NAMES}
         passwords = {f"{prefix}{name}" for name in _PASSWORDS}

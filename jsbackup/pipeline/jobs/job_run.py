@@ -15,7 +15,7 @@ from jsbackup.repository.repository import Repository
 
 __all__ = ["JobRun"]
 
-R = TypeVar("R", bound=TaskRunner)
+R = TypeVar("R", bound=TaskRunner, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

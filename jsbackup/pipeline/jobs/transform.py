@@ -25,6 +25,7 @@ from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
+from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
 from jsbackup.planning.transforming import TransformOptions, refuse_results
@@ -74,7 +75,11 @@ def transform(
 
 
 def transform_backup(
-    run: JobRun[OnSpark], plan: TransformPlan, *, mask_key: MaskKey | None = None, tags: Mapping[str, str] | None = None
+    run: JobRun[TaskRunner],
+    plan: TransformPlan,
+    *,
+    mask_key: MaskKey | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Transformed:
     """Make the new backup in the same repository, and commit it.
 

@@ -1,8 +1,8 @@
 """Carry out the transform of streams: messages by tasks, then states and consumers of the kept messages.
 
 Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
-(`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects
-(`newest.py`), and for new sequences how many messages each run of segments keeps.
+(`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects,
+and for new sequences how many messages each run of segments keeps.
 
 Some thousands of segments are held: runs are planned in waves, and what a wave has made is joined and listed in pages
 before the next one.
@@ -24,7 +24,7 @@ from jsbackup.pipeline.jobs.transform_plan import TransformPlan
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
-from jsbackup.pipeline.tasks.tasks import OnSpark
+from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.pipeline.tasks.waves import as_one, waves
 from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
@@ -58,7 +58,7 @@ class Made:
         return self.stored.stream
 
 
-def transform_streams(run: JobRun[OnSpark], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
+def transform_streams(run: JobRun[TaskRunner], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
     """Store the streams of a plan. Raises the same errors as `transform_backup` (`transform.py`)."""
     return _Making(run, plan, mask_key).make()
 
@@ -67,7 +67,7 @@ def transform_streams(run: JobRun[OnSpark], plan: TransformPlan, *, mask_key: Ma
 class _Making:
     """One run of a plan."""
 
-    run: JobRun[OnSpark]
+    run: JobRun[TaskRunner]
     plan: TransformPlan
     mask_key: MaskKey
 
@@ -78,7 +78,7 @@ class _Making:
     def make(self) -> list[Made]:
         runner, place, progress = self.run.runner, self.run.place, self.run.progress
         reading = [one for one in self.plan.streams if one.reads]
-        reading = with_newest_of(runner, place, reading, progress)
+        reading = with_newest_of(place, reading)
         storing = {one.entry.name: _Storing(self.run.repository, one, self._watched(one)) for one in reading}
         with closing(self._reshaped(storing)) as reshaped:
             streams = ((name, (ref for _, ref in found)) for name, found in groupby(reshaped, itemgetter(0)))

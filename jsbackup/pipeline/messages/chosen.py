@@ -9,11 +9,7 @@ from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.repository.manifest import Manifest, StreamBackup
 
-__all__ = ["ChosenBackup", "choose_streams", "why_no_paths"]
-
-# Where a reader takes each file by its path, it opens and lists it, and holds it in memory. Ours is faster from so many
-# segments on if they are short, on average, and holds less than with so many, whatever their size.
-_MANY, _SHORT_BYTES, _MOST_PATHS = 256, 1 << 20, 10_000
+__all__ = ["ChosenBackup", "choose_streams"]
 
 
 class ChosenBackup:
@@ -55,14 +51,3 @@ def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBa
                 or f"See 'jsbackup show {manifest.id}' for the streams it has.",
             )
     return [stream for stream in manifest.streams if is_chosen(stream.name, globs, ())]
-
-
-def why_no_paths(streams: Sequence[StreamBackup]) -> str:
-    """Return why a reader of files should not get the paths of all segments of the streams; "" if it may. Reads no
-    page of a list.
-    """
-    count = sum(len(stream.segments) for stream in streams)
-    if count > _MOST_PATHS:
-        return f"there are {count:,} segments"
-    short = sum(stream.captured.bytes for stream in streams) < count * _SHORT_BYTES
-    return f"there are {count:,} segments, short ones" if count > _MANY and short else ""

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["HEADER_MAP"]
 
-_LINES: Final = r"filter(split(cast(headers AS string), '\r\n'), line -> instr(line, ':') > 1)"
+_LINES: Final = r"filter(split(try_validate_utf8(cast(headers AS string)), '\r\n'), line -> instr(line, ':') > 1)"
 _NAME: Final = "substring_index(line, ':', 1)"
 _PAIR: Final = f"map({_NAME}, trim(substr(line, instr(line, ':') + 1, length(line))))"
 _ADDED: Final = f"if(map_contains_key(found, {_NAME}), found, map_concat(found, {_PAIR}))"

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from jsbackup import errors
-from jsbackup.errors import ExecutorsLost, FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import ExecutorsLost, JsBackupError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,13 +26,13 @@ SPARK_FAILURES = (PySparkException, Py4JError, OSError)
 """What calls of Spark raise; the last if its Java has ended."""
 
 _OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
-_LOST = "Look at the workers of the cluster, and run the command again. --spark-wait waits longer."
+_NO_ROOM = (
+    "Look at the workers of the cluster. It may have no room: --spark-conf spark.executor.memory=SIZE and "
+    "spark.executor.cores=N ask for less."
+)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _PYTHON = re.compile(r"^(?:\S+: )*(\w+(?:\.\w+)*(?:Error|Exception): .*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ?")
-_DAMAGED = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?:file:)?/*(/.+?)\.(?=\s|$)")
-# With Spark Connect, what uses a DataFrame is told that a file of it is missing.
-_NO_SEGMENT = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: \S*/(segments/[^/\s]+/[^/\s]+\.parquet)")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 
@@ -67,12 +67,10 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         kind: type[JsBackupError] = getattr(errors, name, JsBackupError)
         found = kind.__new__(kind)
         # Other attributes of the class are not transferred.
-        JsBackupError.__init__(found, message, hint=_LOST if kind is ExecutorsLost else None)
+        JsBackupError.__init__(found, message)
         return found
-    if damaged := _DAMAGED.search(text):
-        return FormatError(f"{doing} failed: {damaged[1]} is damaged, or not a Parquet file of that kind")
-    if absent := _NO_SEGMENT.search(text):
-        return IntegrityError(f"object {absent[1]} is missing", hint="See 'jsbackup verify'.")
+    if "cancellation of all jobs" in text:  # by the watch in `session.py`
+        return ExecutorsLost(f"{doing} failed: no executor of the cluster was there for too long", hint=_NO_ROOM)
     if isinstance(error, ParseException | AnalysisException):
         return UsageError(f"{doing} cannot be understood: {plain_message(error)}")
     if "PYTHON_VERSION_MISMATCH" in text:

@@ -464,7 +464,7 @@ def _write(
     progress: Progress,
 ) -> list[list[WrittenRun]]:
     """Write the files of a backup, and return what was written for each addition."""
-    changed = with_newest_of(runner, place, [one.planned for one in additions], progress)
+    changed = with_newest_of(place, [one.planned for one in additions])
     some = [
         list(_files_of(replace(one, planned=planned), manifest.id, asked))
         for one, planned in zip(additions, changed, strict=True)

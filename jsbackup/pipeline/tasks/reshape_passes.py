@@ -13,50 +13,27 @@ from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.reshape_task import CountPieces, MaskKey, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.planning.selection.newest_pass import with_newest
-from jsbackup.planning.selection.subset import segments_within
 from jsbackup.planning.transforming import PlannedStream
 from jsbackup.progress import Progress
-from jsbackup.transforms.filters.rising import RisingSequences
 
 __all__ = ["numbered_runs", "with_newest_of"]
 
 
-def with_newest_of(
-    runner: TaskRunner, place: RepositoryRef, streams: Sequence[PlannedStream], progress: Progress | None
-) -> list[PlannedStream]:
+def with_newest_of(place: RepositoryRef, streams: Sequence[PlannedStream]) -> list[PlannedStream]:
     """Return the streams with what is to be kept of them, if these are the newest messages of each subject.
 
     Raises IntegrityError, KeyUnavailable and StoreError.
     """
-    found = _newest(runner, place, [one for one in streams if one.reshaped.messages.newest is not None], progress)
+    objects = opened(place).objects
 
-    def chosen(one: PlannedStream) -> PlannedStream:
-        sequences = found.get(one.entry.name)
-        if sequences is None:
-            return one
-        messages = replace(one.reshaped.messages, chosen=sequences)
-        return replace(one, reshaped=replace(one.reshaped, messages=messages))
+    def chosen(planned: PlannedStream) -> PlannedStream:
+        messages = planned.reshaped.messages
+        if messages.newest is None:
+            return planned
+        reshaped = replace(planned.reshaped, messages=with_newest(objects, planned.entry, messages))
+        return replace(planned, reshaped=reshaped)
 
     return list(map(chosen, streams))
-
-
-def _newest(
-    runner: TaskRunner, place: RepositoryRef, streams: Sequence[PlannedStream], progress: Progress | None
-) -> dict[str, RisingSequences]:
-    if not streams:
-        return {}
-    keeping = streams[0].reshaped.messages.keeping
-    assert keeping.newest is not None, "only such streams are looked at"
-    session = getattr(runner, "session", None)
-    if session is not None:
-        from jsbackup.pipeline.messages.newest import newest_sequences
-
-        refs = {one.entry.name: segments_within(one.entry, keeping.cut) for one in streams}
-        looking = replace(keeping, newest=None)
-        return newest_sequences(session, place, refs, looking, rule=keeping.newest, progress=progress)
-    objects = opened(place).objects
-    found = {one.entry.name: with_newest(objects, one.entry, one.reshaped.messages).chosen for one in streams}
-    return {name: sequences for name, sequences in found.items() if sequences is not None}
 
 
 def numbered_runs(

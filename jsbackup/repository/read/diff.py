@@ -1,7 +1,7 @@
 """Compare two backups of a repository, or a backup and messages that are read elsewhere.
 
 Digests first: streams with equal digests are not read. If they differ, segments are compared, and only spans that
-differ are read and compared message by message (`segment_diff.py`), here or in tasks elsewhere. So differences of whole
+differ are read and compared message by message (`segment_diff.py`). So differences of whole
 segments are found without a key that reads messages.
 
 A stream digest is a fingerprint, not protection against an attacker who writes manifests (`formats/digest.py`).
@@ -9,12 +9,10 @@ A stream digest is a fingerprint, not protection against an attacker who writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import TypeAlias
 
 from jsbackup.errors import FormatError, IncompleteError, JsBackupError, UnsupportedError
 from jsbackup.formats.compressed_batch import PackedBatch
@@ -25,21 +23,18 @@ from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange, diff_configs, diff_consumers
 from jsbackup.repository.read.message_diff import EQUAL, Change, DifferenceTally, Merger, MessageDiff, Range, cut_at
-from jsbackup.repository.read.segment_diff import SegmentSpan, compare_span, count_whole, diff_segments, find_spans
+from jsbackup.repository.read.segment_diff import compare_span, count_whole, diff_segments, find_spans
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = [
     "AlongSegments",
     "Choose",
-    "Compare",
     "Described",
     "DiffReport",
     "DiffRun",
-    "DiffWork",
     "NotCompared",
     "Side",
     "StreamDiff",
-    "Tallies",
     "compare_described",
     "described",
     "diff_backups",
@@ -52,21 +47,6 @@ __all__ = [
 
 Choose = Callable[[Set[str]], Set[str]]
 """Gets the names of all streams of both sides, returns those to compare. Raises UsageError for a bad selection."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiffWork:
-    """What has to be read of a stream."""
-
-    stream: str
-    spans: tuple[SegmentSpan, ...]
-
-
-Tallies: TypeAlias = Generator[DifferenceTally, None, None]
-"""The tallies of a stream's spans, in order. Raises the errors of that stream."""
-
-Compare = Callable[[Sequence[DiffWork], int], Iterator[Tallies]]
-"""Gets what has to be read, and how many messages of each kind to list. Yields the tallies of each stream, in order."""
 
 
 class Side(StrEnum):
@@ -138,22 +118,14 @@ class DiffRun:
     progress: Progress = field(default_factory=NullProgress)
 
 
-def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None = None) -> DiffReport:
-    """Compare the streams of two backups. `compare` reads messages elsewhere; without it they are read here.
+def diff_backups(run: DiffRun, a: Manifest, b: Manifest) -> DiffReport:
+    """Compare the streams of two backups.
 
     Raises what `choose` raises. An error in one stream does not stop the others.
     """
     ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
     lost: dict[str, JsBackupError] = {**skipped_errors(a), **skipped_errors(b)}
     names = sorted(run.choose({*ours, *theirs, *lost}))
-    work = []
-    for name in names:
-        if name in ours and name in theirs and name not in lost:
-            try:
-                work.append(_work(ours[name], theirs[name]))
-            except JsBackupError as error:  # of a page
-                lost[name] = error
-    found = (compare or _Here(run.objects, run.progress))(work, run.named)
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []
     for stream in names:
@@ -165,10 +137,16 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None
             elif stream not in ours:
                 diffs.append(stored_only(theirs[stream], Side.B))
             else:
-                with closing(next(found)) as tallies:
-                    old, new = ours[stream], theirs[stream]
-                    diff = _diff(run.objects, old, new, tallies, consumers=run.consumers, named=run.named)
-                    diffs.append(diff)
+                diffs.append(
+                    diff_stream(
+                        run.objects,
+                        ours[stream],
+                        theirs[stream],
+                        run.progress,
+                        consumers=run.consumers,
+                        named=run.named,
+                    )
+                )
         except JsBackupError as error:
             failures.append(NotCompared(stream, error))
     return DiffReport(tuple(diffs), tuple(failures))
@@ -238,19 +216,6 @@ def diff_stream(
         IntegrityError: a segment is missing or damaged.
         StoreError: it cannot be read.
     """
-    with closing(next(_Here(objects, progress)([_work(a, b)], named))) as tallies:
-        return _diff(objects, a, b, tallies, consumers=consumers, named=named)
-
-
-def _diff(
-    objects: Objects,
-    a: StreamBackup,
-    b: StreamBackup,
-    tallies: Iterator[DifferenceTally],
-    *,
-    consumers: bool,
-    named: int,
-) -> StreamDiff:
     messages = EQUAL
     notes: list[str] = []
     if not has_messages(a) or not has_messages(b):
@@ -259,8 +224,14 @@ def _diff(
     elif a.opaque or b.opaque:
         if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
             raise UnsupportedError(f"stream {a.name} is stored undecoded, so its messages cannot be compared")
-    elif _may_differ(a, b):
-        messages = diff_segments(SegmentReader(objects), a.segments, b.segments, tallies, named=named, notes=notes)
+    elif a.digest != b.digest or a.captured.messages != b.captured.messages:
+        reader, spans = SegmentReader(objects), tuple(find_spans(a.segments, b.segments))
+        progress.start(a.name, sum(span.bytes for span in spans), sum(span.messages for span in spans))
+        try:
+            tallies = (compare_span(reader, span, named, partial(progress.advance, a.name)) for span in spans)
+            messages = diff_segments(reader, a.segments, b.segments, tallies, named=named, notes=notes)
+        finally:
+            progress.finish(a.name)
     return compare_described(
         objects,
         a.name,
@@ -269,39 +240,6 @@ def _diff(
         messages=messages,
         notes=notes,
     )
-
-
-def _work(a: StreamBackup, b: StreamBackup) -> DiffWork:
-    return DiffWork(a.name, tuple(find_spans(a.segments, b.segments)) if _may_differ(a, b) else ())
-
-
-def _may_differ(a: StreamBackup, b: StreamBackup) -> bool:
-    """Whether both have messages that can be compared, and that may differ."""
-    if not has_messages(a) or not has_messages(b) or a.opaque or b.opaque:
-        return False
-    return a.digest != b.digest or a.captured.messages != b.captured.messages
-
-
-class _Here:
-    """Compares in this process, one stream after the other, when its tallies are requested."""
-
-    def __init__(self, objects: Objects, progress: Progress) -> None:
-        self._reader = SegmentReader(objects)
-        self._progress = progress
-
-    def __call__(self, work: Sequence[DiffWork], named: int) -> Iterator[Tallies]:
-        return (self._tallies(one, named) for one in work)
-
-    def _tallies(self, work: DiffWork, named: int) -> Tallies:
-        if not work.spans:
-            return
-        stream, spans = work.stream, work.spans
-        self._progress.start(stream, sum(span.bytes for span in spans), sum(span.messages for span in spans))
-        try:
-            for span in spans:
-                yield compare_span(self._reader, span, named, partial(self._progress.advance, stream))
-        finally:
-            self._progress.finish(stream)
 
 
 class AlongSegments:

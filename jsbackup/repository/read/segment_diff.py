@@ -2,8 +2,7 @@
 
 Segments that overlap make a group. A group with the same digest on both sides is not read, however it is cut, and a
 group that only one side has is counted from its manifest. The rest are spans of sequences, to be compared message by
-message. A span can be split at any sequence, and its parts compared anywhere and in any order: their tallies are put
-together (`DifferenceTally.absorb`).
+message.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.read.message_diff import Change, DifferenceTally, Merger, MessageDiff, cut_at, example_of
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["SegmentSpan", "compare_span", "count_whole", "diff_segments", "find_spans", "split_span"]
+__all__ = ["SegmentSpan", "compare_span", "count_whole", "diff_segments", "find_spans"]
 
 Advance = Callable[[int, int], None]
 """Gets the bytes and messages that were read."""
@@ -66,19 +65,6 @@ class _Group:
 def find_spans(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> list[SegmentSpan]:
     """Return the spans to compare message by message, in order."""
     return [span for group in _groups(a, b) if (span := group.span) is not None]
-
-
-def split_span(span: SegmentSpan, limit_bytes: int) -> list[SegmentSpan]:
-    """Split a span into parts of about `limit_bytes`, in order, cut where segments of either side end."""
-    parts: list[SegmentSpan] = []
-    first, size = span.first_seq, 0
-    for ref in sorted((*span.a, *span.b), key=lambda ref: ref.last_seq):
-        size += ref.bytes
-        if size >= limit_bytes and first <= ref.last_seq < span.last_seq:
-            parts.append(_part(span, first, ref.last_seq))
-            first, size = ref.last_seq + 1, 0
-    parts.append(_part(span, first, span.last_seq))
-    return parts
 
 
 def compare_span(reader: SegmentReader, span: SegmentSpan, named: int, advance: Advance) -> DifferenceTally:
@@ -132,13 +118,6 @@ def count_whole(
             if note not in notes:
                 notes.append(note)
     tally.note(change, ref.first_seq, ref.last_seq, ref.messages)
-
-
-def _part(span: SegmentSpan, first_seq: int, last_seq: int) -> SegmentSpan:
-    def within(refs: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
-        return tuple(ref for ref in refs if ref.first_seq <= last_seq and ref.last_seq >= first_seq)
-
-    return SegmentSpan(first_seq, last_seq, within(span.a), within(span.b))
 
 
 def _read(

@@ -63,7 +63,7 @@ def test_a_restore_that_runs_dry_is_a_plan(
     assert typed("restore", "latest", "-r", shop.repo, "-s", target.url, "--dry-run").code == 0
     assert names(target.url) == []
     saved = tmp_path / "plan.json"
-    for option in (["--partial"], ["--plan", saved], ["--spark-master", "local[2]"]):
+    for option in (["--partial"], ["--plan", saved], ["--spark", "local[2]"]):
         backup = [] if "--plan" in option else ["latest"]
         refused = typed("restore", *backup, "-r", shop.repo, "-s", target.url, "--dry-run", *option)
         assert refused.code == 2 and f"{option[0]} makes no sense with --dry-run" in refused.err

@@ -312,12 +312,7 @@ def test_passwords_and_tokens_come_from_files_and_commands(
 
 
 def test_of_contradicting_options_the_upper_one_stays() -> None:
-    assert over({"spark_master": "m", "jobs": 1}, {"spark_remote": "r"}) == {"jobs": 1, "spark_remote": "r"}
-    cluster = {"spark_master": "m", "spark_conf": ("a=b",), "spark_wait": "1m"}
-    assert over(cluster, {"spark": "never"}) == {"spark": "never", "spark_wait": "1m"}
-    assert over(cluster, {"spark": "always"}) == {**cluster, "spark": "always"}
-    assert over({"spark": "never"}, {"spark_master": "m"}) == {"spark_master": "m"}
-    assert over({"spark": "never"}, {"spark_wait": "1m"}) == {"spark": "never", "spark_wait": "1m"}
+    assert over({"sample": "1", "jobs": 1}, {"max_bytes": "r"}) == {"jobs": 1, "max_bytes": "r"}
     assert over({"to_creds": "c", "creds": "d"}, {"to_context": "x"}) == {"creds": "d", "to_context": "x"}
     assert over({"identity": "f", "writer_key": "w"}, {"identity_command": "c"}) == {
         "writer_key": "w",

@@ -268,7 +268,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
         "kill -9 $PPID\n"
     )
     key = ["--mask-key-command", f"sh {script}"]
-    line = ["transform", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line]
+    line = ["transform", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line, "--spark", "local[2]"]
     (tmp_path / "always").touch()
     failed = typed(*line)
     assert (failed.code, "the transform failed" in failed.err) == (1, True), failed.err
@@ -357,9 +357,8 @@ def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path
         for words in (["compact", "latest"], ["transform", "latest", "--rename", "A=B"]):
             assert typed(*words, *given).code == 12
     count = len(old.streams[0].segments)
-    use = "always" if encrypted else "auto"
-    told = check("compact", typed("compact", "latest", *line, "--json", "--spark", use))
-    assert told["spark"]["used"] == encrypted
+    spark = ["--spark", "local[2]"] if encrypted else []
+    told = check("compact", typed("compact", "latest", *line, "--json", *spark))
     assert (told["made_of"], told["segments_before"], told["segments"]) == (old.id, count, 1) and count > 5
     new = kept.place.open().manifest(told["backup"])
     assert is_backup_id(new.id) and new.id > old.id and (new.created, new.tags) == (old.created, old.tags)

@@ -1,4 +1,4 @@
-"""`verify --spark-master`: it finds what `verify` finds, and remembers it all the same."""
+"""`verify --spark`: it finds what `verify` finds, and remembers it all the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness.batches import some_messages
 from tests.pipeline.places import Kept, keep
 
 Type = Callable[..., Typed]
-ON_SPARK = ("--spark-master", "local[2]")
+ON_SPARK = ("--spark", "local[2]")
 
 
 def _damage(kept: Kept) -> None:

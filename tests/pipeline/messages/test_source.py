@@ -99,28 +99,6 @@ def test_times_are_moments_whatever_a_session_takes_a_timestamp_for(
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_what_one_query_filters_is_there_for_the_others(
-    spark: SparkSession, load: Callable[..., DataFrame], kept: Kept
-) -> None:
-    """Spark 4.3 keeps the reader of a DataFrame or view, with the filters that it was given last."""
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
-    frame, few = load(stream="A"), sum(m.sequence <= 500 for m in STREAMS["A"])
-    assert 0 < few < 300
-    early = frame.where("sequence <= 500")
-    assert (early.count(), frame.count(), early.union(frame).count()) == (few, 300, 300 + few)
-    assert early.union(frame.where("sequence > 500")).count() == 300
-    assert early.join(frame.alias("b"), "subject", "left_anti").count() == 0
-    attach(spark)
-    spark.sql(f"CREATE TEMPORARY VIEW v USING jsbackup OPTIONS (path '{kept.place.location}', stream 'A')")
-    try:
-        for where, count in (("sequence <= 500", few), ("true", 300), ("sequence > 500", 300 - few)):
-            assert spark.sql(f"SELECT count(*) FROM v WHERE {where}").collect()[0][0] == count
-        both = "SELECT * FROM v WHERE sequence <= 500 UNION ALL SELECT * FROM v"
-        assert spark.sql(f"SELECT count(*) FROM ({both})").collect()[0][0] == 300 + few
-    finally:
-        spark.catalog.dropTempView("v")
-
-
 def test_sql_reads_a_temporary_view(spark: SparkSession, kept: Kept) -> None:
     attach(spark)
     options = f"OPTIONS (path '{kept.place.location}', stream 'A')"

@@ -38,7 +38,7 @@ import jsbackup
 from jsbackup.cli.main import run
 from jsbackup.pipeline.session.session import SparkSettings, open_session
 from jsbackup.pipeline.tasks.tasks import OnSpark
-with open_session(SparkSettings(remote=sys.argv[1])) as session:
+with open_session(SparkSettings(sys.argv[1])) as session:
     for line in sys.stdin:
         program, arguments = json.loads(line)
         names = {**globals(), "found": None}
@@ -126,7 +126,7 @@ def client(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.mark.by_turns
 def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, client: Client, tmp_path: Path) -> None:
-    there = ["--spark-remote", server.url, "--json"]
+    there = ["--spark", server.url, "--json"]
     kept = keep(tmp_path / "r", {"A": some_messages(300, 2000), "B": some_messages(40, 10, seed=2)})
     alone = jsbackup("show", "latest", *kept.line).document
 
@@ -135,7 +135,6 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, cli
 
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
     assert verified.code == 0, verified
-    assert verified.document["spark"] == {"used": True, "why": "an option of Spark is given", "work": None}
     newest = client.type(
         "transform", kept.manifest.id, "--last-per-subject", "1", "--rename", "A=Z", *kept.line, *there
     )
@@ -174,7 +173,7 @@ def test_streams_are_backed_up_and_restored_from_there(
 ) -> None:
     source, target = nats_server(NEWEST), nats_server(NEWEST)
     before = filled(source.url, NEWEST)
-    line = ["-r", tmp_path / "repo", "--spark-remote", server.url, "--json"]
+    line = ["-r", tmp_path / "repo", "--spark", server.url, "--json"]
     made = in_shell("backup", "-s", source.url, *line)
     assert made.code == 0, made.out
     alone = back_up(source.url, tmp_path / "alone").document

@@ -96,12 +96,12 @@ def test_another_repository_at_the_same_place_is_refused(tmp_path: Path) -> None
         (["backup", "--user", "u", "--password", PASSWORD], "--password holds a secret"),
         (["backup", "-s", f"nats://u:{PASSWORD}@127.0.0.1:1"], "--server holds a secret"),
         (["restore", "latest", "--token", PASSWORD], "--token holds a secret"),
-        (["restore", "--runbook", "x.toml"], "--spark-master makes no sense with --runbook"),
+        (["restore", "--runbook", "x.toml"], "--spark makes no sense with --runbook"),
         (["backup", "-r", "memory:"], "a repository in memory would be gone"),
     ],
 )
 def test_what_executors_cannot_have_is_refused_in_a_sentence(tmp_path: Path, line: list[str], said: str) -> None:
-    done = in_shell(*line, *([] if "-r" in line else ["-r", tmp_path / "repo"]), "--spark-master", "local[2]")
+    done = in_shell(*line, *([] if "-r" in line else ["-r", tmp_path / "repo"]), "--spark", "local[2]")
     assert (done.code, done.out) == (2, "") and said in done.err and PASSWORD not in done.err
     assert list(tmp_path.iterdir()) == []
 
@@ -155,7 +155,7 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
 ) -> None:
     (tmp_path / "password").write_text(PASSWORD)
     login = ["-s", source.url, "--user", "some", "--password", f"file://{tmp_path}/password"]
-    by_spark = ["--spark-master", "local[2]", "--spark", "always"]
+    by_spark = ["--spark", "local[2]"]
     spread = check("backup", typed("backup", *login, "-r", tmp_path / "spread", *by_spark, "--json"))
     assert spread["result"] == "partial" and [one["name"] for one in spread["skipped"]] == [DENIED]
     assert "SNAPSHOT" in spread["skipped"][0]["reason"]
@@ -196,28 +196,6 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
     assert len(now["S005"].messages) == 0 and len(now["S006"].messages) == 10 and len(now) == 40
 
 
-@pytest.mark.nats
-def test_small_streams_are_done_without_spark_and_that_is_said(
-    nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    """There is no master: Spark would fail, as it does if it is asked for."""
-    url = nats_server(NEWEST).url
-    asyncio.run(make_streams(url, 2, messages=10, size_bytes=100))
-    source, target = ["-s", url, "-r", tmp_path / "repo"], ["-s", nats_server(NEWEST).url]
-    nobody, said = ["--spark-master", "spark://127.0.0.1:1"], "done without Spark, which is faster below 2.00 GiB"
-    for line in (["backup", *source], ["restore", "latest", *target, "-r", tmp_path / "repo"]):
-        failed = in_shell(*line, *nobody, "--spark", "always")
-        assert failed.code == 1 and "no Spark master answers" in failed.err and said not in failed.err
-        never = in_shell(*line, *nobody, "--spark", "never")
-        assert never.code == 2 and "--spark never contradicts the other options of Spark" in never.err
-        done = in_shell(*line, *nobody, "--json")
-        assert done.code == 0 and "2 streams with " in done.err and said in done.err
-        check(line[0], done)
-    assert compare(seen(url), seen(target[1])) == []
-    again = in_shell("backup", *source, *nobody, "--quiet")
-    assert (again.code, again.out, again.err) == (0, "", "")
-
-
 @pytest.mark.by_turns
 @pytest.mark.nats
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
@@ -234,7 +212,7 @@ def test_a_huge_stream_is_read_in_ranges_by_executors(
     asyncio.run(_delete(server.url, "S001", (1, 900, 901, 2999)))
     kept = keep(tmp_path, {}, encrypted=encrypted)
     writer = ["--writer-key", kept.writer_key] if encrypted else []
-    line = ["backup", "-s", server.url, "-r", kept.place.location, *writer, "--spark", "always", "--json"]
+    line = ["backup", "-s", server.url, "-r", kept.place.location, *writer, "--spark", "local", "--json"]
     for name, value in (("_LEAST_STREAM_BYTES", 1), ("_LEAST_BYTES", 300_000), ("_MOST_BYTES", 300_000)):
         monkeypatch.setattr(stream_ranges, name, value)
     few = check("backup", typed(*line, "S000"))  # two cores are too few for it to pay

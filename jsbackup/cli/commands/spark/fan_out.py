@@ -1,4 +1,4 @@
-"""`backup` and `restore` with `--spark-master`: distributed over executors, or done here if that is faster.
+"""`backup` and `restore` with `--spark`: distributed over executors.
 
 Errors in the command are reported before Spark starts. Java only hands out tasks, and Python does the work. Only
 imported if the option is given: it needs Spark.
@@ -6,8 +6,7 @@ imported if the option is given: it needs Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -21,33 +20,30 @@ from jsbackup.cli.options.opening import (
     run_async,
 )
 from jsbackup.cli.options.restore_options import Asked
-from jsbackup.cli.options.spark import SparkUse, Where, place_given, settings_of
+from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_backup
 from jsbackup.cli.output.restore_report import tell_restored
 from jsbackup.cli.parsing.context import GIVEN, Shared
-from jsbackup.config import format_bytes
-from jsbackup.engine.backup.backup import begin_backup, continue_backup, finish_backup
+from jsbackup.engine.backup.backup import begin_backup, finish_backup
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.source import read_source
-from jsbackup.engine.restore.execution import bytes_to_move
-from jsbackup.engine.restore.restore import begin_restore, continue_restore
+from jsbackup.engine.restore.restore import begin_restore
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.pipeline.session.session import open_session
+from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
+from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.saved_plan import SavedPlan
-from jsbackup.readable import format_count
 from jsbackup.repository.write.late_repository import make_now
 
 __all__ = ["spread_backup", "spread_restore"]
 
-# Measured on two cores: until executors work, 13 to 17 seconds pass, in which one process backs up or restores 2 GB.
-_LEAST_SPREAD_BYTES = 2 << 30
-
 
 def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str, *, may_make: bool) -> int:
     """Run a backup on executors; return the exit code."""
-    settings = replace(settings_of(where), is_short=True)
+    settings = settings_of(where)
     place = place_given(shared)
     reference, connection = connection_reference_of(shared), connection_of(shared)
     repository = open_or_make_repository(shared, may_make=may_make)
@@ -57,19 +53,12 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_tim
     ):
         run = BackupRun(connection, repository, options, progress)
         begun = run_async(begin_backup(run, lease))
-        sizes = [0 if options.config_only else one.state.bytes for one in begun.chosen.streams]
-        if _stays_here(shared, where, sizes):
-            report = run_async(continue_backup(run, begun, lease))
-        else:
-            from jsbackup.pipeline.session.session import open_session
-            from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
-
-            make_now(repository)  # executors open it themselves
-            with open_session(settings) as session:
-                executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
-                results, failures = store_streams(executors, run, begun)
-                report = finish_backup(run, begun, results, failures, lease=lease)
-    return tell_backup(shared.output, report, where.spark_json)
+        make_now(repository)  # executors open it themselves
+        with open_session(settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            results, failures = store_streams(executors, run, begun)
+            report = finish_backup(run, begun, results, failures, lease=lease)
+    return tell_backup(shared.output, report)
 
 
 def spread_restore(
@@ -83,7 +72,7 @@ def spread_restore(
     lock_timeout: str,
 ) -> int:
     """Run a restore of a backup, or of a saved plan, on executors; return the exit code."""
-    spark_settings = replace(settings_of(where), is_short=True)
+    spark_settings = settings_of(where)
     place = place_given(shared)
     reference, connection = connection_reference_of(shared), connection_of(shared)
     repository = open_repository(shared)
@@ -97,31 +86,11 @@ def spread_restore(
             saved.refuse_other(manifest)
         run = RestoreRun(connection, options, settings, progress)
         prospect = run_async(begin_restore(run, repository, manifest, saved))
-        if _stays_here(shared, where, [bytes_to_move(action, settings) for action in prospect.plan.actions]):
-            report = run_async(continue_restore(run, repository, manifest, prospect))
-        else:
-            from jsbackup.pipeline.session.session import open_session
-            from jsbackup.pipeline.tasks.fan_out import Executors
-            from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
-
-            mask_key = mask_key_of({name: _typed().get(name) for name in ("mask_key_file", "mask_key_command")})
-            with open_session(spark_settings) as session:
-                executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
-                report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
-    return tell_restored(shared, report, "restored", finder, spark=where.spark_json)
-
-
-def _stays_here(shared: Shared, where: Where, sizes: Sequence[int]) -> bool:
-    """Return whether streams of these sizes in bytes are not worth the start of Spark, and say so. By Spark Connect it
-    runs already.
-    """
-    small = sum(sizes) < _LEAST_SPREAD_BYTES and where.use is SparkUse.AUTO and where.remote is None
-    if small:
-        shared.output.note(
-            f"{format_count(len(sizes), 'stream')} with {format_bytes(sum(sizes))}: done without Spark, which is "
-            f"faster below {format_bytes(_LEAST_SPREAD_BYTES)}; --spark always spreads them"
-        )
-    return small
+        mask_key = mask_key_of({name: _typed().get(name) for name in ("mask_key_file", "mask_key_command")})
+        with open_session(spark_settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
+    return tell_restored(shared, report, "restored", finder)
 
 
 def _typed() -> Mapping[str, Any]:

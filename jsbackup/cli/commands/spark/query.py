@@ -16,7 +16,7 @@ from uuid import UUID
 
 import click
 
-from jsbackup.cli.options.jobs import open_with_spark
+from jsbackup.cli.options.jobs import open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
@@ -106,7 +106,7 @@ def query(
         else:
             chosen = (backup, origins, tags)
             answer = _by_duckdb(shared, chosen, sql, most_rows=most, target=target, lock_timeout=lock_timeout)
-    _tell(shared, answer, output, {} if where is None else where.work_json)
+    _tell(shared, answer, output)
     return 0
 
 
@@ -164,20 +164,20 @@ def _on_spark(
     lock_timeout: str,
 ) -> Answer:
     with (
-        open_with_spark(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as opened,
+        open_job(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as job,
         make_progress("query", wanted=shared.progress) as progress,
     ):
         from jsbackup.pipeline.jobs.query import run_spark_query
 
-        return run_spark_query(opened, sql, most_rows=most_rows, output=target, progress=progress)
+        return run_spark_query(job.on_spark(), sql, most_rows=most_rows, output=target, progress=progress)
 
 
 # --- what a query prints ---
 
 
-def _tell(shared: Shared, answer: Answer, output: Path | None, work: dict[str, Any]) -> None:
+def _tell(shared: Shared, answer: Answer, output: Path | None) -> None:
     rows = [[_json_value(value) for value in row] for row in answer.rows]
-    document = {"columns": list(answer.columns), "rows": rows, "more": answer.more, **work}
+    document: dict[str, Any] = {"columns": list(answer.columns), "rows": rows, "more": answer.more}
     if output is not None:
         document["saved"] = {"file": str(output), "rows": answer.saved}
     if shared.output.as_json:

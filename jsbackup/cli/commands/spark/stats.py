@@ -13,7 +13,7 @@ import click
 from jsbackup.cli.options.jobs import choose_readable, open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option
-from jsbackup.cli.options.spark import Where, on_spark_if_large
+from jsbackup.cli.options.spark import Where, on_spark_if_asked
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jsbackup.cli.options.jobs import OpenedJob
-    from jsbackup.pipeline.jobs.stats_model import StreamStats
+    from jsbackup.pipeline.queries.stats import StreamStats
     from jsbackup.progress import Progress
 
 __all__ = ["COMMANDS"]
@@ -48,9 +48,7 @@ __all__ = ["COMMANDS"]
     metavar="N",
     help="How many subjects of each stream to show, the largest first.",
 )
-@click.option(
-    "--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id; on Spark, all is read twice for it."
-)
+@click.option("--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id.")
 @click.option(
     "--html",
     "page",
@@ -60,7 +58,7 @@ __all__ = ["COMMANDS"]
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @choosing_options
-@on_spark_if_large
+@on_spark_if_asked
 @lock_timeout_option
 def stats(
     shared: Shared,
@@ -73,17 +71,17 @@ def stats(
     force: bool,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Show statistics of BACKUP (an id, its start, or `latest`), by stream and subject.
 
-    Messages, bytes (as `show` counts them), sizes that half, 90 % and 99 % of the messages do not exceed, and the
-    time from the oldest to the newest message; the busiest time, the largest messages, and how streams have grown
-    since earlier backups of the same account. --json also has the rates over the whole time, and the distribution of
-    sizes.
+    Messages, bytes (as `show` counts them), sizes (subject, headers and payload) that half, 90 % and 99 % of the
+    messages do not exceed, and the time from the oldest to the newest message; the busiest time, the largest messages
+    (of each size the first), and how streams have grown since earlier backups of the same account. --json also has the
+    rates over the whole time, and the distribution of sizes.
 
-    Runs on Spark if the backup is large (see --spark).
+    DuckDB counts, in this process; with --spark, Spark does.
     """
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
@@ -99,7 +97,9 @@ def stats(
         make_progress("stats", wanted=shared.progress) as progress,
     ):
         readable, broken = choose_readable(shared, job.backup, streams)
-        found = _collected(job, readable, most_subjects, duplicates=duplicates, progress=progress)
+        found = _collected(
+            job, readable, most_subjects, duplicates=duplicates, progress=progress, spark=where is not None
+        )
         manifest = job.backup.manifest
     saved = None
     if page is not None:
@@ -107,31 +107,34 @@ def stats(
 
         write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
         saved = str(page)
-    document = {**stats_json(manifest.id, found, broken, saved), "spark": job.choice.json(where)}
-    shared.output.result(document, lambda: tell_stats(shared.output, found, broken, saved))
+    shared.output.result(
+        stats_json(manifest.id, found, broken, saved), lambda: tell_stats(shared.output, found, broken, saved)
+    )
     return combined([0, *(error.exit_code for error in broken.values())])
 
 
 def _collected(
-    job: OpenedJob, readable: Sequence[str], most_subjects: int, *, duplicates: bool, progress: Progress
+    job: OpenedJob, readable: Sequence[str], most_subjects: int, *, duplicates: bool, progress: Progress, spark: bool
 ) -> list[StreamStats]:
-    if job.frames is not None:
-        from jsbackup.pipeline.jobs.stats import collect_stats
+    from jsbackup.pipeline.queries.query import backup_streams, run_query
+    from jsbackup.pipeline.queries.stats import DUCKDB, SPARK, stats_of, stats_sql, widths_of
+    from jsbackup.repository.read.growth import growth_of
 
-        return collect_stats(
-            job.frames, readable, most_subjects=most_subjects, duplicates=duplicates, progress=progress
-        )
-    from jsbackup.pipeline.jobs.direct_stats import collect_stats_here
+    streams, manifest = job.backup.streams(readable), job.backup.manifest
+    widths = widths_of(streams)
+    dialect = SPARK if spark else DUCKDB
+    sql = stats_sql(dialect, streams, widths, most_subjects=most_subjects, duplicates=duplicates)
+    if not streams:
+        rows = []
+    elif spark:
+        from jsbackup.pipeline.jobs.query import run_spark_query
 
-    return collect_stats_here(
-        job.repository,
-        job.backup.manifest,
-        job.backup.streams(readable),
-        most_subjects=most_subjects,
-        duplicates=duplicates,
-        progress=progress,
-        threads=job.threads,
-    )
+        rows = run_spark_query(job.on_spark(streams), sql, progress=progress).rows
+    else:
+        chosen = backup_streams(streams, manifest.id)
+        rows = run_query(job.repository.objects, chosen, sql, folder=job.backup.place.folder).rows
+    growth = growth_of(job.repository, manifest, [stream.name for stream in streams])
+    return stats_of(streams, rows, widths, growth, most_subjects=most_subjects, duplicates=duplicates)
 
 
 COMMANDS = {"stats": stats}

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from jsbackup.cli.options.jobs import (
-    LEAST_SPARK_BYTES,
-    LEAST_SPARK_LINES_BYTES,
-    SparkChoice,
-    check_spark_options,
-    open_job,
-)
+from jsbackup.cli.options.jobs import open_job
 from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
@@ -128,10 +122,10 @@ def write_tables(
     tables: TableOptions,
     output: str,
     mask_key: tuple[tuple[str, str], ...],
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
-) -> tuple[Exported, SparkChoice]:
-    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL; return also what wrote.
+) -> Exported:
+    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL.
 
     Raises the errors of `export_tables`, `plan_export`, `files_target` and `tables_target`.
     """
@@ -151,33 +145,20 @@ def write_tables(
     if place.folder is not None:
         tell_leftovers(shared, clear_leftovers(Path(place.folder)))
     planned: list[PlannedExport] = []
-    # What can be refused is looked at first: Spark takes a while to start.
-    check_spark_options(where)
     token = os.urandom(4).hex()
     with (
         files_target(place, token) if lines else tables_target(place, token, append=tables.append) as target,
         ExitStack() as stack,
     ):
 
-        def plan(backup: ChosenBackup) -> int:
+        def plan(backup: ChosenBackup) -> None:
             for reason in backup.left_out():
                 shared.output.note(f"{reason}, and left out")
             planned.append(plan_export(backup.place, backup.manifest, target, asked, patterns=wanted.streams))
-            return planned[0].raw_bytes
 
-        job = stack.enter_context(
-            open_job(
-                shared,
-                "export",
-                wanted,
-                where=where,
-                lock_timeout=lock_timeout,
-                least_bytes=LEAST_SPARK_LINES_BYTES if lines else LEAST_SPARK_BYTES,
-                raw_bytes=plan,
-            )
-        )
+        job = stack.enter_context(open_job(shared, "export", wanted, where=where, lock_timeout=lock_timeout, look=plan))
         progress = stack.enter_context(make_progress("export", wanted=shared.progress))
-        return export_tables(job.runner, job.backup.place, target, planned[0], progress=progress), job.choice
+        return export_tables(job.runner, job.backup.place, target, planned[0], progress=progress)
 
 
 def _default_config(stored: StoredStream) -> str:
@@ -201,7 +182,7 @@ def read_tables(
     *,
     configs: Sequence[Path],
     tags: Mapping[str, str],
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
     may_make: bool,
 ) -> tuple[Manifest, list[StoredStream], tuple[str, ...]]:
@@ -219,7 +200,7 @@ def read_tables(
     from jsbackup.pipeline.tasks.runner import InProcess
     from jsbackup.repository.checks.document_checks import tend_readers
 
-    settings = settings_of(where) if where.spreads else None
+    settings = None if where is None else settings_of(where)
     # Errors in the command are reported before Spark starts, and before a repository is created.
     found = find_tables(Path(table), TableFormat(kind), stream)
     configured = read_configs_of(configs, [one.stream for one in found])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.jobs import check_spark_options, choose_spark, job_runner
+from jsbackup.cli.options.jobs import job_runner
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.reshaping import (
@@ -19,7 +19,7 @@ from jsbackup.cli.options.reshaping import (
     reshaping_options,
     transform_options,
 )
-from jsbackup.cli.options.spark import Where, on_spark, on_spark_if_large, place_given, settings_of
+from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.colour import State
@@ -55,7 +55,7 @@ __all__ = ["COMMANDS"]
 @tagged_as("Tag the new backup.")
 @origin_option
 @mask_key_names
-@on_spark
+@on_spark_if_asked
 @lock_timeout_option
 def transform(
     shared: Shared,
@@ -67,29 +67,26 @@ def transform(
     tags: tuple[str, ...],
     origins: tuple[str, ...],
     mask_key: tuple[tuple[str, str], ...],
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Make a new, changed backup from BACKUP (an id, its start, or `latest`): of all its streams, or those that you
     name.
 
     The options are those of 'jsbackup restore'. To restore the new backup is the same as to restore the old one with
-    these options. Name the new backup by its id: `latest` is never a transformed one. Runs on Spark.
+    these options. Name the new backup by its id: `latest` is never a transformed one.
     """
     start_log(shared)
-    settings = settings_of(where)
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.transform import transform_backup
     from jsbackup.pipeline.jobs.transform_plan import plan_transform
     from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
-    from jsbackup.pipeline.tasks.tasks import OnSpark
 
     options = transform_options(typed, streams, consumers)
     key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())
-    if where.is_elsewhere:
+    if where is not None and where.is_elsewhere:
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
     from jsbackup.planning.typed_options import keeping_obfuscated
     from jsbackup.repository.checks.document_checks import tend_readers
@@ -109,11 +106,11 @@ def transform(
         before = manifest.source.extra.get("transformed")
         if isinstance(before, dict):
             shared.output.note(f"{manifest.id} was itself made from {before.get('backup')}, by 'jsbackup transform'")
-        with open_session(settings) as session:
-            run = JobRun(OnSpark(session), place, repository, lease, progress)
+        with job_runner(where, place, repository) as runner:
+            run = JobRun(runner, place, repository, lease, progress)
             made = transform_backup(run, plan, mask_key=key, tags=chosen_tags)
     lost = tend_readers(repository)
-    _tell_transformed(shared, manifest.id, made, lost=lost, spark=where.spark_json)
+    _tell_transformed(shared, manifest.id, made, lost=lost)
     return damage(lost)
 
 
@@ -125,7 +122,7 @@ def transform(
     is_flag=True,
     help="Also encode the other segments again, with the compression of this repository (see 'jsbackup help scale').",
 )
-@on_spark_if_large
+@on_spark_if_asked
 @lock_timeout_option
 def compact(
     shared: Shared,
@@ -134,16 +131,15 @@ def compact(
     tags: tuple[str, ...],
     *,
     recompress: bool,
-    where: Where,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Make a copy of BACKUP (an id, its start, or `latest`) with fewer segments, so that you can forget the old one.
 
     Runs of short segments are joined. Content, time and tags stay the same, and the new backup comes right after the
-    old one. If there is nothing to gain, nothing is made. Runs on Spark if much is to be joined (see --spark).
+    old one. If there is nothing to gain, nothing is made.
     """
     start_log(shared)
-    check_spark_options(where)
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
     from jsbackup.pipeline.session.repository_ref import check_readable
@@ -164,25 +160,20 @@ def compact(
         refuse_broken(broken, of=len(manifest.streams))
         whole = [stream for stream in manifest.streams if stream.name not in broken]
         gain = gain_of(whole, repository.objects.segment_bytes)
-        raw_bytes = sum(stream.captured.bytes for stream in whole)
-        choice = choose_spark(where, raw_bytes if recompress else gain.joined_bytes)
         made = None
         if gain.after < gain.before or recompress:
-            shared.output.note(choice.words)
-            with job_runner(choice, where, place, repository) as runner:
+            with job_runner(where, place, repository) as runner:
                 run = JobRun(runner, place, repository, lease, progress)
                 made = compact_backup(run, manifest, gain, unread=broken.keys(), recompress=recompress)
     lost = tend_readers(repository)
-    _tell_compacted(shared, manifest, made, broken=broken, spark=choice.json(where), lost=lost)
+    _tell_compacted(shared, manifest, made, broken=broken, lost=lost)
     return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
 
 
 # --- what they print ---
 
 
-def _tell_transformed(
-    shared: Shared, source: str, made: Transformed, *, lost: Sequence[str], spark: JsonObject
-) -> None:
+def _tell_transformed(shared: Shared, source: str, made: Transformed, *, lost: Sequence[str]) -> None:
     output, manifest = shared.output, made.manifest
     rows = list(zip(made.old_names, made.had, manifest.streams, made.notes, strict=True))
     document: JsonObject = {
@@ -206,7 +197,6 @@ def _tell_transformed(
         ],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
         "notes": list(lost),
-        **spark,
     }
 
     def text() -> None:
@@ -238,7 +228,6 @@ def _tell_compacted(
     made: Manifest | None,
     *,
     broken: BrokenLists,
-    spark: JsonObject,
     lost: Sequence[str],
 ) -> None:
     output = shared.output
@@ -259,7 +248,6 @@ def _tell_compacted(
         "stored_bytes": has,
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
         "failed": broken_json(broken),
-        "spark": None if made is None else spark,
         "notes": list(lost),
     }
 

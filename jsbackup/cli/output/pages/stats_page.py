@@ -15,7 +15,7 @@ from jsbackup.html.tiles import Tile, tile_row
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
-    from jsbackup.pipeline.jobs.stats_model import StreamStats
+    from jsbackup.pipeline.queries.stats import StreamStats
 
 __all__ = ["stats_page"]
 
@@ -99,12 +99,11 @@ def _stream(one: StreamStats, number: int) -> Markup:
 
 
 def _rates(one: StreamStats) -> list[Markup]:
-    spread = one.distribution
-    width, each = spread.bucket_ns, format_width(spread.bucket_ns)
+    width, each = one.bucket_ns, format_width(one.bucket_ns)
     each = _ONE.get(each, each)
-    first = spread.buckets[0].start_ns // width
-    count = spread.buckets[-1].start_ns // width - first + 1
-    by_number = {bucket.start_ns // width - first: bucket for bucket in spread.buckets}
+    first = one.buckets[0].start_ns // width
+    count = one.buckets[-1].start_ns // width - first + 1
+    by_number = {bucket.start_ns // width - first: bucket for bucket in one.buckets}
     charts = []
     for title, scale, write in (
         ("Messages", ChartScale.COUNT, format_count),
@@ -126,14 +125,14 @@ def _rates(one: StreamStats) -> list[Markup]:
             number_cell(format_count(bucket.messages)),
             number_cell(format_bytes(bucket.bytes)),
         ]
-        for bucket in spread.buckets
+        for bucket in one.buckets
     ]
     numbers = folded(f"Numbers per {each}", ["From", ">Messages", ">Bytes"], rows)
     return [charts[0], join(element("div", charts[1], numbers))]
 
 
 def _sizes(one: StreamStats) -> Markup:
-    classes = {found.least: found for found in one.distribution.classes}
+    classes = {found.least: found for found in one.classes}
     least = [1 << power for power in range(min(classes).bit_length() - 1, max(classes).bit_length())]
     each = -(-len(least) // 6)
     slots = []
@@ -209,14 +208,12 @@ def _subjects(one: StreamStats) -> Markup:
             number_cell(format_count(subject.messages)),
             number_cell(format_bytes(subject.bytes)),
             cell(bar(subject.bytes, most)),
-            number_cell(format_bytes(subject.sizes.p50)),
-            number_cell(format_bytes(subject.sizes.largest)),
             cell(format_time(subject.newest_ns), "time"),
         ]
         for subject in one.subjects
     ]
     caption = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
-    return table(caption, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
+    return table(caption, ["Subject", ">Messages", ">Bytes", "", "Newest"], rows)
 
 
 def _largest(one: StreamStats) -> Markup:
@@ -227,7 +224,7 @@ def _largest(one: StreamStats) -> Markup:
             number_cell(format_bytes(large.bytes)),
             cell(format_moment(large.timestamp_ns), "time"),
         ]
-        for large in one.distribution.largest
+        for large in one.largest
     ]
     return table("Largest messages", ["Sequence", "Subject", ">Size", "Stored"], rows)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jsbackup.cli.output.pages.stats_page import stats_page
 from jsbackup.html.page import Markup, document, element, text
-from jsbackup.pipeline.jobs.distribution import Distribution, TimeBin
+from jsbackup.pipeline.queries.stats import TimeBin
 from tests.cli.pages import (
     BACKUP,
     CREATED,
@@ -121,8 +121,7 @@ def test_any_buckets_can_be_drawn(drawn: list[tuple[int, int, int]]) -> None:
     by_start = {bucket.start_ns: bucket for bucket in buckets.values()}
     ordered = tuple(bucket for _, bucket in sorted(by_start.items()))
     stats = some_stats("S")
-    spread = Distribution(width, ordered, stats.distribution.classes, stats.distribution.largest)
-    for svg in parsed(stats_page(BACKUP, CREATED, [replace(stats, distribution=spread)])).iter("svg"):
+    for svg in parsed(stats_page(BACKUP, CREATED, [replace(stats, bucket_ns=width, buckets=ordered)])).iter("svg"):
         check_geometry(svg)
 
 
