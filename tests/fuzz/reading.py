@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet
 
+from jsbackup.repository.pages.stream_json import stream_to_json
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
 from tests.fuzz.world import World
 from tests.harness.api import JSON
 from tests.harness.oracle import observe
@@ -31,6 +34,9 @@ class Held(NamedTuple):
 
 def manifest_of(repository: Path, backup: str) -> JSON:
     manifest: JSON = json.loads((repository / "backups" / f"{backup}.json").read_text())
+    if "paged_streams" in manifest:
+        streams = Repository.open(LocalStore(repository)).manifest(backup).streams
+        manifest["streams"] = list(map(stream_to_json, streams))
     return manifest
 
 

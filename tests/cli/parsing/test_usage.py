@@ -83,10 +83,7 @@ WRONG = {
     "completion tcsh": ("argument SHELL: 'tcsh' is not one of bash, zsh, fish", "See 'jsbackup completion --help'."),
     "export latest -r x --output d --format orc": ("'orc' is not one of", "See 'jsbackup export --help'."),
     "export latest -r x --output d --format config --spark local": ("options of Spark", "Leave them out."),
-    "stats latest -r x --spark local --spark-conf memory=1g": (
-        "not a setting of Spark: 'memory'",
-        "spark.driver.memory=8g",
-    ),
+    "stats a -r x --spark local --spark-conf memory=1g": ("not a setting of Spark: 'memory'", "spark.driver.memory=8g"),
     "query latest -r x": ("missing argument SQL", "See 'jsbackup query --help'."),
     "query latest select": ("no repository given", "Name it with --repo or JSBACKUP_REPO."),
     "list extra -r x": ("unexpected argument extra", "See 'jsbackup list --help'."),
