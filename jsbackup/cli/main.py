@@ -80,9 +80,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "consumers": ("jsbackup.cli.commands.look.inside", "List the consumers of a stream in a backup."),
         "history": (
             "jsbackup.cli.commands.look.history",
-            "Show when a stream, subject, key or file appeared, changed and disappeared, over all backups.",
+            "Find messages, keys and files in all backups: when each appeared, changed and disappeared.",
         ),
-        "find": ("jsbackup.cli.commands.look.history", "Find messages in all backups."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
         "serve": (
             "jsbackup.cli.commands.serve",

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from heapq import heappop, heappush
 from threading import Lock
@@ -25,12 +26,23 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.new_segments import Reach, folder_of, with_sequences
 from jsbackup.look.segments import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest, Result, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
 
-__all__ = ["PREVIEW_BYTES", "FoundMessage", "Series", "Sighting", "UnreadBackup", "read_series", "search_series"]
+__all__ = [
+    "PREVIEW_BYTES",
+    "ChangeKind",
+    "FoundMessage",
+    "Series",
+    "Sighting",
+    "StreamChange",
+    "UnreadBackup",
+    "changes_of",
+    "read_series",
+    "search_series",
+]
 
 _THREADS = 16
 # Of a payload that is only shown in part.
@@ -306,3 +318,60 @@ def _merged(
             backups=tuple(backups),
             gone=gone.get((incarnation, message), ""),
         )
+
+
+class ChangeKind(StrEnum):
+    CAME = "came"
+    CHANGED = "changed"  # its messages
+    CONFIG = "config"  # only its configuration
+    REPLACED = "replaced"  # another stream has its name
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChange:
+    """The first backup that has a stream in a new state, and what it has. Zeros if the stream is gone."""
+
+    origin: str
+    stream: str
+    backup: str
+    created: str
+    change: ChangeKind
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+def changes_of(series: Series) -> Iterator[StreamChange]:
+    """Yield the changes from backup to backup, oldest first. Reads nothing."""
+    before: StreamBackup | None = None
+    for sighting in series.sightings:
+        entry = sighting.entry
+        kind = _kind(before, entry)
+        before = entry
+        if kind is None:
+            continue
+        change = StreamChange(series.origin, series.stream, sighting.backup, sighting.created, kind)
+        if entry is not None:
+            state = entry.captured
+            change = replace(
+                change,
+                messages=state.messages,
+                bytes=state.bytes,
+                first_seq=state.first_seq,
+                last_seq=state.last_seq,
+            )
+        yield change
+
+
+def _kind(before: StreamBackup | None, entry: StreamBackup | None) -> ChangeKind | None:
+    if entry is None or before is None:
+        return None if entry is before else ChangeKind.GONE if entry is None else ChangeKind.CAME
+    if entry.incarnation != before.incarnation:
+        return ChangeKind.REPLACED
+    # A backup of configurations alone says nothing about messages.
+    known = ArchiveFormat.CONFIG not in (entry.archive_format, before.archive_format)
+    if known and (entry.digest, entry.opaque) != (before.digest, before.opaque):
+        return ChangeKind.CHANGED
+    return ChangeKind.CONFIG if entry.config != before.config else None

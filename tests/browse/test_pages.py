@@ -317,9 +317,9 @@ def test_what_a_field_for_a_moment_suggests_is_understood() -> None:
 
 def test_commands_in_sentences_are_quoted(page: Browsing, estate: Estate) -> None:
     shown = page.get(f"/backup/{estate.newest}/key", name="KV_settings", key="theme")
-    assert "'jsbackup history KV_settings theme' shows those of all backups." in shown.words
+    assert "'jsbackup history KV_settings --key theme' shows those of all backups." in shown.words
     none = page.get(f"/backup/{estate.newest}/key", name="KV_settings", key="$(touch x)".replace(" ", "_"))
-    assert "jsbackup history KV_settings '$(touch_x)'." in none.words
+    assert "jsbackup history KV_settings --key '$(touch_x)'." in none.words
 
 
 def test_what_was_read_stays_small(page: Browsing) -> None:

@@ -112,7 +112,7 @@ def test_a_key_that_has_expired_is_not_said_to_be_purged(server: str, typed: Typ
     done = typed("kv", "history", "latest", "b", "k", *where, "--json")
     [row] = done.document["revisions"]
     assert (row["operation"], row["expired"]) == ("purge", True)
-    assert "expired" in typed("history", "KV_b", "k", *where).out
+    assert "expired" in typed("history", "KV_b", "--key", "k", *where).out
 
 
 def test_the_last_sequence_is_that_of_the_stream(server: str, typed: Type, tmp_path: Path) -> None:

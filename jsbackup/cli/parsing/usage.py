@@ -35,7 +35,7 @@ _OTHER_WORDS = {
     "migrate": "'clone', which copies from one server to another",
     "cat": _LOOK,
     "dump": _LOOK,
-    "grep": "'view' or 'find', each with --grep",
+    "grep": "'view' or 'history', each with --grep",
     "mount": "'browse' for pages in a browser, or 'serve' for a server with the backup",
     "version": "'jsbackup --version'",
     "purge": _PRUNE,

@@ -236,7 +236,9 @@ class KeyValueBucket(StoredBucket):
 
 def elsewhere_hint(bucket: KeyValueBucket, key: str) -> str:
     """Return the hint for a key of which the backup has no value, and nothing else is known."""
-    return f"Other backups may have more: see {quoted_command('history', bucket.stream.name, key)}."
+    return (
+        f"Other backups may have more: see {quoted_command('history', bucket.stream.name, options=[('--key', key)])}."
+    )
 
 
 def key_list(verdicts: Mapping[str, KeyVerdict], *, whole: bool = True) -> KeyList:

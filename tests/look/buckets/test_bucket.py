@@ -130,9 +130,9 @@ def test_an_error_says_what_was_probably_meant(tmp_path: Path) -> None:
         bucket = _bucket(tmp_path / "repo", _back_up(server, tmp_path / "repo"))
     hints = {"prices.eu": "revision 1: add '--at 1'", "prices.e": "Did you mean prices.eu?"}
     for key in ("never.put", "something-else"):
-        hints[key] = f"see 'jsbackup history KV_b {key}'."
-    hints["$(touch"] = "see jsbackup history KV_b '$(touch'."  # quotes around quotes would end them
-    hints["--all"] = "see 'jsbackup history KV_b -- --all'."
+        hints[key] = f"see 'jsbackup history KV_b --key {key}'."
+    hints["$(touch"] = "see jsbackup history KV_b --key '$(touch'."  # quotes around quotes would end them
+    hints["--all"] = "see 'jsbackup history KV_b --key=--all'."
     for key, hint in hints.items():
         with pytest.raises(JsBackupError) as caught:
             bucket.value(key)

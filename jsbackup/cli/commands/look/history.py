@@ -1,282 +1,247 @@
-"""`jsbackup history` and `jsbackup find`: messages and keys in all backups of a repository.
+"""`jsbackup history`: messages, keys, files and streams over all backups of a repository.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
-from jsbackup.cli.commands.look.object_history import OBJECT_STREAM, print_versions
 from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.output import Output, format_bytes, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stored_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.config import nearest, parse_glob
+from jsbackup.config import Glob, nearest, parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM
+from jsbackup.shell import command_line, quoted_command
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.look.all_backups import FoundMessage, Series, UnreadBackup
+    from jsbackup.look.all_backups import FoundMessage, Series, StreamChange, UnreadBackup
+    from jsbackup.look.buckets.object_bucket import ObjectEntry
     from jsbackup.look.message_filter import MessageFilter
-    from jsbackup.look.stream_history import StreamChange
+    from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
 
 _MOST = 1000
+_OBJECT_STREAM = "OBJ_"
+_DIGEST_SHOWN = 12
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return complete_stored_stream(ctx, param, incomplete)
 
 
-_LIMIT = click.option(
+@click.command(cls=Command)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=_complete)
+@click.option("--key", metavar="KEY", help="The values of a key; STREAM is a bucket.")
+@click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
+@filter_options
+@click.option(
     "--limit",
     type=WholeNumber(1),
     default=_MOST,
     show_default=True,
     metavar="N",
-    help="Show at most this many messages, the newest ones.",
+    help="Show at most this many, the newest.",
 )
-_TAGS = only_tagged("Only backups with this tag; if repeated, with all of them.")
-_ORIGINS = only_origin("Only backups of")
-
-
-_SEE = "See 'jsbackup list' and 'jsbackup show'."
-
-
-@click.command(cls=Command)
-@click.argument("stream", shell_complete=_complete)
-@click.argument("key", required=False)
-@click.option("--subject", metavar="FILTER", help="Only messages whose subject matches.")
-@click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
-@_LIMIT
-@_ORIGINS
-@_TAGS
+@only_origin("Only backups of")
+@only_tagged("Only backups with this tag; if repeated, with all of them.")
 def history(
-    shared: Shared,
-    stream: str,
-    key: str | None,
-    *,
-    subject: str | None,
-    object_name: str | None,
-    limit: int,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
-) -> int:
-    """Show what all backups have of a stream, a subject, a key or a file: when it appeared, changed and disappeared.
-
-    With KEY, STREAM is a bucket, and each revision is shown once, with the first and the last backup that have it.
-    With --subject these are messages, with --object the versions of a file of an object store. Without any, the backups
-    in which the stream changed are shown.
-    """
-    from jsbackup.look.buckets.bucket import key_subjects
-    from jsbackup.look.message_filter import MessageFilter
-    from jsbackup.look.stream_history import changes_of
-    from jsbackup.transforms.subjects import check_pattern
-
-    given = {"KEY": key, "--subject": subject, "--object": object_name}
-    said = [what for what, value in given.items() if value is not None]
-    if len(said) > 1:
-        raise UsageError(f"{said[0]} and {said[1]} contradict each other", hint="Leave one of them out.")
-    prefix = BUCKET_STREAM if key is not None else OBJECT_STREAM if object_name is not None else ""
-    name = stream if stream.startswith(prefix) else prefix + stream
-    repository = _open(shared)
-    series, unread = _series(repository, lambda one: one == name, [name], origins=origins, tags=tags)
-    if not series:
-        _warn(shared, unread)
-        raise UsageError(f"no backup has a stream {name}", hint=_meant(name, stream, repository.newest_names()))
-    if object_name is not None:
-        print_versions(shared, repository, series, object_name, unread=unread, limit=limit)
-        return _warn(shared, unread)
-    if key is None and subject is None:
-        changes = [change for one in series for change in changes_of(one)]
-        _print_changes(shared, name, changes, unread)
-        return _warn(shared, unread)
-    if key is not None:
-        from jsbackup.look.buckets.bucket import check_bucket_key
-
-        newest = next(one.entry for one in reversed(series[-1].sightings) if one.entry is not None)
-        wanted = MessageFilter(subjects=key_subjects(newest, check_bucket_key(key)))
-    else:
-        wanted = MessageFilter(subjects=(check_pattern("--subject", subject or ">"),))
-    return _search(shared, repository, series, unread=unread, wanted=wanted, limit=limit, what="history")
-
-
-@click.command(cls=Command)
-@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=_complete)
-@filter_options
-@_LIMIT
-@_ORIGINS
-@_TAGS
-def find(
     shared: Shared,
     streams: tuple[str, ...],
     *,
+    key: str | None,
+    object_name: str | None,
     wanted: MessageFilter,
     limit: int,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
 ) -> int:
-    """Find messages in all backups, and show which backups have them.
+    """Show what all backups have of streams, messages, a key or a file: when it appeared, changed and disappeared.
 
-    All conditions must hold, and at least one is needed. Each message is shown once, with the first and the last
-    backup that have it; --json names all of them.
+    With conditions, matching messages of all streams, or of those named, are shown, each once, with the first and the
+    last backup that have it; --json names all of them. All conditions must hold. With names only, the backups in which
+    these streams changed are shown.
     """
-    if not (wanted.by_content or wanted.cut):
-        hint = "Give --subject, --since, --until, --header, --payload-match or --grep."
-        raise UsageError("no search condition was given", hint=hint)
-    globs = [parse_glob(one) for one in streams]
-    repository = _open(shared)
-    names = [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None
-    series, unread = _series(
-        repository, lambda one: not globs or any(glob.matches(one) for glob in globs), names, origins=origins, tags=tags
-    )
-    for glob in globs:
-        if not any(glob.matches(one.stream) for one in series):
-            hint = nearest(glob.pattern, repository.newest_names()) or _SEE
-            raise UsageError(f"no backup has a stream {glob.pattern}", hint=hint)
-    return _search(shared, repository, series, unread=unread, wanted=wanted, limit=limit, what="find")
-
-
-def _meant(name: str, typed: str, known: Collection[str]) -> str:
-    """Return the hint for a stream that is in no backup."""
-    if OBJECT_STREAM + typed in known:
-        return f"{typed} is an object store: name a file of it with --object."
-    return nearest(name, known) or _SEE
-
-
-def _open(shared: Shared) -> Repository:
+    named = {"--key": key, "--object": object_name, "--subject": wanted.subjects or None}
+    given = [option for option, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} contradict each other", hint="Leave one of them out.")
+    searched = bool(given or wanted.by_content or wanted.cut)
+    if not (streams or searched):
+        raise UsageError("nothing to look for", hint="Name streams, or give --subject, --since, --until or --grep.")
+    prefix = BUCKET_STREAM if key is not None else _OBJECT_STREAM if object_name is not None else ""
+    if prefix and len(streams) != 1:
+        raise UsageError(f"{given[0]} is of one {'bucket' if key is not None else 'object store'}", hint="Name it.")
+    globs = [parse_glob(name if name.startswith(prefix) else prefix + name) for name in streams]
     start_log(shared)
-    return open_to_look(shared)
+    repository = open_to_look(shared)
+    series, unread = _read(repository, globs, origins=origins, tags=tags)
+    for typed, glob in zip(streams, globs, strict=True):
+        if not any(glob.matches(each.stream) for each in series):
+            _warn(shared, unread)
+            names = repository.newest_names()
+            raise UsageError(f"no backup has a stream {glob.pattern}", hint=_meant(glob.pattern, typed, names))
+    if not searched:
+        _print_changes(shared.output, series, unread, limit)
+    elif object_name is not None:
+        _print_versions(shared.output, repository, series, object_name, wanted=wanted, unread=unread, limit=limit)
+    else:
+        if key is not None:
+            from jsbackup.look.buckets.bucket import check_bucket_key, key_subjects
+
+            wanted = replace(wanted, subjects=key_subjects(_newest(series), check_bucket_key(key)))
+        unread = _search(shared.output, repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
+    return _warn(shared, unread)
 
 
-def _series(
-    repository: Repository,
-    chooses: Callable[[str], bool],
-    names: Collection[str] | None,
-    *,
-    origins: Iterable[str],
-    tags: Iterable[str],
+def _meant(name: str, typed: str, known: Sequence[str]) -> str:
+    """Return the hint for a stream that is in no backup."""
+    if _OBJECT_STREAM + typed in known:
+        return f"{typed} is an object store: name a file of it with --object."
+    return nearest(name, known) or "See 'jsbackup list' and 'jsbackup show'."
+
+
+def _read(
+    repository: Repository, globs: Sequence[Glob], *, origins: Iterable[str], tags: Iterable[str]
 ) -> tuple[list[Series], list[UnreadBackup]]:
     from jsbackup.look.all_backups import read_series
     from jsbackup.repository.read.sources import counts
     from jsbackup.repository.summary import summary_of
 
-    rules, globs = [parse_tag_rule(one) for one in tags], [parse_origin(one) for one in origins]
-    if not rules and not globs:
-        return read_series(repository, lambda _: True, chooses, names)
-    return read_series(repository, lambda manifest: counts(summary_of(manifest), rules, globs), chooses, names)
+    rules, patterns = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    names = [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None
+    return read_series(
+        repository,
+        lambda manifest: not (rules or patterns) or counts(summary_of(manifest), rules, patterns),
+        lambda name: not globs or any(glob.matches(name) for glob in globs),
+        names,
+    )
+
+
+def _newest(series: Sequence[Series]) -> StreamBackup:
+    """Return the newest that a backup has of the last series."""
+    return next(each.entry for each in reversed(series[-1].sightings) if each.entry is not None)
 
 
 def _warn(shared: Shared, unread: Sequence[UnreadBackup]) -> int:
-    for one in unread:
-        shared.output.warning(f"backup {one.backup} cannot be read: {one.error.message}")
-    return unreadable(one.error for one in unread)
+    for each in unread:
+        shared.output.warning(f"backup {each.backup} cannot be read: {each.error.message}")
+    return unreadable(each.error for each in unread)
+
+
+def _unread_json(unread: Sequence[UnreadBackup]) -> list[JsonObject]:
+    return [{"backup": each.backup, "reason": each.error.message} for each in unread]
 
 
 def _search(
-    shared: Shared,
+    output: Output,
     repository: Repository,
     series: Sequence[Series],
     *,
-    unread: Sequence[UnreadBackup],
+    key: str | None,
     wanted: MessageFilter,
+    unread: Sequence[UnreadBackup],
     limit: int,
-    what: str,
-) -> int:
+) -> list[UnreadBackup]:
+    """Print the messages. Return the backups that could not be read, also those with a damaged segment."""
     from jsbackup.look.all_backups import search_series
 
     check_readable(repository)
     damaged: list[UnreadBackup] = []
-    found, more = search_series(repository, series, wanted, most=limit, damaged=damaged)
+    messages, more = search_series(repository, series, wanted, most=limit, damaged=damaged)
     unread = [*unread, *damaged]
-    output = shared.output
-    of_keys = bool(found) and all(one.stream.startswith(BUCKET_STREAM) for one in found)
-    document = {
-        "messages": [_json(one) for one in found],
-        "more": more,
-        "unread": [{"backup": one.backup, "reason": one.error.message} for one in unread],
-    }
+    of_keys = bool(messages) and all(each.stream.startswith(BUCKET_STREAM) for each in messages)
 
     def text() -> None:
-        if not found:
+        if not messages:
             output.line(f"no backup {'that can be read ' if unread else ''}has a matching message")
             return
-        output.table(_HEADER, _rows(found, of_keys=of_keys))
-        if more:
-            output.line(f"these are the newest {format_count(len(found), 'message')}; for more, see --limit")
+        output.table(
+            ["STREAM", ">SEQ", "TIME", "SUBJECT", ">BYTES", "VALUE", "FIRST BACKUP", "LAST BACKUP", "GONE IN"],
+            _rows(messages, of_keys=of_keys),
+        )
+        _say_more(output, "message", len(messages), more=more)
 
-    if not found and what == "history" and not unread:
-        raise JsBackupError(f"no backup has a matching message of stream {series[0].stream}")
+    if key is not None and not (messages or unread):
+        raise JsBackupError(f"no backup has a matching message of key {key} in stream {series[0].stream}")
+    document = {"messages": list(map(_message_json, messages)), "more": more, "unread": _unread_json(unread)}
     output.result(document, text)
-    return _warn(shared, unread)
+    return unread
 
 
-_HEADER = ["STREAM", ">SEQ", "TIME", "SUBJECT", ">BYTES", "VALUE", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]
+def _say_more(output: Output, noun: str, shown: int, *, more: bool) -> None:
+    if more:
+        output.line(f"these are the newest {format_count(shown, noun)}; for more, see --limit")
 
 
-def _rows(found: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[str]]:
+def _rows(messages: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[str]]:
     """Yield the rows of a table. A value that was shown before is named by its sequence."""
     seen: dict[tuple[str, str, str], int] = {}
-    for one in found:
-        shown = _words(one) if of_keys else "put"
-        value = value_preview(one.start) if shown == "put" else shown
-        first = seen.setdefault((one.origin, one.stream, one.digest), one.sequence) if shown == "put" else one.sequence
+    for each in messages:
+        words = _words(each) if of_keys else "put"
+        value = value_preview(each.start) if words == "put" else words
+        place = each.origin, each.stream, each.digest
+        first = seen.setdefault(place, each.sequence) if words == "put" else each.sequence
         yield (
-            one.stream,
-            str(one.sequence),
-            format_time(one.timestamp_ns),
-            one.subject,
-            format_bytes(one.size),
-            value if first == one.sequence else f"(as {first})",
-            one.backups[0],
-            one.backups[-1],
-            one.gone or "-",
+            each.stream,
+            str(each.sequence),
+            format_time(each.timestamp_ns),
+            each.subject,
+            format_bytes(each.size),
+            value if first == each.sequence else f"(as {first})",
+            *_backups(each),
         )
 
 
-def _operation(one: FoundMessage) -> str:
+def _backups(message: FoundMessage) -> tuple[str, str, str]:
+    return message.backups[0], message.backups[-1], message.gone or "-"
+
+
+def _operation(message: FoundMessage) -> str:
     from jsbackup.transforms.filters.key_marker import operation_of
 
-    return operation_of(one.headers)
+    return operation_of(message.headers)
 
 
-def _words(one: FoundMessage) -> str:
+def _words(message: FoundMessage) -> str:
     from jsbackup.transforms.filters.key_marker import has_expired
 
-    return "expired" if has_expired(one.headers) else _operation(one)
+    return "expired" if has_expired(message.headers) else _operation(message)
 
 
-def _json(one: FoundMessage) -> JsonObject:
-    whole = len(one.start) == one.size
+def _message_json(message: FoundMessage) -> JsonObject:
+    start, whole = message.start, len(message.start) == message.size
     return {
-        "origin": one.origin,
-        "stream": one.stream,
-        "incarnation": one.incarnation,
-        "sequence": one.sequence,
-        "time": format_time(one.timestamp_ns),
-        **bytes_json("subject", one.subject.encode("utf-8", "surrogateescape")),
-        "operation": _operation(one) if one.stream.startswith(BUCKET_STREAM) else None,
-        "bytes": one.size,
-        "sha256": one.digest,
-        **(bytes_json("data", one.start) if whole else {"data": None, **bytes_json("start", whole_text(one.start))}),
-        "backups": list(one.backups),
-        "gone": one.gone or None,
+        "origin": message.origin,
+        "stream": message.stream,
+        "incarnation": message.incarnation,
+        "sequence": message.sequence,
+        "time": format_time(message.timestamp_ns),
+        **bytes_json("subject", message.subject.encode("utf-8", "surrogateescape")),
+        "operation": _operation(message) if message.stream.startswith(BUCKET_STREAM) else None,
+        "bytes": message.size,
+        "sha256": message.digest,
+        **(bytes_json("data", start) if whole else {"data": None, **bytes_json("start", whole_text(start))}),
+        "backups": list(message.backups),
+        "gone": message.gone or None,
     }
 
 
@@ -284,46 +249,140 @@ def _json(one: FoundMessage) -> JsonObject:
 _CHANGES = {"came": "appeared", "gone": "disappeared"}
 
 
-def _print_changes(
-    shared: Shared, stream: str, changes: Sequence[StreamChange], unread: Sequence[UnreadBackup]
-) -> None:
-    output = shared.output
+def _print_changes(output: Output, series: Sequence[Series], unread: Sequence[UnreadBackup], limit: int) -> None:
+    from jsbackup.look.all_backups import changes_of
+
+    every: list[StreamChange] = [change for each in series for change in changes_of(each)]
+    every.sort(key=lambda change: (change.created, change.backup, change.stream))
+    changes, more = every[-limit:], len(every) > limit
     document = {
-        "stream": stream,
         "changes": [
             {
-                "origin": one.origin,
-                "backup": one.backup,
-                "created": one.created,
-                "change": one.change,
-                "messages": one.messages,
-                "bytes": one.bytes,
-                "first_seq": one.first_seq,
-                "last_seq": one.last_seq,
+                "stream": change.stream,
+                "origin": change.origin,
+                "backup": change.backup,
+                "created": change.created,
+                "change": change.change,
+                "messages": change.messages,
+                "bytes": change.bytes,
+                "first_seq": change.first_seq,
+                "last_seq": change.last_seq,
             }
-            for one in changes
+            for change in changes
         ],
-        "unread": [{"backup": one.backup, "reason": one.error.message} for one in unread],
+        "more": more,
+        "unread": _unread_json(unread),
     }
 
     def text() -> None:
         output.table(
-            ["BACKUP", "CHANGE", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", "ORIGIN"],
+            ["STREAM", "BACKUP", "CHANGE", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", "ORIGIN"],
             [
                 (
-                    one.backup,
-                    _CHANGES.get(one.change, one.change),
-                    format_count(one.messages),
-                    format_bytes(one.bytes),
-                    str(one.first_seq),
-                    str(one.last_seq),
-                    one.origin,
+                    change.stream,
+                    change.backup,
+                    _CHANGES.get(change.change, change.change),
+                    format_count(change.messages),
+                    format_bytes(change.bytes),
+                    str(change.first_seq),
+                    str(change.last_seq),
+                    change.origin,
                 )
-                for one in changes
+                for change in changes
             ],
         )
+        _say_more(output, "change", len(changes), more=more)
 
     output.result(document, text)
 
 
-COMMANDS = {"history": history, "find": find}
+def _print_versions(
+    output: Output,
+    repository: Repository,
+    series: Sequence[Series],
+    name: str,
+    *,
+    wanted: MessageFilter,
+    unread: Sequence[UnreadBackup],
+    limit: int,
+) -> None:
+    """Print the versions of a file. Raises JsBackupError if no backup has any, and the errors of `search_series`."""
+    from jsbackup.look.all_backups import search_series
+    from jsbackup.look.buckets.object_bucket import description_subjects
+    from jsbackup.look.buckets.object_versions import DESCRIPTION_BYTES, version_of
+
+    check_readable(repository)
+    newest = _newest(series)
+    wanted = replace(wanted, subjects=description_subjects(newest, name))
+    messages, more = search_series(repository, series, wanted, most=limit, start_bytes=DESCRIPTION_BYTES)
+    bucket = newest.name.removeprefix(_OBJECT_STREAM)
+    if not messages:
+        raise JsBackupError(
+            f"no backup has an object {name} of object store {bucket}",
+            hint=f"See {quoted_command('object ls', 'latest', bucket)} for what there is.",
+        )
+    versions = [(each, version_of(each)) for each in messages]
+    document = {
+        "bucket": bucket,
+        "object": name,
+        "versions": [_version_json(each, entry) for each, entry in versions],
+        "more": more,
+        "unread": _unread_json(unread),
+    }
+
+    def text() -> None:
+        output.table(
+            ["TIME", "WHAT", ">SIZE", "DIGEST", "FIRST BACKUP", "LAST BACKUP", "GONE IN"],
+            [
+                (
+                    format_time(each.timestamp_ns),
+                    _what(entry),
+                    format_bytes(entry.size) if _is_file(entry) and entry else "-",
+                    entry.digest[:_DIGEST_SHOWN] if entry else "-",
+                    *_backups(each),
+                )
+                for each, entry in versions
+            ],
+        )
+        _say_more(output, "version", len(messages), more=more)
+        last = next((each for each, entry in reversed(versions) if _is_file(entry)), None)
+        if last is not None:
+            command = command_line("object get", last.backups[-1], bucket, name, options=[("-o", "FILE")])
+            output.line(f"to get the last one: {command}")
+
+    output.result(document, text)
+
+
+def _is_file(entry: ObjectEntry | None) -> bool:
+    return entry is not None and not entry.deleted and entry.link is None
+
+
+def _what(entry: ObjectEntry | None) -> str:
+    if entry is None:
+        return "cannot be read"
+    if entry.deleted:
+        return "deleted"
+    return f"link to {entry.link}" if entry.link is not None else "file"
+
+
+def _version_json(message: FoundMessage, entry: ObjectEntry | None) -> JsonObject:
+    about: JsonObject = {"readable": entry is not None}
+    if entry is not None:
+        link = entry.link
+        about |= {
+            "deleted": entry.deleted,
+            "size": entry.size,
+            "digest": entry.digest,
+            "link": None if link is None else {"bucket": link.bucket, "name": link.name or None},
+        }
+    return {
+        "origin": message.origin,
+        "sequence": message.sequence,
+        "time": format_time(message.timestamp_ns),
+        **about,
+        "backups": list(message.backups),
+        "gone": message.gone or None,
+    }
+
+
+COMMANDS = {"history": history}

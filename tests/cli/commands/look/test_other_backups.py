@@ -68,7 +68,7 @@ def test_an_error_names_the_backup_that_last_had_it(changing: Changing, typed: T
     assert code == 1 and changing.backups[0] in err
     assert _hinted(typed, changing, err).out == "here"
     code, _, err = _value(changing, "latest", "settings", "never-there-at-all")
-    assert code == 1 and "jsbackup history KV_settings never-there-at-all" in err
+    assert code == 1 and "jsbackup history KV_settings --key never-there-at-all" in err
     done = typed("object", "get", "latest", "files", "nothing", "-r", changing.repo)
     assert done.code == 1 and "see 'jsbackup object ls" in done.err.lower()
 
@@ -191,8 +191,8 @@ def test_versions_of_a_file(changing: Changing, typed: Type) -> None:
     [
         (["history", "settings"], 2, "Did you mean KV_settings?"),
         (["history", "files"], 2, "files is an object store: name a file of it with --object."),
-        (["history", "files", "report"], 2, "files is an object store: name a file of it with --object."),
-        (["history", "files", "report", "--object", "report"], 2, "KEY and --object contradict each other"),
+        (["history", "files", "--key", "report"], 2, "files is an object store: name a file of it with --object."),
+        (["history", "files", "--key", "report", "--object", "report"], 2, "--key and --object contradict each other"),
         (["history", "ORDERS", "--object", "report"], 2, "no backup has a stream OBJ_ORDERS"),
     ],
 )

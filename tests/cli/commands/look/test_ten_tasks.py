@@ -41,8 +41,10 @@ TASKS = [
         "light",
     ),
     Task("which keys were there then", "keys and values of a bucket", "kv ls latest settings --at {0}", "gone"),
-    Task("when did this change", "key or file appeared, changed and disappeared", "history settings theme", "light"),
-    Task("which backup has order 4711", "Find messages in all backups", "find --grep 4711", "{a}"),
+    Task(
+        "when did this change", "when each appeared, changed and disappeared", "history settings --key theme", "light"
+    ),
+    Task("which backup has order 4711", "Find messages", "history --grep 4711", "{a}"),
     Task("that message", "one message", "get {a} ORDERS 12", '{{"order": 4711, "state": "new"}}'),
     Task(
         "that file",
@@ -52,7 +54,7 @@ TASKS = [
     ),
     Task(
         "that file, which was deleted",
-        "key or file appeared, changed and disappeared",
+        "keys and files in all backups",
         "history files --object draft",
         "deleted",
     ),

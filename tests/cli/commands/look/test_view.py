@@ -189,7 +189,7 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
 
 @pytest.mark.parametrize(
     "words",
-    ["view latest ORDERS", "get latest ORDERS 1", "find ORDERS --grep x", "kv get latest settings theme"],
+    ["view latest ORDERS", "get latest ORDERS 1", "history ORDERS --grep x", "kv get latest settings theme"],
 )
 def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
     shelf: Shelf, typed: Type, tmp_path: Path, words: str
@@ -267,8 +267,9 @@ def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Ty
         ("kv", "get", "latest", "settings", "theme"),
         ("kv", "ls", "latest", "settings"),
         ("object", "get", "latest", "files", "empty"),
-        ("history", "settings", "theme"),
-        ("find", "--grep", "x"),
+        ("history", "settings", "--key", "theme"),
+        ("history", "files", "--object", "large"),
+        ("history", "--grep", "x"),
         ("put-back", "latest", "settings", "--key", "theme", "-s", "nats://127.0.0.1:1"),
     ):
         done = typed(*words, "-r", vault, "--writer-key", writer)
