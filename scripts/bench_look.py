@@ -200,21 +200,21 @@ def cases(written: Written, newest: str, file: Path) -> list[Case]:
             as_json=True,
         ),
         Case(
-            "find by subject and hour",
+            "history by subject and hour",
             ("history", "--subject", subject, *hour),
             lambda out: len(found(out)) == written.events_in_hour(subject),
             (2.0, 2.0),
             as_json=True,
         ),
         Case(
-            "find by subject, at any time",
+            "history by subject, at any time",
             ("history", "EVENTS", "--subject", "events.region0.nothing"),
             lambda out: found(out) == [],
             as_json=True,
         ),
         Case(
-            "get EVENTS SEQ",
-            ("get", newest, "EVENTS", sequence),
+            "view EVENTS --sequence SEQ",
+            ("view", newest, "EVENTS", "--sequence", sequence, "--raw"),
             lambda out: json.loads(out)["id"] == int(sequence) - 1,
         ),
         Case(

@@ -72,8 +72,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
         "show": ("jsbackup.cli.commands.repo", "Show one backup: streams, consumers, segments, warnings."),
-        "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup."),
-        "get": ("jsbackup.cli.commands.look.view", "Print one message, byte for byte."),
+        "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
         "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
         "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
         "subjects": ("jsbackup.cli.commands.look.inside", "List the subjects of a stream in a backup."),

@@ -178,8 +178,8 @@ def test_a_lost_page_of_streams_costs_only_its_streams(nats_server: Callable[...
     assert shown.code == 14 and {one["name"] for one in shown.document["streams"]} == set(names) - set(lost)
     assert [(one["first"], one["streams"]) for one in shown.document["unlisted"]] == [(lost[0], len(lost))]
     kept = next(name for name in names if name.startswith("PLAIN") and name not in lost)
-    assert f"{kept} 0" in jsbackup("get", backup, kept, "1", "-r", repo).ok().out
-    assert jsbackup("get", backup, lost[-1], "1", "-r", repo).code == 14
+    assert f"{kept} 0" in jsbackup("view", backup, kept, "--sequence", "1", "-r", repo).ok().out
+    assert jsbackup("view", backup, lost[-1], "--sequence", "1", "-r", repo).code == 14
     history = jsbackup("history", kept, "-r", repo).ok()
     assert [one["change"] for one in history.document["changes"]] == ["came"]
     history = jsbackup("history", lost[-1], "-r", repo)

@@ -245,7 +245,7 @@ def test_what_deletes_is_suggested_only_where_it_is_surely_meant(typed: Type, wo
 
 
 SUGGESTED = {
-    "cat": "'get' for one message",
+    "cat": "'view' for messages",
     "version": "'jsbackup --version'",
     "clean": "'prune', which deletes what no backup needs",
     "undo": "'restore' for streams, or 'put-back' for messages",

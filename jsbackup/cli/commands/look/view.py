@@ -1,4 +1,4 @@
-"""`jsbackup view` and `jsbackup get`: messages of a stream in a backup.
+"""`jsbackup view`: messages of a stream in a backup.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -24,6 +24,8 @@ from jsbackup.times import format_time
 if TYPE_CHECKING:
     from jsbackup.look.message import LookedUp
     from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.repository import Repository
     from jsbackup.transforms.filters.newest import NewestRule
 
 __all__ = ["COMMANDS", "json_of", "lines_of"]
@@ -34,7 +36,17 @@ __all__ = ["COMMANDS", "json_of", "lines_of"]
 @filter_options
 @newest_options
 @click.option("--last", type=WholeNumber(1), metavar="N", help="Only the last N of these messages.")
-@click.option("--raw", is_flag=True, help="Print payloads byte for byte, each followed by a line break.")
+@click.option(
+    "--sequence",
+    type=WholeNumber(1, (1 << 63) - 1),
+    metavar="N",
+    help="The message with this sequence, which must exist.",
+)
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Print payloads byte for byte, each followed by a line break; that of --sequence as it is.",
+)
 def view(
     shared: Shared,
     backup: str,
@@ -45,6 +57,7 @@ def view(
     wanted: MessageFilter,
     newest: NewestRule | None,
     last: int | None,
+    sequence: int | None,
     raw: bool,
 ) -> None:
     """Show messages of STREAM in BACKUP, oldest first: sequence, subject, time, headers and payload.
@@ -52,60 +65,55 @@ def view(
     All conditions must hold. On a terminal, a pager shows them. With --json there is one object in a line for each
     message, as 'export --format jsonl' writes it.
     """
+    from jsbackup.look.stream import message_at
+
+    conditions = wanted.by_content or wanted.cut or newest
+    if raw and shared.output.as_json:
+        raise UsageError("--raw and --json contradict each other", hint="Leave one of them out.")
+    if sequence is not None and (conditions or last is not None):
+        raise UsageError("--sequence names one message, without conditions", hint="Leave --sequence or the others out.")
+    repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
+    if sequence is not None:
+        messages = iter([message_at(repository.objects, manifest, entry, sequence)])
+    else:
+        messages = _matching(repository, manifest, entry, wanted, newest=newest, last=last)
+        first = next(messages, None)
+        if first is None:
+            shared.output.note(
+                f"no message of stream {stream} matches" if conditions else f"stream {stream} has no messages"
+            )
+        else:
+            messages = chain((first,), messages)
+    if raw:
+        end = b"\n" if sequence is None else b""
+        print_bytes(piece for each in messages for piece in (each.data, end))
+    elif shared.output.as_json:
+        print_json_lines({"stream": stream, **json_of(each)} for each in messages)
+    else:
+        print_lines(shared.output, (line for each in messages for line in lines_of(each)))
+
+
+def _matching(
+    repository: Repository,
+    manifest: Manifest,
+    entry: StreamBackup,
+    wanted: MessageFilter,
+    *,
+    newest: NewestRule | None,
+    last: int | None,
+) -> Iterator[LookedUp]:
+    """Yield the messages, oldest first. Raises as `check_newest`, at once."""
     from jsbackup.look.newest_messages import check_newest, newest_messages
     from jsbackup.look.stream import first_of_last, messages_of
     from jsbackup.repository.pages.segment_list import touching
 
-    if raw and shared.output.as_json:
-        raise UsageError("--raw and --json contradict each other", hint="Leave one of them out.")
-    repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
-    objects, least = repository.objects, 0
     check_newest(manifest, entry, newest)
-    wanted = newest_messages(objects, entry, wanted, newest)
+    wanted, least = newest_messages(repository.objects, entry, wanted, newest), 0
     if last is not None:
-        least = first_of_last(objects, entry, wanted, last)
+        least = first_of_last(repository.objects, entry, wanted, last)
         later = touching(entry.segments, least, entry.captured.last_seq) if least else ()
         entry = replace(entry, segments=tuple(later))
-    found = (one for one in messages_of(objects, entry, wanted) if one.sequence >= least)
-    first = next(found, None)
-    if first is None:
-        asked = wanted.by_content or wanted.cut or newest
-        shared.output.note(f"no message of stream {stream} matches" if asked else f"stream {stream} has no messages")
-    messages = chain(() if first is None else (first,), found)
-    if raw:
-        print_bytes(piece for one in messages for piece in (one.data, b"\n"))
-    elif shared.output.as_json:
-        print_json_lines({"stream": stream, **json_of(one)} for one in messages)
-    else:
-        print_lines(shared.output, (line for one in messages for line in lines_of(one)))
-
-
-@click.command(cls=Command)
-@backup_and_stream
-@click.argument("sequence", metavar="SEQ", type=WholeNumber(1, (1 << 63) - 1))
-@click.option("--headers", is_flag=True, help="Print the header block before the payload, byte for byte too.")
-def get(
-    shared: Shared,
-    backup: str,
-    stream: str,
-    sequence: int,
-    *,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
-    headers: bool,
-) -> None:
-    """Print the payload of the message SEQ of STREAM in BACKUP, byte for byte.
-
-    With --json it is an object with subject, time, headers and payload.
-    """
-    from jsbackup.look.stream import message_at
-
-    repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
-    message = message_at(repository.objects, manifest, entry, sequence)
-    if shared.output.as_json:
-        shared.output.result({"backup": manifest.id, "stream": stream, **json_of(message)}, lambda: None)
-        return
-    print_bytes([*([message.headers or b""] if headers else []), message.data])
+    return (each for each in messages_of(repository.objects, entry, wanted) if each.sequence >= least)
 
 
 def json_of(message: LookedUp) -> JsonObject:
@@ -135,4 +143,4 @@ def payload_lines(data: bytes) -> Iterable[str]:
     return data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
 
 
-COMMANDS = {"view": view, "get": get}
+COMMANDS = {"view": view}

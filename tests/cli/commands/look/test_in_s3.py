@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.s3, pytest.mark.timeout(300)]
 _SHELF = [
     "view latest ORDERS --subject orders.eu.* --last 5 --json",
     "view {0} ORDERS --header Nats-Msg-Id:order-9",
-    "get latest ORDERS 12 --headers",
+    "view latest ORDERS --sequence 12 --raw",
     "subjects latest ORDERS --json",
     "consumers latest ORDERS --json",
     "kv ls latest --json",

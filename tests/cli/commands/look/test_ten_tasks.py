@@ -45,7 +45,9 @@ TASKS = [
         "when did this change", "when each appeared, changed and disappeared", "history settings --key theme", "light"
     ),
     Task("which backup has order 4711", "Find messages", "history --grep 4711", "{a}"),
-    Task("that message", "one message", "get {a} ORDERS 12", '{{"order": 4711, "state": "new"}}'),
+    Task(
+        "that message", "one byte for byte", "view {a} ORDERS --sequence 12 --raw", '{{"order": 4711, "state": "new"}}'
+    ),
     Task(
         "that file",
         "get files of an object store",

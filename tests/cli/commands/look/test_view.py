@@ -1,4 +1,4 @@
-"""`view` and `get`: the messages that were stored, those that are asked for, harmless on a terminal."""
+"""`view`: the messages that were stored, those that are asked for, harmless on a terminal."""
 
 from __future__ import annotations
 
@@ -80,28 +80,29 @@ def test_messages_are_shown_harmless(shelf: Shelf, typed: Type) -> None:
 
 def test_bytes_are_exact(shelf: Shelf) -> None:
     where = ("-r", shelf.repo)
-    assert _run("get", "latest", "ORDERS", "302", *where) == (0, BINARY, "")
-    assert _run("get", "latest", "ORDERS", "303", *where) == (0, b"", "")
-    assert _run("view", "latest", "ORDERS", "--since", "302", "--raw", *where) == (0, BINARY + b"\n\n", "")
-    block = b"NATS/1.0\r\nNats-Msg-Id: order-33\r\n\r\n"
-    assert _run("get", "latest", "ORDERS", "33", "--headers", *where) == (0, block + b'{"order": 33}', "")
-    assert _run("get", "latest", "ORDERS", "1", "--headers", *where) == (0, b'{"order": 1}', "")
+    raw = ("view", "latest", "ORDERS", "--raw", *where)
+    assert _run(*raw, "--sequence", "302") == (0, BINARY, "")
+    assert _run(*raw, "--sequence", "303") == (0, b"", "")
+    assert _run(*raw, "--since", "302") == (0, BINARY + b"\n\n", "")
     assert _run("kv", "get", "latest", "settings", "theme", *where) == (0, BINARY, "")
 
 
 def test_one_message_as_json(shelf: Shelf, typed: Type) -> None:
-    document = check("get", typed("get", "latest", "ORDERS", "33", "--json", "-r", shelf.repo))
+    (document,) = _lines(typed("view", "latest", "ORDERS", "--sequence", "33", "--json", "-r", shelf.repo))
     assert (document["subject"], document["data"]) == ("orders.eu.3", '{"order": 33}')
     assert document["headers"] == {"Nats-Msg-Id": ["order-33"]}
-    assert "data_base64" in check("get", typed("get", "latest", "ORDERS", "302", "--json", "-r", shelf.repo))
+    shown = typed("view", "latest", "ORDERS", "--sequence", "33", "-r", shelf.repo)
+    assert "[33] Subject: orders.eu.3 " in shown.out and "  Nats-Msg-Id: order-33\n" in shown.out
 
 
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["get", "latest", "ORDERS", "7"], 1, "it was deleted before the backup"),
-        (["get", "latest", "ORDERS", "304"], 1, "it has 1 to 303"),
-        (["get", "latest", "ORDERS", "0"], 2, "range"),
+        (["view", "latest", "ORDERS", "--sequence", "7"], 1, "it was deleted before the backup"),
+        (["view", "latest", "ORDERS", "--sequence", "304"], 1, "it has 1 to 303"),
+        (["view", "latest", "ORDERS", "--sequence", "0"], 2, "range"),
+        (["view", "latest", "ORDERS", "--sequence", "1", "--last", "1"], 2, "--sequence names one message"),
+        (["view", "latest", "ORDERS", "--sequence", "1", "--grep", "x"], 2, "--sequence names one message"),
         (["view", "latest", "ORDER"], 2, "ORDER"),
         (["view", "2020", "ORDERS"], 2, "no backup"),
         (["view", "latest", "ORDERS", "--subject", "a..b"], 2, "not a subject"),
@@ -170,7 +171,7 @@ def test_an_encrypted_repository_needs_a_key_that_reads(shelf: Shelf, typed: Typ
     assert [line["sequence"] for line in lines] == [302, 303]
     value = typed("kv", "get", "latest", "settings", "theme", "--at", "1", "-r", vault, "--identity", identity)
     assert (value.code, value.out) == (0, "dark")
-    assert typed("get", "latest", "ORDERS", "1", "-r", vault, "--writer-key", writer).code == 12
+    assert typed("view", "latest", "ORDERS", "--sequence", "1", "-r", vault, "--writer-key", writer).code == 12
 
 
 def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
     data[len(data) // 2] ^= 1
     segment.chmod(0o600)
     segment.write_bytes(data)
-    done = typed("get", "latest", "ORDERS", "1", "-r", second)
+    done = typed("view", "latest", "ORDERS", "--sequence", "1", "-r", second)
     assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
     segment.unlink()
     assert typed("view", "latest", "ORDERS", "-r", second).code == 14
@@ -189,7 +190,12 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
 
 @pytest.mark.parametrize(
     "words",
-    ["view latest ORDERS", "get latest ORDERS 1", "history ORDERS --grep x", "kv get latest settings theme"],
+    [
+        "view latest ORDERS",
+        "view latest ORDERS --sequence 1",
+        "history ORDERS --grep x",
+        "kv get latest settings theme",
+    ],
 )
 def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
     shelf: Shelf, typed: Type, tmp_path: Path, words: str
@@ -216,7 +222,7 @@ def test_damage_that_cannot_be_recorded_is_still_told(shelf: Shelf, typed: Type,
     (segment,) = second.glob("segments/ORDERS-*/*.parquet")
     segment.chmod(0o600)
     segment.write_bytes(flip(segment.read_bytes()))
-    done = typed("get", "latest", "ORDERS", "1", "-r", second)
+    done = typed("view", "latest", "ORDERS", "--sequence", "1", "-r", second)
     assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
     assert "what is damaged is not recorded" in done.err
 
