@@ -199,8 +199,8 @@ class Bench:
                 ours("backup", "S", "-s", server.url, "-r", repository)
                 theirs(server.url, "backup", "stream", "S", directory, "--no-progress")
                 proved = Row(f"restore into {version}, proved", RESTORE_STREAM, goal)
-                unproved = Row(f"restore into {version}, --no-verify", RESTORE_STREAM, goal)
-                against_limit = Row(f"restore into {version}, --no-verify", "only sending (v1)")
+                unproved = Row(f"restore into {version}, --verify none", RESTORE_STREAM, goal)
+                against_limit = Row(f"restore into {version}, --verify none", "only sending (v1)")
                 for _ in range(self.sizes.pairs):
                     taken = self._restore_pair(server, server.url, repository, directory, proved, unproved)
                     remove(server.url, ["S"])
@@ -216,7 +216,7 @@ class Bench:
         remove(url, ["S"])
         proved.add(ours("restore", "latest", "-s", url, "-r", repository, server=server), other)
         remove(url, ["S"])
-        taken = ours("restore", "latest", "-s", url, "-r", repository, "--no-verify", server=server)
+        taken = ours("restore", "latest", "-s", url, "-r", repository, "--verify", "none", server=server)
         unproved.add(taken, other)
         return taken
 
@@ -229,7 +229,7 @@ class Bench:
                 with delayed(server.port, milliseconds) as url:
                     backup = Row(f"backup at {milliseconds} ms round trip", "nats backup stream")
                     restore = Row(f"restore at {milliseconds} ms round trip, proved", RESTORE_STREAM)
-                    unproved = Row(f"restore at {milliseconds} ms round trip, --no-verify", RESTORE_STREAM)
+                    unproved = Row(f"restore at {milliseconds} ms round trip, --verify none", RESTORE_STREAM)
                     unproved.bound = 0.05 if milliseconds == 50 else None
                     restore.bound = unproved.bound
                     for _ in range(min(self.sizes.pairs, 2)):
@@ -259,7 +259,7 @@ class Bench:
     ) -> Iterator[Row]:
         backup = Row(f"backup of {kind}", "nats backup account", goal)
         restore = Row(f"restore of {kind}, proved", "nats backup restore account", goal)
-        unproved = Row(f"restore of {kind}, --no-verify", "nats backup restore account", goal)
+        unproved = Row(f"restore of {kind}, --verify none", "nats backup restore account", goal)
         for _ in range(self.sizes.pairs):
             repository, directory = self.fresh("repo"), self.fresh("dir")
             taken = ours("backup", "-s", server.url, "-r", repository, server=server)
@@ -270,7 +270,7 @@ class Bench:
             command = ("restore", "latest", "-s", server.url, "-r", repository)
             restore.add(ours(*command, server=server), other)
             remove(server.url, names)
-            unproved.add(ours(*command, "--no-verify", server=server), other)
+            unproved.add(ours(*command, "--verify", "none", server=server), other)
         yield from (backup, restore, unproved)
 
     def increment(self) -> Iterator[Row]:

@@ -22,8 +22,8 @@ from tests.pipeline.quick_java import quick_java
 ROOT = Path(__file__).parents[1]
 HOW = (
     "proved; nats backup restore stream",
-    "--no-verify; nats backup restore stream",
-    "--no-verify; only sending (v1)",
+    "--verify none; nats backup restore stream",
+    "--verify none; only sending (v1)",
 )
 
 
@@ -55,7 +55,7 @@ def test_cases_give_rows_of_ratios() -> None:
         "second backup after 1 % more; nats backup stream",
         "backup of 10 streams; nats backup account",
         "restore of 10 streams, proved; nats backup restore account",
-        "restore of 10 streams, --no-verify; nats backup restore account",
+        "restore of 10 streams, --verify none; nats backup restore account",
     }
 
 

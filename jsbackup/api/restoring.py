@@ -13,6 +13,7 @@ from jsbackup.api.arguments import (
     LOCK_TIMEOUT_SECONDS,
     checked_jobs,
     not_opened,
+    one_of,
 )
 from jsbackup.api.connecting import AnyServer, connection_to
 from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
@@ -25,7 +26,7 @@ from jsbackup.engine.restore.preview import preview_restore
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
@@ -137,9 +138,7 @@ def _restore(
     server: AnyServer,
     *,
     partial: bool = False,
-    check_first: bool = False,
-    verify: bool | Literal["full", "sample", "quick", "none"] = True,
-    window_bytes: int | None = None,
+    verify: Literal["full", "sample", "quick", "none"] = "full",
     mask_key: bytes = b"",
     jobs: int = 4,
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
@@ -149,8 +148,8 @@ def _restore(
     """Restore streams of a backup into a server, as `jsbackup restore` does: nothing is changed unless all can be.
 
     `source` is a backup, or a repository: then it is the `latest` backup of the source that `server` leads to. `server`
-    is a URL, or the result of `jsbackup.connection`. `verify` says what is compared afterwards: `full` (or True) every
-    message, `sample` a random tenth of them, `quick` the server's counts, `none` (or False) nothing.
+    is a URL, or the result of `jsbackup.connection`. `verify` says what is compared afterwards: `full` every message,
+    `sample` a random tenth of them, `quick` the server's counts, `none` nothing.
 
     `how` are the options of the command:
 
@@ -165,7 +164,7 @@ def _restore(
     - `obfuscate`, and `obfuscation_key`, the path of the key file, which is made if it does not exist
     - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
       `placement_cluster`, `placement_tags`, `consumers` (`all`, `config`, `none`)
-    - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `check_first`, `window_bytes`
+    - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`
 
     If it is interrupted (by Ctrl-C, or by cancelling the task), it removes incomplete streams, and raises the
     interruption.
@@ -173,8 +172,7 @@ def _restore(
     Raises:
         UsageError: an argument is wrong, or names something that does not exist.
         PlanRefused, TargetConflict: something blocks it; nothing was changed.
-        IntegrityError: something that is needed is lost or damaged; nothing of its stream was restored. With
-            `check_first`, nothing was changed.
+        IntegrityError: something that is needed is lost or damaged; nothing of its stream was restored.
         KeyUnavailable: messages are encrypted, and no key that reads them was given.
         IncompleteError: not everything requested was restored; `result` is the outcome.
         NatsError: the server does not answer, or with an error. Any error of its streams, if none was restored.
@@ -186,10 +184,8 @@ def _restore(
     options.reshape.masks.check_secret(mask_key)
     settings = RestoreSettings(
         jobs=checked_jobs(jobs),
-        window_bytes=window_bytes,
-        proof=_proof(verify),
+        proof=one_of("verify", ProofLevel, verify),
         partial=partial,
-        check_first=check_first,
         mask_secret=mask_key,
     )
     watcher = progress_to(progress)
@@ -299,15 +295,6 @@ def _outcome(repository: BackupRepository, choice: Choice, report: RestoreReport
         warnings=_warnings(report.plan),
         notes=choice.notes,
     )
-
-
-def _proof(verify: bool | str) -> ProofLevel:
-    if isinstance(verify, bool):
-        return ProofLevel.FULL if verify else ProofLevel.NONE
-    try:
-        return ProofLevel(verify)
-    except ValueError as error:
-        raise UsageError(f"verify is full, sample, quick or none, not {verify!r}") from error
 
 
 def _restored(stream: RestoredStream) -> StreamOutcome:

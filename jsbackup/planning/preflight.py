@@ -10,7 +10,7 @@ That must not cost what the target had before. So all objects of some streams ar
     a stream that is replaced: of several, all are replaced or none
     a stream that cannot be marked as incomplete, and that the server shows before it is complete
 
-With `--check-first` everything is read here first, and with `--partial`, because a plan without what is lost has to
+With `--partial` everything is read here first, because a plan without what is lost has to
 know all of that. If objects are lost, a restore is refused, or planned again without them.
 """
 
@@ -36,7 +36,6 @@ __all__ = [
     "LEFT",
     "PartialPlan",
     "check_before_removal",
-    "check_objects",
     "look_at_objects",
     "missing_objects",
     "plan_what_is_left",
@@ -99,14 +98,6 @@ def _hint(group: Sequence[Finding]) -> str:
     return group[0].hint if len({found.hint for found in group}) == 1 else without_name(group[0].stream, group[0].hint)
 
 
-def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, checker: Checker | None = None) -> None:
-    """Raise IntegrityError if any object that the plan needs is missing, damaged or unreadable; also StoreError.
-
-    A `checker` reads objects elsewhere.
-    """
-    _refuse_lost(verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker))
-
-
 def look_at_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
     """Raise IntegrityError if `missing_objects` finds any; raises as that."""
     _refuse_lost(missing_objects(objects, manifest, plan))
@@ -115,9 +106,10 @@ def look_at_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> 
 def check_before_removal(
     objects: Objects, manifest: Manifest, plan: RestorePlan, *, marking: bool, checker: Checker | None = None
 ) -> None:
-    """Do `check_objects` for what is read too late otherwise: after something at the target was removed.
+    """Raise IntegrityError if any object is missing, damaged or unreadable that is read too late otherwise: after
+    something at the target was removed. Also StoreError.
 
-    `marking`: streams can be marked while they are incomplete.
+    `marking`: streams can be marked while they are incomplete. A `checker` reads objects elsewhere.
     """
     late = {
         action.entry.name
@@ -125,7 +117,8 @@ def check_before_removal(
         if action.leftover or action.replaces or not _shows_that_it_is_half(action, marking)
     }
     if late:
-        check_objects(objects, manifest, _only(plan, late), checker)
+        chosen = _chosen(manifest, _only(plan, late))
+        _refuse_lost(verify_backup(objects, chosen, Level.OBJECTS, checker=checker))
 
 
 def _shows_that_it_is_half(action: Action, marking: bool) -> bool:

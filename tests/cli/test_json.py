@@ -210,7 +210,7 @@ def test_every_command_prints_what_the_schema_says(
     assert [one["name"] for one in skipped["skipped"]] == names and skipped["streams"] == []
     replaced = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--consumers", "config"))
     assert replaced["streams"][0]["consumers"][0]["fidelity"] == "config only"
-    created = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--no-verify"))
+    created = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--verify", "none"))
     assert created["streams"][0]["verified"] is False
 
     drilled = check("drill", typed("drill", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--json"))
@@ -260,7 +260,7 @@ def test_a_clone_prints_what_the_schema_says(shop: Shop, typed: Type, nats_serve
     assert told.code == 0 and f"{len(names)} streams can be cloned into nats-server {NEWEST}" in told.out
     assert "from nats-server" in told.out
     assert len(check("clone", typed(*line, "--if-exists", "skip"))["skipped"]) == len(names)
-    told = typed(*line[:-1], "--if-exists", "replace", "--no-verify")
+    told = typed(*line[:-1], "--if-exists", "replace", "--verify", "none")
     assert told.code == 0 and f"cloned {len(names)} streams, 0 failed, 0 skipped" in told.out
 
 

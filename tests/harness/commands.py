@@ -25,6 +25,15 @@ from jsbackup.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
 
+_WITH_WINDOW = """
+import sys
+from jsbackup.engine.restore import stream_restore
+window = stream_restore.LEAST_WINDOW_BYTES = int(sys.argv.pop(1))
+stream_restore.window_for = lambda round_trip_seconds: window
+from jsbackup.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
@@ -41,10 +50,14 @@ class Ran:
         return self
 
 
-def command_line(*arguments: str | Path, cold: bool = False, ahead_seconds: int = 0) -> list[str]:
+def command_line(
+    *arguments: str | Path, cold: bool = False, ahead_seconds: int = 0, window_bytes: int = 0
+) -> list[str]:
     """With `cold`, the interpreter starts for it as it does for users (`warm.py`). `ahead_seconds` is what the clock of
-    its machine is wrong by.
+    its machine is wrong by, `window_bytes` what a restore may have under way.
     """
+    if window_bytes:
+        return [sys.executable, "-c", _WITH_WINDOW, str(window_bytes), *map(str, arguments)]
     if ahead_seconds:
         return [sys.executable, "-c", _WITH_WRONG_CLOCK, str(ahead_seconds), *map(str, arguments)]
     return [sys.executable, *(["-s"] if cold else []), "-m", "jsbackup", *map(str, arguments)]

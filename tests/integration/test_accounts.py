@@ -107,7 +107,7 @@ def test_users_with_the_fewest_permissions_back_up_and_restore(version: str, tmp
         assert compare(before, seen(_as(server, "admin"))) == []
 
     with NatsServer(version, config=_accounts(*users)) as server:
-        _run(server, "restore", "restore", "latest", "-r", repository, "--no-verify", *PATIENCE).ok()
+        _run(server, "restore", "restore", "latest", "-r", repository, "--verify", "none", *PATIENCE).ok()
         assert compare(before, seen(_as(server, "admin"))) == []
 
     with NatsServer(version, config=_accounts(*users)) as server:

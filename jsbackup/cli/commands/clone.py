@@ -15,7 +15,7 @@ import click
 
 from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
 from jsbackup.cli.options.reshaping import mask_key_options
-from jsbackup.cli.options.restore_options import Asked, live_planning_options, window_option
+from jsbackup.cli.options.restore_options import Asked, live_planning_options
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.plan_report import preview_json, tell_preview
@@ -23,7 +23,6 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
-from jsbackup.config import parse_size
 
 if TYPE_CHECKING:
     from jsbackup.config import Connection
@@ -74,8 +73,13 @@ class CloneCommand(Command):
 @click.command(cls=CloneCommand)
 @live_planning_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done and what blocks it; change nothing.")
-@window_option
-@click.option("--no-verify", is_flag=True, help="Do not read back what was cloned.")
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "none"]),
+    default="full",
+    show_default=True,
+    help="What to compare with the source afterwards. full: every message.",
+)
 @jobs_option
 @mask_key_options
 def clone(
@@ -84,8 +88,7 @@ def clone(
     asked: Asked,
     dry_run: bool,
     *,
-    window: str | None,
-    no_verify: bool,
+    verify: str,
     jobs: int,
     mask_secret: bytes,
 ) -> int:
@@ -105,8 +108,7 @@ def clone(
     options.reshape.masks.check_secret(mask_secret)
     settings = RestoreSettings(
         jobs=jobs,
-        window_bytes=None if window is None else parse_size(window),
-        proof=ProofLevel.NONE if no_verify else ProofLevel.FULL,
+        proof=ProofLevel(verify),
         mask_secret=mask_secret,
     )
     source, target = connection_of(shared), target_connection_of(to)

@@ -19,7 +19,6 @@ from jsbackup.cli.options.restore_options import (
     refuse_given,
     refuse_options_beside,
     runbook_option,
-    window_option,
 )
 from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
 from jsbackup.cli.output.log import start_log
@@ -27,11 +26,9 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared, jobs_option
-from jsbackup.config import parse_size
-from jsbackup.errors import Interrupted, UsageError
+from jsbackup.errors import Interrupted
 
 if TYPE_CHECKING:
-    from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.planning.model import RestoreOptions
     from jsbackup.planning.saved_plan import SavedPlan
 
@@ -55,20 +52,15 @@ __all__ = ["COMMANDS"]
 )
 @map_account_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
-@window_option
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
-@click.option(
-    "--check-first",
-    is_flag=True,
-    help="Read and check all stored objects before anything is changed. They are then read twice.",
-)
 @click.option(
     "--verify",
     type=click.Choice(["full", "sample", "quick", "none"]),
+    default="full",
+    show_default=True,
     help="What to compare with the backup afterwards. full: every message; sample: a random tenth of them; quick: the "
-    "server's counts of messages and subjects.  [default: full]",
+    "server's counts of messages and subjects.",
 )
-@click.option("--no-verify", is_flag=True, help="The same as --verify none.")
 @jobs_option
 @mask_key_options
 @on_spark_if_asked
@@ -83,11 +75,8 @@ def restore(
     accounts: AskedAccounts,
     mapped: tuple[str, ...],
     dry_run: bool,
-    window: str | None,
     partial: bool,
-    check_first: bool,
-    verify: str | None,
-    no_verify: bool,
+    verify: str,
     jobs: int,
     where: Where | None,
     lock_timeout: str,
@@ -101,7 +90,7 @@ def restore(
 
     Nothing is changed unless everything you ask for can be restored; 'jsbackup plan' shows that before. Stored objects
     are looked at first, and checked while they are sent. A stream with a damaged object fails, and nothing of it stays
-    at the target; --check-first finds that before anything is changed.
+    at the target.
 
     With --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
     exit code is 3.
@@ -124,15 +113,14 @@ def restore(
         return plan_all(shared, asked, accounts, mapped, mask_secret=mask_secret, lock_timeout=lock_timeout)
     if dry_run:
         return _preview(shared, asked, runbook, mask_secret, lock_timeout=lock_timeout)
+    from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 
     settings = RestoreSettings(
         jobs=jobs,
-        window_bytes=None if window is None else parse_size(window),
-        proof=_proof(verify, no_verify),
+        proof=ProofLevel(verify),
         partial=partial,
-        check_first=check_first,
         mask_secret=mask_secret,
     )
     if accounts.all_accounts:
@@ -210,17 +198,8 @@ def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: by
     return tell_what_would_be(shared, asked, mask_secret, lock_timeout)
 
 
-def _proof(verify: str | None, no_verify: bool) -> ProofLevel:
-    """Return how much is compared. Raises UsageError if the options contradict each other."""
-    from jsbackup.engine.restore.partial_proof import ProofLevel
-
-    if no_verify and verify not in (None, "none"):
-        raise UsageError(f"--no-verify contradicts --verify {verify}", hint="Leave one of them out.")
-    return ProofLevel.NONE if no_verify else ProofLevel(verify or "full")
-
-
 def _refuse_for_preview() -> None:
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *SPARK_OPTIONS)
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", *SPARK_OPTIONS)
 
 
 COMMANDS = {"restore": restore}

@@ -36,7 +36,6 @@ __all__ = [
     "refuse_given",
     "refuse_options_beside",
     "runbook_option",
-    "window_option",
 ]
 
 # As in `planning/model.py`; only those ways to send that users may choose.
@@ -217,13 +216,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def runbook_option(text: str) -> Callable[[F], F]:
     """Add `--runbook`, passed as `runbook`; `text` is its text in --help."""
     return click.option("--runbook", type=click.Path(path_type=Path), metavar="FILE", help=text)
-
-
-window_option = click.option(
-    "--window",
-    metavar="BYTES",
-    help="Bytes that may be unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
-)
 
 
 def refuse_given(ctx: click.Context, option: str, *others: str) -> None:

@@ -20,7 +20,6 @@ _ALTERNATIVES: Final = tuple(
         ("passphrase_file", "passphrase_command"),
         ("mask_key_file", "mask_key_command"),
         ("sample", "max_bytes"),
-        ("verify", "no_verify"),
     )
 )
 _PASSWORDS: Final = frozenset({"password", "password_file", "password_command"})

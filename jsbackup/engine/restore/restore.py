@@ -1,6 +1,7 @@
 """Restore streams of a repository into a server: make a plan and execute it (`execution.py`).
 
-Before the first chunk, the objects that the plan needs are looked at, or read if that is requested (`preflight.py`).
+Before the first chunk, the objects that the plan needs are looked at, and read where that would be too late afterwards
+(`preflight.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from jsbackup.planning.preflight import (
     LEFT,
     PartialPlan,
     check_before_removal,
-    check_objects,
     look_at_objects,
     plan_what_is_left,
     refuse_if_refused,
@@ -180,7 +180,7 @@ async def _look_and_plan(
 def make_sure(
     manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
 ) -> Prepared:
-    """Check what the plan needs from the repository, as far as requested; a `checker` reads objects elsewhere.
+    """Check what the plan needs from the repository; a `checker` reads objects elsewhere.
 
     Raises as `run_restore`; nothing is changed.
     """
@@ -191,8 +191,6 @@ def make_sure(
     if settings.partial:
         sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker=checker)
         refuse_if_refused(refuse_remains(sound.plan, planning.target, sound.lost, planning.options))
-    elif settings.check_first:
-        check_objects(objects, manifest, plan, checker)
     else:
         look_at_objects(objects, manifest, plan)
         check_before_removal(objects, manifest, plan, marking=prospect.marking, checker=checker)

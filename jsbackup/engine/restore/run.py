@@ -27,17 +27,14 @@ class Complete(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """Settings of a restore. `window_bytes` may be unacknowledged; None chooses by the link.
+    """Settings of a restore. `mask_secret` is the key for hashing values.
 
-    `check_first` reads and checks all objects before anything is changed, and again when they are sent. `partial` does
-    that too, and restores the rest if objects are lost. `mask_secret` is the key for hashing values.
+    `partial` reads and checks all objects before anything is changed, and restores the rest if some are lost.
     """
 
     jobs: int = 4
-    window_bytes: int | None = None
     proof: ProofLevel = ProofLevel.FULL
     partial: bool = False
-    check_first: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
     mask_secret: bytes = field(default=b"", repr=False)
 

@@ -237,8 +237,6 @@ class StreamRestore:
         return replace(limits, request_seconds=min(limits.request_seconds, _FIRST_PLACEMENT_SECONDS))
 
     async def _window_bytes(self, js: JetStream, action: Action) -> int:
-        if self._run.settings.window_bytes is not None:
-            return self._run.settings.window_bytes
         if 0 < action.entry.captured.bytes <= LEAST_WINDOW_BYTES:  # everything is in flight at once
             return LEAST_WINDOW_BYTES
         return window_for(await js.link.round_trip())

@@ -97,7 +97,6 @@ WRONG = {
     "backup --tag novalue -r x": ("not a tag: 'novalue'", "KEY=VALUE"),
     "backup orders.new -r x": ("no stream can be named 'orders.new'", "not by subject"),
     "backup --timeout 5 -r x": ("--timeout: not a duration: '5'", "500ms, 90s"),
-    "restore latest --window 1Q -r x": ("--window: not a size: '1Q'", "64MiB"),
     "restore latest --replicas 9 -r x": ("--replicas: 9 is not in the range 1 to 5", "See 'jsbackup restore --help'."),
     "backup --user a --creds b -r x": ("--user and --creds are different ways to log in", "Give one of them."),
     "backup --js-domain d --js-api-prefix p -r x": ("exclude each other", "Give one of them."),
@@ -319,7 +318,7 @@ def test_every_duration_and_size_is_named_where_it_is_none() -> None:
                 with pytest.raises(UsageError, match=f"^{option.opts[0]}: not a (duration|size): 'soon'$"):
                     cli.main([*words, option.opts[0], "soon", *needed], standalone_mode=False)
                 seen.add(option.opts[0])
-    assert {"--segment-size", "--timeout", "--window", "--grace", "--lock-until", "--hook-timeout"} <= seen
+    assert {"--segment-size", "--timeout", "--grace", "--lock-until", "--hook-timeout"} <= seen
 
 
 def _some(param: click.Parameter) -> list[str]:

@@ -32,11 +32,17 @@ from tests.engine.restores import connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
 from tests.engine.snapshots import archive_v1, archive_v2
 from tests.harness.batches import Message, some_messages
+from tests.harness.narrow import narrow
 from tests.harness.peer import ScriptedPeer
 
 KIB = 1024
 FAR_SECONDS = 100.0
 LIMITS = CaptureLimits(chunk_bytes=128 * KIB, request_seconds=600, idle_seconds=600)
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow(monkeypatch, 256 * KIB)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +94,7 @@ def cloned(script: Script, *, version: str = "2.15.1", count: int = 400, wire: S
             run = RestoreRun(
                 connection_to(peer.url),
                 RestoreOptions(),
-                RestoreSettings(jobs=1, window_bytes=256 * KIB, limits=TransmitLimits(ahead_bytes=256 * KIB)),
+                RestoreSettings(jobs=1, limits=TransmitLimits(ahead_bytes=256 * KIB)),
             )
             start = StartingPoint("clone", Target((2, 15), False, {}), marking=True)
             task = asyncio.create_task(Execution(run, supply, start).all(plan))

@@ -34,12 +34,18 @@ from tests.engine.restores import Restore, connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
 from tests.engine.snapshots import CONFIG, MESSAGES
 from tests.harness.batches import batch_of
+from tests.harness.narrow import narrow
 from tests.harness.peer import ScriptedPeer
 
 FAR_SECONDS = 100.0
 CHUNK = 4096  # five of them: the largest message of the server
 LABEL = "a backup"
 BACKUP = "20261121T094301Z-e94444"
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow(monkeypatch, CHUNK)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +109,7 @@ def restored(
             run = RestoreRun(
                 connection_to(peer.url),
                 RestoreOptions(),
-                RestoreSettings(jobs=1, window_bytes=CHUNK, **(settings or {})),
+                RestoreSettings(jobs=1, **(settings or {})),
                 random=bytes,
             )
             start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True, backup=BACKUP)
