@@ -47,12 +47,11 @@ _KEY = bytes(32)
 
 
 def floors(
-    server: NatsServer, target: NatsServer, stream: str, file: Path, *, total_bytes: int, wire: str
+    server: NatsServer, target: NatsServer, stream: str, file: Path, *, total_bytes: int
 ) -> dict[str, dict[str, float]]:
     """Return the seconds of each stage of each floor for each GB; those of `start` as they are.
 
-    `stream` is in `server`, and not yet in `target`, which is of the same version. `file` is written. With `wire` v2
-    the restore sends that.
+    `stream` is in `server`, and not yet in `target`, which is of the same version. `file` is written.
     """
 
     def seconds(work: Callable[[], object]) -> float:
@@ -97,7 +96,7 @@ def floors(
         "store": hashing_stored + writing,
     }
     read = reading + hashing_stored + expanding
-    made = framing + (0.0 if wire == "v2" else checksums)
+    made = framing + checksums
     proof = unpacking + checksums * (2 if sent_as_v1 else 1)
     return {
         BACKUP: backup,

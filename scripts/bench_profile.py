@@ -90,11 +90,9 @@ def _run(server: NatsServer, *words: str) -> dict[str, float]:
     return {**stages, "server": busy_seconds(server) - before}
 
 
-def measure(
-    version: str, message_bytes: int, total_bytes: int, runs: int, wire: str
-) -> Iterator[tuple[str, Mapping[str, float]]]:
+def measure(version: str, message_bytes: int, total_bytes: int, runs: int) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield a name and the seconds of each stage for each GB, for a backup, for restores with and without proof, and
-    for the floor of each. `wire` is the archive that a restore sends.
+    for the floor of each.
     """
     text = Text(length=4 << 20)
     with tempfile.TemporaryDirectory(prefix="jsbackup-profile-") as folder, NatsServer(version) as server:
@@ -114,16 +112,14 @@ def measure(
             for proof in ("none", "full"):
                 with NatsServer(version) as target:
                     took = {
-                        name: _run(
-                            target, "restore", "latest", "-r", repositories[name], "--verify", proof, "--wire", wire
-                        )
+                        name: _run(target, "restore", "latest", "-r", repositories[name], "--verify", proof)
                         for name in repositories
                     }
                 found.setdefault(f"restore, --verify {proof}", []).append(_by_size(took, total_bytes))
         for _ in range(runs):
             with NatsServer(version) as target:
                 file = Path(folder) / "floor"
-                least = floors(server, target, "MANY", file, total_bytes=total_bytes, wire=wire)
+                least = floors(server, target, "MANY", file, total_bytes=total_bytes)
             for name in FLOORS:
                 found.setdefault(name, []).append({stage: least[name].get(stage, 0.0) for stage in STAGES})
         for name in FLOORS:
@@ -163,10 +159,9 @@ def main() -> None:
     parser.add_argument("--message-bytes", type=int, default=1024)
     parser.add_argument("--stream-bytes", type=int, default=400_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--wire", choices=("auto", "v1", "v2"), default="auto", help="the archive that a restore sends")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
-    rows = list(measure(asked.version, asked.message_bytes, asked.stream_bytes, asked.runs, asked.wire))
+    rows = list(measure(asked.version, asked.message_bytes, asked.stream_bytes, asked.runs))
     if asked.json:
         print(json.dumps({"rows": [{"case": case, **spent} for case, spent in rows]}, indent=2))
     else:

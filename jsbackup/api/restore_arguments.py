@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jsbackup.api.arguments import WantedMessages, as_texts, moment_text, one_of
 from jsbackup.errors import UsageError
-from jsbackup.planning.model import Consumers, IfExists, SendAs
+from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.mask import Unmaskable
 
 __all__ = ["RestoreArguments", "typed_arguments"]
@@ -23,12 +23,8 @@ class RestoreArguments(WantedMessages, total=False):
     if_exists: Literal["fail", "skip", "replace"]
     replace_with_part: bool
     replicas: int | None
-    storage: Literal["file", "memory"] | None
-    placement_cluster: str | None
-    placement_tags: str | Sequence[str]
     config: Mapping[str, Any]
     consumers: Literal["all", "config", "none"]
-    wire: Literal["auto", "v1", "v2"]
     adapt: bool
     resume_sources: bool
     rename: Mapping[str, str]
@@ -51,12 +47,8 @@ _NOTHING_SAID: RestoreArguments = {
     "if_exists": "fail",
     "replace_with_part": False,
     "replicas": None,
-    "storage": None,
-    "placement_cluster": None,
-    "placement_tags": (),
     "config": {},
     "consumers": "all",
-    "wire": "auto",
     "adapt": False,
     "resume_sources": False,
     "rename": {},
@@ -90,19 +82,14 @@ def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
     said: RestoreArguments = {**_NOTHING_SAID, **how}
     if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:
         raise UsageError(f"replicas: {said['replicas']} is not in the range 1 to 5")
-    if said["storage"] not in (None, "file", "memory"):
-        raise UsageError(f"storage: {said['storage']!r} is not one of file, memory")
     one_of("if_exists", IfExists, said["if_exists"])
     one_of("consumers", Consumers, said["consumers"])
     one_of("unmaskable", Unmaskable, said["unmaskable"])
-    if said["wire"] not in ("auto", "v1", "v2"):
-        raise UsageError(f"wire: {said['wire']!r} is not one of {SendAs.AUTO}, {SendAs.V1}, {SendAs.V2}")
     filters = ("subject", "exclude_subject", "header", "exclude_header", "payload_match", "exclude_payload_match")
     lists = ("streams", "exclude", "map_subject", *filters, "mask")
     return {
         **said,
         **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]
-        "placement_tag": as_texts(said["placement_tags"]),
         "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
         "rename": [f"{old}={new}" for old, new in said["rename"].items()],
         "obfuscation_key": None if said["obfuscation_key"] is None else os.fspath(said["obfuscation_key"]),

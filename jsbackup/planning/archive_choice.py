@@ -36,17 +36,11 @@ def choose_wire(
     if entry.archive_format is ArchiveFormat.OPAQUE:
         return SendAs.OPAQUE, "is stored undecoded", _against_opaque(entry.name, source, target, options)
     if options.wire is not SendAs.AUTO:
-        if options.wire is SendAs.V2 and not new:
-            reason = f"--wire v2 needs nats-server 2.15, the target is {version_text(target.version)}"
-            problem = against(Rule.WIRE_V2, reason, "Leave --wire out, or use --wire v1.")
-        if options.wire is SendAs.V1 and memory:
-            reason = "--wire v1 cannot restore a stream kept in memory"
-            problem = against(Rule.WIRE_V1_MEMORY, reason, "Leave --wire out, or use --storage file.")
-        return options.wire, "asked for", problem
+        return options.wire, "as before", None
     if memory:
         if not new:
             reason = f"is kept in memory, which {version_text(target.version)} cannot restore (2.15 can)"
-            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --adapt, or --storage file.")
+            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --adapt, or --set storage=file.")
         return SendAs.V2, "the stream is kept in memory", problem
     if new and options.consumers is Consumers.ALL and any(map(is_kept_in_memory, entry.consumers)):
         return SendAs.V2, "restores the state of consumers kept in memory", None
@@ -63,9 +57,6 @@ def _against_opaque(name: str, source: Source, target: Target, options: RestoreO
     if name in target.streams and name not in target.leftovers:
         reason = "is stored undecoded and cannot be verified before it replaces the existing stream"
         return Finding(name, Rule.OPAQUE_REPLACES, reason, "Delete the existing stream first if it is not needed.")
-    if options.wire is not SendAs.AUTO:
-        reason = f"is stored undecoded; --wire {options.wire} is not possible"
-        return Finding(name, Rule.OPAQUE_WIRE, reason, "Leave --wire out.")
     if options.consumers is not Consumers.ALL:
         reason = f"is stored undecoded together with its consumers; --consumers {options.consumers} is not possible"
         return Finding(name, Rule.OPAQUE_CONSUMERS, reason, "Leave --consumers out, and delete them after the restore.")

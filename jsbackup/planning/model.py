@@ -5,8 +5,8 @@ Values only: `plan.py` decides, `limits.py` and `forecast.py` find the consequen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -74,13 +74,10 @@ class RestoreOptions:
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     if_exists: IfExists = IfExists.FAIL
-    wire: SendAs = SendAs.AUTO
+    wire: SendAs = SendAs.AUTO  # as decided before by a clone; not said by users
     consumers: Consumers = Consumers.ALL
     replicas: int | None = None
-    storage: str | None = None
-    placement_cluster: str | None = None
-    placement_tags: tuple[str, ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict)  # requested fields of the configuration; None: left out
+    fields: Mapping[str, Any] = field(default_factory=dict)  # `[GLOB:]FIELD` of the configuration; None: left out
     unitless: frozenset[str] = frozenset()  # durations among them that were typed without a unit
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
@@ -90,6 +87,25 @@ class RestoreOptions:
     pattern_may_miss: bool = False  # whether patterns that exclude, map or select may match nothing
     allow_empty: bool = False  # whether a selection may keep no message of a stream
     resume_sources: bool = False  # set start sequences for sources that would copy deleted messages again
+
+    def of_stream(self, name: str) -> RestoreOptions:
+        """Return the options for one stream, with `fields` without globs. What a glob says goes before what is said of
+        all, and of several globs the last one.
+        """
+        if not any(":" in key for key in self.fields):
+            return self
+        keys = sorted(self.fields, key=lambda key: ":" in key)
+        own = {key.rpartition(":")[2]: key for key in keys if ":" not in key or self._glob(key).matches(name)}
+        fields = {name: self.fields[key] for name, key in own.items()}
+        return replace(self, fields=fields, unitless=frozenset(n for n, key in own.items() if key in self.unitless))
+
+    def missed_fields(self, names: Collection[str]) -> list[str]:
+        """Return the keys of `fields` whose glob matches none of the streams."""
+        return [key for key in self.fields if ":" in key and not any(map(self._glob(key).matches, names))]
+
+    @staticmethod
+    def _glob(key: str) -> Glob:
+        return Glob(key.rpartition(":")[0])
 
 
 @dataclass(frozen=True, slots=True)

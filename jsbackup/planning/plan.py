@@ -100,19 +100,20 @@ def plan_restore(
             going.append(entry)
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
     for entry in going:
+        own = options.of_stream(entry.name)
         exists = _exists(restored.reshape.stream_name(entry.name), target)
         unmet = against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
         refusals += unmet
         check_configs(entry)
-        reshaped = adapt(reshape_stream(entry, restored, options), entry, target, options)
+        reshaped = adapt(reshape_stream(entry, restored, own), entry, target, own)
         if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
             cut = cut_of_copy(reshaped.messages.cut, ends[entry.name])
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
-        action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=options, exists=exists)
+        action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=own, exists=exists)
         if action.reshape.renumber:
             action = replace(action, warnings=(*action.warnings, *about_renumbered(entry, action.entry)))
-        reasons += against_expiry(action, target, options, live=live)
+        reasons += against_expiry(action, target, own, live=live)
         # A cut that cannot be met always keeps nothing.
         refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)

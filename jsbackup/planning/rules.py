@@ -57,8 +57,6 @@ class Rule(StrEnum):
     SINGLE_SERVER = "single-server", _REFUSED
     ASYNC_REPLICAS = "async-replicas", _REFUSED
     MEMORY_STREAM = "memory-stream", _REFUSED
-    WIRE_V2 = "wire-v2", _REFUSED
-    WIRE_V1_MEMORY = "wire-v1-memory", _REFUSED
     # Requested by --set.
     DUPLICATE_WINDOW = "duplicate-window", _REFUSED
     LIMIT_TRIMS = "limit-trims", _REFUSED
@@ -91,7 +89,6 @@ class Rule(StrEnum):
     # The backup.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
     OPAQUE_REPLACES = "opaque-replaces", _REFUSED
-    OPAQUE_WIRE = "opaque-wire", _REFUSED
     OPAQUE_CONSUMERS = "opaque-consumers", _REFUSED
     OPAQUE_NEWER = "opaque-newer", _REFUSED
     PART_REPLACES = "part-replaces", _REFUSED

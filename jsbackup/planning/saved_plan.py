@@ -29,7 +29,7 @@ from jsbackup.config import parse_glob
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.overrides import check_override
-from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, Target
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import encode_manifest
@@ -149,12 +149,8 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "streams": [glob.pattern for glob in options.streams],
         "exclude": [glob.pattern for glob in options.exclude],
         "if_exists": options.if_exists,
-        "wire": options.wire,
         "consumers": options.consumers,
         "replicas": options.replicas,
-        "storage": options.storage,
-        "placement_cluster": options.placement_cluster,
-        "placement_tags": list(options.placement_tags),
         "fields": dict(options.fields),
         "renames": dict(options.renames.names),
         "rename_prefix": options.renames.prefix,
@@ -173,12 +169,8 @@ def _options(fields: DocumentFields) -> RestoreOptions:
         streams=tuple(map(parse_glob, fields.texts("streams"))),
         exclude=tuple(map(parse_glob, fields.texts("exclude"))),
         if_exists=fields.choice("if_exists", IfExists),
-        wire=fields.choice("wire", SendAs),
         consumers=fields.choice("consumers", Consumers),
         replicas=None if fields.get("replicas") is None else fields.number("replicas", 1, 5),
-        storage=fields.optional_text("storage"),
-        placement_cluster=fields.optional_text("placement_cluster"),
-        placement_tags=tuple(fields.texts("placement_tags")),
         fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
         renames=_renames(fields),
         reshape=Reshape.from_json(fields.object("reshape")),
@@ -189,8 +181,6 @@ def _options(fields: DocumentFields) -> RestoreOptions:
         resume_sources=fields.get("resume_sources") is True,
         adapt=fields.get("adapt") is True,
     )
-    if options.storage not in (None, "file", "memory"):
-        fields.wrong("storage", "file or memory")
     if unknown := sorted(fields.rest()):
         raise UnsupportedError(
             f"{fields.where}: not known here: {', '.join(unknown)[:200]}", hint="Use a newer jsbackup."

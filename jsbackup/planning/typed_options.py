@@ -12,7 +12,7 @@ from jsbackup.config import environment, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
-from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
+from jsbackup.planning.model import Consumers, IfExists, RestoreOptions
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
@@ -34,7 +34,6 @@ def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
         exclude=tuple(map(parse_glob, typed["exclude"])),
         if_exists=IfExists(typed["if_exists"]),
         replace_with_part=typed["replace_with_part"],
-        wire=SendAs(typed["wire"]),
         adapt=typed["adapt"],
         mask_may_miss=typed["mask_may_miss"],
         pattern_may_miss=typed["pattern_may_miss"],
@@ -42,9 +41,6 @@ def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
         resume_sources=typed["resume_sources"],
         consumers=Consumers(typed["consumers"]),
         replicas=typed["replicas"],
-        storage=typed["storage"],
-        placement_cluster=typed["placement_cluster"],
-        placement_tags=tuple(typed["placement_tag"]),
         fields=_overrides(typed),
         unitless=frozenset(map(unitless_duration, typed["fields"])) - {""},
         renames=rename_options(typed),
@@ -97,9 +93,8 @@ def _overrides(typed: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             raise UsageError(f"--set {name} is given twice")
         found[name] = value
-    for option, name in (("replicas", "num_replicas"), ("storage", "storage")):
-        if typed[option] is not None and name in found:
-            raise UsageError(f"--{option} and --set {name} exclude each other")
+    if typed["replicas"] is not None and "num_replicas" in found:
+        raise UsageError("--replicas and --set num_replicas exclude each other")
     return found
 
 

@@ -67,9 +67,8 @@ def test_arguments_that_make_no_sense(shop: Shop) -> None:
     wrong: list[dict[str, Any]] = [
         {"if_exists": "maybe"},
         {"replicas": 7},
-        {"storage": "paper"},
+        {"config": {"storage": "paper"}},
         {"consumers": "some"},
-        {"wire": "api"},
         {"unmaskable": "hide"},
         {"config": {"name": "X"}},
         {"config": {"max_msgs": "many"}},

@@ -50,10 +50,14 @@ class Typed:
         return [json.loads(line) for line in self.err.splitlines()]
 
 
-def in_shell(*arguments: str | Path, seconds: float = SAFETY_SECONDS, cold: bool = False, **extra: str) -> Typed:
-    """Run a command in a process of its own, without a terminal, exactly as given; `cold` as in `command_line`."""
+def in_shell(
+    *arguments: str | Path, seconds: float = SAFETY_SECONDS, cold: bool = False, wire: str = "auto", **extra: str
+) -> Typed:
+    """Run a command in a process of its own, without a terminal, exactly as given; `cold` and `wire` as in
+    `command_line`.
+    """
     done = subprocess.run(
-        command_line(*arguments, cold=cold),
+        command_line(*arguments, cold=cold, wire=wire),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=seconds,

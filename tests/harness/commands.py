@@ -25,11 +25,16 @@ from jsbackup.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
 
-_WITH_WINDOW = """
+# As `sending.py` does it for one process.
+_SENDING = """
 import sys
 from jsbackup.engine.restore import stream_restore
-window = stream_restore.LEAST_WINDOW_BYTES = int(sys.argv.pop(1))
-stream_restore.window_for = lambda round_trip_seconds: window
+from jsbackup.planning.model import RestoreOptions, SendAs
+wire, window = sys.argv.pop(1), int(sys.argv.pop(1))
+make = RestoreOptions.__init__
+make.__defaults__ = tuple(SendAs(wire) if isinstance(one, SendAs) else one for one in make.__defaults__)
+if window:
+    stream_restore.LEAST_WINDOW_BYTES, stream_restore.window_for = window, lambda round_trip_seconds: window
 from jsbackup.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
@@ -51,16 +56,17 @@ class Ran:
 
 
 def command_line(
-    *arguments: str | Path, cold: bool = False, ahead_seconds: int = 0, window_bytes: int = 0
+    *arguments: str | Path, cold: bool = False, ahead_seconds: int = 0, wire: str = "auto", window_bytes: int = 0
 ) -> list[str]:
     """With `cold`, the interpreter starts for it as it does for users (`warm.py`). `ahead_seconds` is what the clock of
-    its machine is wrong by, `window_bytes` what a restore may have under way.
+    its machine is wrong by. `wire` is the archive that it sends, `window_bytes` what it may have under way.
     """
-    if window_bytes:
-        return [sys.executable, "-c", _WITH_WINDOW, str(window_bytes), *map(str, arguments)]
+    python = [sys.executable, *(["-s"] if cold else [])]
     if ahead_seconds:
-        return [sys.executable, "-c", _WITH_WRONG_CLOCK, str(ahead_seconds), *map(str, arguments)]
-    return [sys.executable, *(["-s"] if cold else []), "-m", "jsbackup", *map(str, arguments)]
+        return [*python, "-c", _WITH_WRONG_CLOCK, str(ahead_seconds), *map(str, arguments)]
+    if wire != "auto" or window_bytes:
+        return [*python, "-c", _SENDING, wire, str(window_bytes), *map(str, arguments)]
+    return [*python, "-m", "jsbackup", *map(str, arguments)]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -68,9 +74,11 @@ def environment(**extra: str) -> dict[str, str]:
     return {**_ENVIRONMENT, "HOME": "/nonexistent", "JSBACKUP_TRACEBACK": "1", **extra}
 
 
-def jsbackup(*arguments: str | Path, seconds: float = 240, ahead_seconds: int = 0, **extra: str) -> Ran:
-    """Run `jsbackup … --json`; `extra` are environment variables."""
-    line = command_line(*arguments, "--json", ahead_seconds=ahead_seconds)
+def jsbackup(
+    *arguments: str | Path, seconds: float = 240, ahead_seconds: int = 0, wire: str = "auto", **extra: str
+) -> Ran:
+    """Run `jsbackup … --json`; `extra` are environment variables, the others are those of `command_line`."""
+    line = command_line(*arguments, "--json", ahead_seconds=ahead_seconds, wire=wire)
     done = subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=environment(**extra))
     try:
         document = json.loads(done.stdout) if done.stdout else {}

@@ -307,23 +307,9 @@ ROWS = [
         "2.12.8",
         "MEMORY",
         "is kept in memory, which nats-server 2.12.8 cannot restore (2.15 can)",
-        "Restore it with --adapt, or --storage file.",
+        "Restore it with --adapt, or --set storage=file.",
     ),
-    Row(Rule.MEMORY_STREAM, "2.12.8", "FILE --storage memory --adapt", "is kept in memory", "or --storage file."),
-    Row(
-        Rule.WIRE_V2,
-        "2.12.8",
-        "FILE --wire v2",
-        "--wire v2 needs nats-server 2.15, the target is nats-server 2.12.8",
-        "Leave --wire out, or use --wire v1.",
-    ),
-    Row(
-        Rule.WIRE_V1_MEMORY,
-        "2.15.1",
-        "MEMORY --wire v1",
-        "--wire v1 cannot restore a stream kept in memory",
-        "Leave --wire out, or use --storage file.",
-    ),
+    Row(Rule.MEMORY_STREAM, "2.12.8", "FILE --set storage=memory --adapt", "is kept in memory", "--set storage=file."),
     # What was asked for.
     Row(
         Rule.DUPLICATE_WINDOW,
@@ -359,14 +345,6 @@ ROWS = [
         "Delete the existing stream first if it is not needed.",
         repo="opaque",
         there=(_FILE,),
-    ),
-    Row(
-        Rule.OPAQUE_WIRE,
-        "2.15.1",
-        "FILE --wire v1",
-        "is stored undecoded; --wire v1 is not possible",
-        "Leave --wire out.",
-        repo="opaque",
     ),
     Row(
         Rule.OPAQUE_CONSUMERS,
@@ -471,7 +449,7 @@ ROWS = [
         "bytes and more, and the max_payload of the target is 2048",
         "They are restored; raise max_payload before clients publish messages of that size.",
     ),
-    Row(Rule.DELETED_TAIL, "2.15.1", "TAIL --wire v2", "its last message was deleted"),
+    Row(Rule.DELETED_TAIL, "2.15.1", "TAIL --set storage=memory", "its last message was deleted"),
     Row(Rule.FIRST_SEQ, "2.10.26", "FIRST", "first_seq is left out: nats-server 2.10.26 would empty the stream"),
     Row(Rule.COPIES_ON, "2.12.8", "COPY FILE", "continues copying from its origins as soon as it is restored"),
     Row(
@@ -513,7 +491,7 @@ ROWS = [
     Row(
         Rule.PLACEMENT_CLUSTER,
         "cluster",
-        "FILE --placement-cluster c2 --placement-tag ssd",
+        'FILE --set placement={"cluster":"c2","tags":["ssd"]}',
         "would be placed in cluster c2, the target is in c1",
     ),
     Row(Rule.PLACEMENT_SINGLE, "2.12.8", "PLACED", "has a placement, which a single server ignores"),

@@ -76,10 +76,11 @@ def _as(server: NatsServer, user: str) -> str:
     return f"nats://{user}:p@127.0.0.1:{server.port}"
 
 
-def _run(server: NatsServer, user: str, *arguments: str | Path) -> Ran:
+def _run(server: NatsServer, user: str, *arguments: str | Path, wire: str = "auto") -> Ran:
     """A command of a user whose replies come to an inbox of its own."""
     command, *rest = arguments
-    return jsbackup(command, "-s", server.url, "--inbox-prefix", INBOX, *rest, NATS_USER=user, NATS_PASSWORD="p")
+    line = (command, "-s", server.url, "--inbox-prefix", INBOX, *rest)
+    return jsbackup(*line, wire=wire, NATS_USER=user, NATS_PASSWORD="p")
 
 
 @pytest.mark.by_turns
@@ -122,7 +123,7 @@ def test_a_restore_by_archive_v2_needs_no_more(tmp_path: Path) -> None:
         before = filled(_as(origin, "admin"), "2.15.1", STREAMS)
         _run(origin, "admin", "backup", "-r", tmp_path / "repo").ok()
     with NatsServer("2.15.1", config=_accounts(*users)) as server:
-        _run(server, "prove", "restore", "latest", "-r", tmp_path / "repo", "--wire", "v2", *PATIENCE).ok()
+        _run(server, "prove", "restore", "latest", "-r", tmp_path / "repo", *PATIENCE, wire="v2").ok()
         # Such a state is only taken over with its floor right below the first message.
         ignore = ["WORKQUEUE:consumer.high.ack_floor"]
         assert compare(before, seen(_as(server, "admin")), ignore=ignore) == []

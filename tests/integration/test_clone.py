@@ -278,6 +278,6 @@ def test_memory_is_bounded_where_the_target_is_slower_than_the_source(nats_serve
     origin, server = nats_server("2.15.1"), nats_server("2.15.1")
     for number in range(4):
         make_large(origin.url, f"LARGE{number}", messages=3000)
-    line = command_line("clone", "*", "-s", origin.url, "--to-server", server.url, "--wire", "v2")
+    line = command_line("clone", "*", "-s", origin.url, "--to-server", server.url, wire="v2")
     watched = watch(line, tmp_path / "temporary", tmp_path / "none")
     assert watched.peak_bytes < 300 << 20 and watched.temporary == 0, watched

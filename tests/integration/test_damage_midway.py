@@ -32,7 +32,7 @@ from tests.harness.api import call, connected
 from tests.harness.backups import FIRST, make_repository
 from tests.harness.commands import jsbackup
 from tests.harness.damage import DAMAGES, MESSAGES, flip, put_instead, store_restorable, swap
-from tests.harness.narrow import narrow
+from tests.harness.sending import narrow
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 from tests.harness.small_pages import make_pages_small
 from tests.integration.large import NAME, TOTAL_BYTES, Standing, make_large, standing

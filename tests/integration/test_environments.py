@@ -262,13 +262,9 @@ def test_what_cannot_be_meant_is_a_usage_error_and_changes_nothing(nats_server: 
         (("latest", *onto, "GAPS", "NOTHING*"), 2, "has no stream NOTHING*"),
         (("latest", *onto, "gaps.>"), 2, "no stream can be named"),
         (("20200101", *onto), 2, "20200101"),
-        (("latest", *onto, "--wire", "v2"), 15, "--wire v2 needs nats-server 2.15, the target is nats-server 2.14.6"),
-        (("latest", *onto, "--storage", "memory"), 15, "kept in memory"),
-        (
-            ("latest", *onto, "--storage", "memory", "--wire", "v1"),
-            15,
-            "--wire v1 cannot restore a stream kept in memory",
-        ),
+        (("latest", *onto, "--set", "storage=memory"), 15, "kept in memory"),
+        (("latest", *onto, "--set", "GAP?:storage=memory"), 15, "GAPS: is kept in memory"),
+        (("latest", *onto, "--set", "GAP:storage=memory"), 2, "no stream to restore is GAP"),
     ):
         refused = jsbackup("restore", *arguments)
         assert (refused.code, text in refused.document["error"]["message"]) == (code, True), refused.out
@@ -365,7 +361,7 @@ def test_an_archive_of_an_unknown_format_is_kept_as_it_is_and_restored_to_the_sa
 
     for target in dict.fromkeys((version, newer)):
         server = nats_server(target)
-        for options in (("--wire", "v1"), ("--consumers", "none"), ("--consumers", "config")):
+        for options in (("--consumers", "none"), ("--consumers", "config")):
             refused = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *options)
             assert (refused.code, "is stored undecoded" in refused.out) == (15, True)
         restored = jsbackup("restore", "latest", "-s", server.url, "-r", repository)
@@ -411,7 +407,7 @@ def test_a_stream_restored_with_what_it_copies_from_does_not_copy_it_again(
     before = copied()
     for name in ("COPY", "ORIGIN"):
         _ask(server.url, f"STREAM.DELETE.{name}")
-    notes = restore(server.url, tmp_path / "repo", "--wire", wire).document["streams"][0]["notes"]
+    notes = restore(server.url, tmp_path / "repo", wire=wire).document["streams"][0]["notes"]
     assert any("would be copied again" in note for note in notes) == (wire == "v2" or storage == "memory")
     # One more comes through, behind whatever would be copied again.
     _publish(server.url, "origin.x", b"new")

@@ -46,8 +46,8 @@ def back_up(url: str, repository: Path, *options: str) -> Ran:
     return jsbackup("backup", "-s", url, "-r", repository, *options, seconds=FAR_SECONDS)
 
 
-def restore(url: str, repository: Path, *options: str) -> Ran:
-    return jsbackup("restore", "latest", "-s", url, "-r", repository, *options, seconds=FAR_SECONDS)
+def restore(url: str, repository: Path, *options: str, wire: str = "auto") -> Ran:
+    return jsbackup("restore", "latest", "-s", url, "-r", repository, *options, seconds=FAR_SECONDS, wire=wire)
 
 
 def killed_and_started(server: NatsServer, proxy: Proxy, direction: Direction, command: Callable[[], Ran]) -> Ran:
@@ -119,12 +119,12 @@ def test_a_server_that_dies_in_the_middle_of_a_restore_and_comes_back_keeps_noth
 
     with Proxy(server.port) as proxy:
         failed = killed_and_started(
-            server, proxy, Direction.TO_SERVER, lambda: restore(proxy.url, repository, "--wire", wire)
+            server, proxy, Direction.TO_SERVER, lambda: restore(proxy.url, repository, wire=wire)
         )
         assert failed.code == 20
         assert "was lost" in reason(failed)
         assert standing(server.url) == {}
-        restore(proxy.url, repository, "--wire", wire).ok()
+        restore(proxy.url, repository, wire=wire).ok()
     assert standing(server.url) == WHOLE
 
 
@@ -134,14 +134,14 @@ def test_what_a_server_that_stays_away_has_of_a_restore_is_known_for_a_leftover(
     server = nats_server("2.15.1")
     with Proxy(server.port) as proxy:
         proxy.at(Direction.TO_SERVER, MIDDLE_BYTES, server.kill)
-        failed = restore(proxy.url, repository, "--wire", "v2")
+        failed = restore(proxy.url, repository, wire="v2")
         assert failed.code == 20
         assert f"stream {NAME} may be half-restored" in failed.err
         server.start()
         (left,) = standing(server.url).values()
         assert left.marked
         assert left.messages < MESSAGES
-        restore(proxy.url, repository, "--wire", "v2").ok()
+        restore(proxy.url, repository, wire="v2").ok()
     assert standing(server.url) == WHOLE
 
 
@@ -196,11 +196,11 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_restore_leaves_nothing(
     server = nats_server(version)
     with Proxy(server.port) as proxy:
         proxy.at(Direction.TO_SERVER, MIDDLE_BYTES, proxy.cut)
-        failed = restore(proxy.url, repository, "--wire", wire)
+        failed = restore(proxy.url, repository, wire=wire)
         assert failed.code == 20
         assert "was lost" in reason(failed)
         assert standing(server.url) == {}
-        restore(proxy.url, repository, "--wire", wire).ok()
+        restore(proxy.url, repository, wire=wire).ok()
     assert standing(server.url) == WHOLE
 
 
@@ -251,7 +251,7 @@ def test_a_target_without_room_is_a_conflict_and_keeps_nothing(
     version: str, wire: str, nats_server: Starter, repository: Path
 ) -> None:
     server = nats_server(version, max_file_bytes=10 << 20)
-    failed = restore(server.url, repository, "--wire", wire)
+    failed = restore(server.url, repository, wire=wire)
     assert failed.code == 16
     assert "insufficient" in reason(failed)
     assert standing(server.url) == {}
@@ -264,7 +264,7 @@ def test_a_target_whose_disk_is_full_keeps_nothing(
     with small_disk(tmp_path / "disk", 16) as disk:
         # More than the disk has: the server does not know better.
         server = nats_server(version, max_file_bytes=1 << 30, directory=disk / "server")
-        failed = restore(server.url, repository, "--wire", wire)
+        failed = restore(server.url, repository, wire=wire)
         assert failed.code in (16, 20)
         assert standing(server.url) == {}
         server.stop()

@@ -79,7 +79,7 @@ def back_up(url: str, repository: Path) -> list[str]:
 
 
 def restore(url: str, repository: Path, wire: str, *options: str) -> list[str]:
-    return command_line("restore", "latest", "-s", url, "-r", repository, "--wire", wire, *options)
+    return command_line("restore", "latest", "-s", url, "-r", repository, *options, wire=wire)
 
 
 def stopped(
@@ -136,7 +136,7 @@ def test_a_restore_that_is_stopped_anywhere_leaves_nothing(
     with Proxy(server.port) as proxy:
         assert stopped(proxy, restore(proxy.url, repository, wire), number, Direction.TO_SERVER, place) == 130
         assert standing(server.url) == {}
-        jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, "--wire", wire).ok()
+        jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, wire=wire).ok()
     assert standing(server.url) == WHOLE
 
 
@@ -166,7 +166,7 @@ def test_what_a_killed_restore_leaves_is_known_for_a_leftover(
         assert stopped(proxy, line, signal.SIGKILL, Direction.TO_SERVER, place) == -signal.SIGKILL
         assert all(left.marked for left in standing(server.url).values())
         # At once, while the server still waits for the chunks of the dead one.
-        jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, "--wire", wire).ok()
+        jsbackup("restore", "latest", "-s", proxy.url, "-r", repository, wire=wire).ok()
         assert standing(server.url) == WHOLE
     wait_until(lambda: not receiving(server), "the server to give up the restore of the dead one", server)
     assert standing(server.url) == WHOLE

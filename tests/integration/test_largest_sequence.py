@@ -27,10 +27,10 @@ def _messages(*sequences: int) -> list[Message]:
 def test_the_largest_sequence(nats_server: Callable[..., NatsServer], tmp_path: Path, wire: str) -> None:
     server = nats_server(NEWEST)
     kept = keep(tmp_path, {"S": _messages(9, MAX_SEQUENCE), "T": _messages(9, MAX_SEQUENCE + 1)})
-    line = ["restore", "latest", "-s", server.url, *kept.line, "--wire", wire]
-    done = jsbackup(*line, "S")
+    line = ["restore", "latest", "-s", server.url, *kept.line]
+    done = jsbackup(*line, "S", wire=wire)
     assert (done.code, [one["verified"] for one in done.document["streams"]]) == (0, [True]), done
-    failed = in_shell(*line, "T")
+    failed = in_shell(*line, "T", wire=wire)
     assert failed.code == 14 and f"no server can have the sequence {MAX_SEQUENCE + 1} in its files" in failed.out, (
         failed
     )

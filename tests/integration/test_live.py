@@ -125,13 +125,11 @@ def test_a_backup_of_streams_at_work_holds_what_was_there_and_nothing_that_was_g
 # ---------------------------------------------------------------------- publishers at work while a stream is restored
 
 
-async def _restore_while_publishing(
-    url: str, repository: Path, *options: str
-) -> tuple[Ran, dict[int, tuple[str, bytes]]]:
+async def _restore_while_publishing(url: str, repository: Path, wire: str) -> tuple[Ran, dict[int, tuple[str, bytes]]]:
     """A restore, and what was published from the moment that the stream was there until the restore had ended."""
     published: dict[int, tuple[str, bytes]] = {}
     async with connected(url) as nc:
-        running = asyncio.create_task(asyncio.to_thread(_restore, url, repository, *options))
+        running = asyncio.create_task(asyncio.to_thread(_restore, url, repository, wire))
         number = 0
         while not running.done():
             subject, data = f"gaps.{number % 5}", f"foreign {number}".encode()
@@ -145,8 +143,8 @@ async def _restore_while_publishing(
         return await running, published
 
 
-def _restore(url: str, repository: Path, *options: str) -> Ran:
-    return jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, *options)
+def _restore(url: str, repository: Path, wire: str) -> Ran:
+    return jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, wire=wire)
 
 
 @pytest.mark.parametrize(("target", "wire"), [("2.10.26", "v1"), ("2.12.8", "v1"), ("2.15.1", "v1"), ("2.15.1", "v2")])
@@ -157,7 +155,7 @@ def test_a_restored_stream_is_proved_while_others_publish_to_it_and_theirs_stays
         before = filled(origin.url, "2.12.8", ["GAPS"])["GAPS"]
         back_up(origin.url, tmp_path / "repo")
     with NatsServer(target) as server:
-        ran, published = asyncio.run(_restore_while_publishing(server.url, tmp_path / "repo", "--wire", wire))
+        ran, published = asyncio.run(_restore_while_publishing(server.url, tmp_path / "repo", wire))
         assert ran.ok().document["streams"][0]["verified"]
         after = seen(server.url)["GAPS"].messages
     assert published and min(published) > before.state["last_seq"]

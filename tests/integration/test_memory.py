@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_stream_and_nothing_is_staged(nats_server:
     source.close()
     for wire in ("v1", "v2"):
         with NatsServer("2.15.1") as target:
-            line = command_line("restore", "latest", "-s", target.url, "-r", repository, "--wire", wire, cold=True)
+            line = command_line("restore", "latest", "-s", target.url, "-r", repository, cold=True, wire=wire)
             seen[f"restore {wire}"] = watch(line, tmp_path / wire, repository)
     for name, watched in seen.items():
         sys.stdout.write(f"{name}: peak {watched.peak_bytes >> 20} MiB, {watched.seconds:.1f} s\n")  # shown by -s

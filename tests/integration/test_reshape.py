@@ -25,6 +25,7 @@ from jsbackup.times import format_time
 from tests.harness.api import call, connected
 from tests.harness.natscli import run_nats
 from tests.harness.oracle import ObservedMessage, ObservedStream, observe
+from tests.harness.sending import send_as
 from tests.harness.servers import NatsServer
 
 VERSIONS = ["2.10.26", "2.12.8", "2.14.6", "2.15.1"]
@@ -258,7 +259,10 @@ def _map(wish: Wish, before: ObservedStream, chance: random.Random) -> None:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_restored_is_what_the_rule_says(
-    version: str, places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
+    version: str,
+    places: Callable[[str], Place],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = places(version)
     for round_ in range(ROUNDS):
@@ -274,7 +278,8 @@ def test_what_is_restored_is_what_the_rule_says(
         _map(wish, before, chance)
         wires = ["v1", "v2"] if version == "2.15.1" else ["v1"]
         wish.options += ["--mask-may-miss", "--allow-empty", "--pattern-may-miss"]
-        options = [*wish.options, "--rename", f"{before.name}=NEW", "--wire", chance.choice(wires)]
+        send_as(monkeypatch, chance.choice(wires))
+        options = [*wish.options, "--rename", f"{before.name}=NEW"]
         way = chance.choice([["restore", "latest"], ["clone", "--to-server", place.server.url]])
         code, told = place.jsbackup(capsys, *way, before.name, "--consumers", "none", *options)
         what = f"round {round_}: {way[0]} {options}"

@@ -85,9 +85,10 @@ def _back_up(server: NatsServer, repository: Path) -> Ran:
     return backup
 
 
-def _restore(server: NatsServer, repository: Path, leave_out: set[str], *options: str) -> Ran:
+def _restore(server: NatsServer, repository: Path, leave_out: set[str], *options: str, wire: str = "auto") -> Ran:
     excluded = [text for name in sorted(leave_out) for text in ("--exclude", name)]
-    restored = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *PATIENT, *excluded, *options).ok()
+    line = ("restore", "latest", "-s", server.url, "-r", repository, *PATIENT, *excluded, *options)
+    restored = jsbackup(*line, wire=wire).ok()
     assert restored.document["failed"] == []
     assert all(stream["verified"] for stream in restored.document["streams"])
     return restored
@@ -130,7 +131,7 @@ def test_both_wire_formats_bring_file_streams_back_on_2_15(
     before = asyncio.run(_fill_and_observe(origin.url, NEWEST, "file"))
     _back_up(origin, tmp_path / "repo")
     target = nats_server(NEWEST)
-    restored = _restore(target, tmp_path / "repo", set(), "--wire", wire)
+    restored = _restore(target, tmp_path / "repo", set(), wire=wire)
     assert {stream["wire"] for stream in restored.document["streams"]} == {wire}
     after = asyncio.run(_observe(target.url))
     assert compare(before, after, ignore=[*_announced(restored), *unused_floors(before, after)]) == []
@@ -163,8 +164,8 @@ def test_a_memory_stream_is_refused_by_a_server_that_cannot_restore_it_and_goes_
     target = nats_server("2.12.8")
     refused = jsbackup("restore", "latest", "-s", target.url, "-r", tmp_path / "repo")
     assert refused.code == 15
-    assert "--storage file" in refused.document["error"]["hint"]
-    restored = _restore(target, tmp_path / "repo", set(), "--storage", "file")
+    assert "--set storage=file" in refused.document["error"]["hint"]
+    restored = _restore(target, tmp_path / "repo", set(), "--set", "storage=file")
     after = asyncio.run(_observe(target.url))
     ignore = [*_announced(restored), *unused_floors(before, after), "config.storage", "state.bytes"]
     assert compare(before, after, ignore=ignore) == []

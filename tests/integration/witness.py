@@ -72,9 +72,9 @@ def back_up(url: str, repository: Path, *options: str) -> Ran:
     return backup
 
 
-def restore(url: str, repository: Path, *options: str) -> Ran:
+def restore(url: str, repository: Path, *options: str, wire: str = "auto") -> Ran:
     """A restore of the latest backup, proved."""
-    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, *options).ok()
+    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, *options, wire=wire).ok()
     assert restored.document["failed"] == []
     assert all(stream["verified"] for stream in restored.document["streams"])
     return restored

@@ -50,12 +50,6 @@ def test_a_stream_in_memory_goes_as_v2_which_older_servers_do_not_take() -> None
     assert chosen(OLD, MEMORY) == (SendAs.V2, Rule.MEMORY_STREAM)
 
 
-def test_what_is_asked_for_is_done_or_refused() -> None:
-    assert chosen(wire=SendAs.V2) == (SendAs.V2, None)
-    assert chosen(OLD, wire=SendAs.V2) == (SendAs.V2, Rule.WIRE_V2)
-    assert chosen(NEW, MEMORY, wire=SendAs.V1) == (SendAs.V1, Rule.WIRE_V1_MEMORY)
-
-
 def test_a_configuration_is_made_by_the_api_and_replaces_no_messages() -> None:
     assert chosen(archive=ArchiveFormat.CONFIG) == (SendAs.API, None)
     assert chosen(archive=ArchiveFormat.CONFIG, there=True) == (SendAs.API, Rule.CONFIG_ONLY_REPLACES)
@@ -66,7 +60,6 @@ def test_a_configuration_is_made_by_the_api_and_replaces_no_messages() -> None:
     [
         ({}, None),
         ({"there": True}, Rule.OPAQUE_REPLACES),
-        ({"wire": SendAs.V2}, Rule.OPAQUE_WIRE),
         ({"consumers": Consumers.NONE}, Rule.OPAQUE_CONSUMERS),
         ({"source": "2.16.0"}, Rule.OPAQUE_NEWER),
         ({"source": "unknown"}, None),

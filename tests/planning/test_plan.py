@@ -103,8 +103,8 @@ def test_memory_streams_go_as_v2_and_are_refused_where_that_is_not_known() -> No
     assert wires(plan(stream("S", storage="memory"))) == {"S": SendAs.V2}
     refused = plan(stream("S", storage="memory"), version=(2, 14, 6))
     assert codes(refused) == [15]
-    assert "--storage file" in refused.refusals[0].hint
-    assert codes(plan(stream("S", storage="memory"), version=(2, 14, 6), storage="file")) == []
+    assert "--set storage=file" in refused.refusals[0].hint
+    assert codes(plan(stream("S", storage="memory"), version=(2, 14, 6), fields={"storage": "file"})) == []
 
 
 def test_a_consumer_kept_in_memory_brings_its_state_by_v2_or_starts_anew() -> None:
@@ -184,15 +184,6 @@ def test_configurations_alone_are_made_by_the_api_and_opaque_streams_go_as_they_
     assert codes(plan(opaque, source=(2, 16, 0), version=NEW)) == [15]
 
 
-@pytest.mark.parametrize(
-    ("wire", "version", "code"), [(SendAs.V2, (2, 14, 6), [15]), (SendAs.V2, NEW, []), (SendAs.V1, NEW, [])]
-)
-def test_a_wire_that_the_target_does_not_know_is_refused(
-    wire: SendAs, version: tuple[int, ...], code: list[int]
-) -> None:
-    assert codes(plan(stream("S"), version=version, wire=wire)) == code
-
-
 def test_a_stream_that_the_backup_does_not_have_is_a_mistake_of_usage() -> None:
     with pytest.raises(UsageError, match="no stream NOPE"):
         plan(stream("S"), streams=(parse_glob("NOPE"),))
@@ -257,7 +248,7 @@ def test_a_configuration_beyond_the_targets_payload_is_refused() -> None:
 
 def test_the_code_of_a_plan_is_that_of_the_restore() -> None:
     conflict = Finding("S", Rule.EXISTS, "")
-    refused, denied = Finding("S", Rule.WIRE_V2, ""), Finding("S", Rule.NOT_ALLOWED, "")
+    refused, denied = Finding("S", Rule.RENAME, ""), Finding("S", Rule.NOT_ALLOWED, "")
     lost = Finding("S", Rule.OBJECT_LOST, "")
     for found, code in (
         ((), 0),

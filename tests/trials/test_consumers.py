@@ -10,6 +10,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from tests.harness.api import call, connected
+from tests.harness.sending import send_as
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, typing
 
@@ -51,11 +52,12 @@ def _acks(url: str, stream: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("version", ["2.12.8", NEWEST])
-def test_a_clone_says_of_consumers_what_arrived(version: str, typed: Type, tmp_path: Path) -> None:
+def test_a_clone_says_of_consumers_what_arrived(version: str, typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     with NatsServer(version) as source, NatsServer(NEWEST) as target:
         asyncio.run(_fill(source.url, "SMALL", 10))
         asyncio.run(_fill(source.url, "LARGE", LARGE))
-        done = typed("clone", "*", "-s", source.url, "--to-server", target.url, "--wire", "v2", "--json")
+        send_as(monkeypatch, "v2")
+        done = typed("clone", "*", "-s", source.url, "--to-server", target.url, "--json")
         assert done.code == 0, done.err
         small, large = _told(done.document, "SMALL"), _told(done.document, "LARGE")
         assert small == {"name": "reader", "fidelity": "exact", "note": "", "may_come_again": 4}

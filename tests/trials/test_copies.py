@@ -140,8 +140,8 @@ def scene_of(
             pool.shutdown(cancel_futures=True)
 
 
-def restore(url: str, repo: Path, *arguments: str, which: str = "latest", ok: bool = True) -> Ran:
-    done = jsbackup("restore", which, *arguments, "-r", repo, "-s", url)
+def restore(url: str, repo: Path, *arguments: str, which: str = "latest", ok: bool = True, wire: str = "auto") -> Ran:
+    done = jsbackup("restore", which, *arguments, "-r", repo, "-s", url, wire=wire)
     return done.ok() if ok else done
 
 
@@ -197,14 +197,14 @@ def restored_then_beside_itself_under_other_names_then_replaced(scene: Scene, _:
 @case(*NEW)
 def restored_by_archives_v2(scene: Scene, _: Path) -> None:
     url = scene.url()
-    restore(url, scene.repo, "--wire", "v2")
+    restore(url, scene.repo, wire="v2")
     unharmed(scene, url)
 
 
 @case(*NEW)
 def restored_with_their_origin_in_memory(scene: Scene, _: Path) -> None:
     url = scene.url()
-    restore(url, scene.repo, "ORIG", "--storage", "memory")
+    restore(url, scene.repo, "ORIG", "--set", "storage=memory")
     restore(url, scene.repo, "--exclude", "ORIG")
     unharmed(scene, url)
 
@@ -253,7 +253,7 @@ def restored_before_their_origin(scene: Scene, _: Path) -> None:
 
 @case(*NEW)
 def restored_before_their_origin_which_comes_into_memory(scene: Scene, _: Path) -> None:
-    _one_by_one(scene, ["FILTERED", "MIRROR"], ["ORIG", "--storage", "memory"])
+    _one_by_one(scene, ["FILTERED", "MIRROR"], ["ORIG", "--set", "storage=memory"])
 
 
 @case()
@@ -456,14 +456,14 @@ def a_plan_says_what_they_do_when_their_origin_alone_is_replaced(scene: Scene, _
     url = scene.url()
     few = ["ORIG", "ALL", "FILTERED", "MIRROR"]
     restore(url, scene.repo, *few)
-    by = ("--wire", "v2") if scene.new else ()
-    command = ("latest", "ORIG", "--if-exists", "replace", *by, "-r", scene.repo, "-s", url)
-    (action,) = jsbackup("plan", *command).ok().document["actions"]
+    wire = "v2" if scene.new else "auto"
+    command = ("latest", "ORIG", "--if-exists", "replace", "-r", scene.repo, "-s", url)
+    (action,) = jsbackup("plan", *command, wire=wire).ok().document["actions"]
     said = "; ".join(action["notes"])
     again = f"copies all of it again: {COUNT} message"
     assert (again in said) == scene.new
     assert ("stream ALL copies from it, keeps what it has" in said) != scene.new
-    done = jsbackup("restore", *command).ok()
+    done = jsbackup("restore", *command, wire=wire).ok()
     asyncio.run(settled(url))
     now = asyncio.run(read(url))
     more = {name: len(now[name].payloads) - len(scene.before[name].payloads) for name in few}
@@ -573,7 +573,7 @@ def _said_in_numbers(scene: Scene, repo: Path) -> None:
 def _resumed(scene: Scene, repo: Path) -> None:
     """Where sources had got to, if that is asked for."""
     url = scene.url()
-    done = restore(url, repo, "--resume-sources", *(("--wire", "v2") if scene.new else ()))
+    done = restore(url, repo, "--resume-sources", wire="v2" if scene.new else "auto")
     assert asyncio.run(_came(url)) == dict.fromkeys(GONE, 0)
     for name in GONE:
         resumed = name != "HIDDEN" or scene.version == "2.12.8"

@@ -66,7 +66,7 @@ def notes(document: dict[str, Any]) -> str:
 def half_restored(server: NatsServer, repo: Path) -> int:
     """A restore of S is killed in the middle; how many messages there are then."""
     with Proxy(server.port) as proxy:
-        line = command_line("restore", "latest", "-r", repo, "-s", proxy.url, "--wire", "v2", window_bytes=64 << 10)
+        line = command_line("restore", "latest", "-r", repo, "-s", proxy.url, wire="v2", window_bytes=64 << 10)
         process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         proxy.at(Direction.TO_SERVER, COUNT * 20_000 // 2, lambda: process.send_signal(signal.SIGKILL))
         assert process.wait(60) == -signal.SIGKILL
@@ -195,7 +195,8 @@ def test_an_interrupted_restore_of_several_streams_goes_on_as_the_hint_says(
         with Proxy(server.port) as proxy:
             line = command_line(
                 *("restore", "latest", "A", "S", "-r", tmp_path, "-s", proxy.url),
-                *("--jobs", "1", "--wire", "v2"),
+                *("--jobs", "1"),
+                wire="v2",
                 window_bytes=64 << 10,
             )
             process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -52,7 +52,8 @@ def killed(server: NatsServer, repo: Path, point: str) -> str:
         wire = "v2" if isinstance(where, int) else "auto"  # of an archive v1 there is nothing before all of it is there
         line = command_line(
             *("restore", "latest", "BIG", "-r", repo, "-s", proxy.url, "--if-exists", "replace"),
-            *("--wire", wire, *PATIENT),
+            *PATIENT,
+            wire=wire,
             window_bytes=64 << 10,
         )
         process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -49,7 +49,7 @@ def test_streams_with_blanks_that_servers_take_are_backed_up_and_restored(versio
             assert {one["name"]: one["messages"] for one in made["streams"]} == dict.fromkeys(STORAGES, count)
         asyncio.run(_delete(server.url))
         others = [name for name in STORAGES if name[0] not in "ac" and name != LINE_END]
-        chosen = (LINE_END, "a*", *others, "--storage", "file")  # 2.10 restores none into memory
+        chosen = (LINE_END, "a*", *others, "--set", "storage=file")  # 2.10 restores none into memory
         done = jsbackup("restore", "latest", *chosen, *where).ok().document
         assert {one["name"]: one["messages"] for one in done["streams"]} == dict.fromkeys(STORAGES, 2)
         assert all([consumer["name"] for consumer in one["consumers"]] == [one["name"]] for one in done["streams"])

@@ -109,8 +109,8 @@ def test_one_stream_in_memory_does_not_block_an_account_of_servers_that_cannot_r
         asyncio.run(fill(older.url))
         assert typed("backup", "-s", older.url, *repo).code == 0
         refused = typed("restore", "latest", "-s", other.url, *repo)
-        assert refused.code == 15 and "Restore it with --adapt, or --storage file." in refused.err
-        asked = typed("restore", "latest", "-s", other.url, *repo, "--adapt", "--storage", "memory")
+        assert refused.code == 15 and "Restore it with --adapt, or --set storage=file." in refused.err
+        asked = typed("restore", "latest", "-s", other.url, *repo, "--adapt", "--set", "storage=memory")
         assert asked.code == 15  # what is asked for is not changed
         done = typed("restore", "latest", "-s", other.url, *repo, "--adapt", "--json")
         assert done.code == 0, done.err

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMERS",
     "IF_EXISTS",
-    "WIRES",
     "Asked",
     "live_planning_options",
     "planning_options",
@@ -38,10 +37,9 @@ __all__ = [
     "runbook_option",
 ]
 
-# As in `planning/model.py`; only those ways to send that users may choose.
+# As in `planning/model.py`.
 IF_EXISTS = ("fail", "skip", "replace")
 CONSUMERS = ("all", "config", "none")
-WIRES = ("auto", "v1", "v2")
 
 _BACKUP = (
     # Not required by click: a saved plan may replace it.
@@ -66,18 +64,13 @@ _OPTIONS = (
         help="Replace streams although they have messages that the backup lacks, or that options leave out.",
     ),
     click.option("--replicas", type=WholeNumber(1, 5), metavar="N", help="Number of replicas at the target."),
-    click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
-    click.option("--placement-cluster", metavar="NAME", help="Cluster that the target places streams in."),
-    click.option(
-        "--placement-tag", multiple=True, metavar="TAG", help="Tag of the servers that streams are placed on."
-    ),
     click.option(
         "--set",
         "fields",
         multiple=True,
-        metavar="FIELD=JSON",
-        help="Any other field of a stream's configuration, such as max_age=7d or max_age=null; "
-        "durations without a unit are nanoseconds.",
+        metavar="[GLOB:]FIELD=JSON",
+        help="Any other field of the streams' configuration, or of those that GLOB matches, such as max_age=7d, "
+        "'LOGS_*:storage=memory' or max_age=null; durations without a unit are nanoseconds.",
     ),
     click.option(
         "--consumers",
@@ -85,13 +78,6 @@ _OPTIONS = (
         default="all",
         show_default=True,
         help="all: with their state; config: without state; none: no consumers.",
-    ),
-    click.option(
-        "--wire",
-        type=click.Choice(WIRES),
-        default="auto",
-        show_default=True,
-        help="Archive format to send; auto chooses the faster one that the target accepts.",
     ),
     click.option(
         "--adapt",
@@ -119,12 +105,8 @@ class Asked:
     if_exists: str
     replace_with_part: bool
     replicas: int | None
-    storage: str | None
-    placement_cluster: str | None
-    placement_tag: tuple[str, ...]
     fields: tuple[str, ...]
     consumers: str
-    wire: str
     adapt: bool
     resume_sources: bool
     rename: tuple[str, ...]

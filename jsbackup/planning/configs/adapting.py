@@ -42,7 +42,7 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
     """
     if not options.adapt or entry.archive_format is ArchiveFormat.OPAQUE:
         return reshaped
-    if _needs_file(reshaped.config, entry, target) and options.storage is None and "storage" not in options.fields:
+    if _needs_file(reshaped.config, entry, target) and "storage" not in options.fields:
         reason = f"storage is file: {version_text(target.version)} cannot restore a stream kept in memory"
         warnings = (*reshaped.warnings, Finding(entry.name, Rule.ADAPTED, reason))
         reshaped = replace(reshaped, config={**reshaped.config, "storage": "file"}, warnings=warnings)

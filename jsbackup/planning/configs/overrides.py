@@ -1,8 +1,8 @@
 """Fields of a stream's configuration that the user changes for the target.
 
-`--set FIELD=JSON` accepts any field of `StreamConfig` (nats-server 2.10 to 2.15) except the name; null leaves a field
-out, so that the server's default applies. Each field has one type; a few have fixed values. Durations are nanoseconds,
-or numbers with a unit (`7d`).
+`--set [GLOB:]FIELD=JSON` accepts any field of `StreamConfig` (nats-server 2.10 to 2.15) except the name; null leaves a
+field out, so that the server's default applies. Each field has one type; a few have fixed values, which need no quotes.
+Durations are nanoseconds, or numbers with a unit (`7d`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from jsbackup.config import MAY_MISS, nearest, parse_duration
+from jsbackup.config import MAY_MISS, nearest, parse_duration, parse_glob
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.configs.override_values import problem_of
@@ -64,10 +64,15 @@ _SECOND_NS = 1_000_000_000
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Parse `max_age=3600000000000`, or `max_age=1h`, into the field and its value. Raises UsageError."""
-    field, equals, written = text.partition("=")
+    """Parse `max_age=3600000000000`, `max_age=1h` or `LOGS_*:storage=memory` into the field, with its glob, and its
+    value. Raises UsageError.
+    """
+    key, equals, written = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
+    glob, colon, field = key.rpartition(":")
+    if colon:
+        parse_glob(glob)
     if field not in FIELDS:
         hint = "A stream's name is not a setting." if field == "name" else f"Fields: {', '.join(sorted(FIELDS))}."
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
@@ -75,17 +80,19 @@ def parse_override(text: str) -> tuple[str, Any]:
         value = read_json(written, field)
     except FormatError:
         if field in _DURATIONS:
-            return field, check_override(field, _duration_ns(field, written))
+            return key, check_override(field, _duration_ns(field, written))
+        if written in _WORDS.get(field, ()):
+            return key, written
         raise UsageError(
             f"--set {field}: not JSON: {written[:80]!r}", hint=f"Write for example --set '{field}={_example(field)}'."
         ) from None
-    return field, check_override(field, value)
+    return key, check_override(field, value)
 
 
 def unitless_duration(text: str) -> str:
-    """Return the field of `max_age=3600000000000`, a duration without a unit; "" of any other text."""
-    field, _, written = text.partition("=")
-    return field if field in _DURATIONS and written.strip().isdecimal() else ""
+    """Return the key of `max_age=3600000000000`, a duration without a unit; "" of any other text."""
+    key, _, written = text.partition("=")
+    return key if key.rpartition(":")[2] in _DURATIONS and written.strip().isdecimal() else ""
 
 
 def _duration_ns(field: str, written: str) -> int:
@@ -99,7 +106,8 @@ def _duration_ns(field: str, written: str) -> int:
 
 
 def check_override(field: str, value: Any) -> Any:
-    """Return the value, if it is valid for the field. Raises UsageError."""
+    """Return the value, if it is valid for the field, which may have a glob. Raises UsageError."""
+    field = field.rpartition(":")[2]
     kind = FIELDS.get(field)
     if kind is None:
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set")
@@ -127,20 +135,13 @@ def _example(field: str) -> str:
     return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[FIELDS[field]]
 
 
-def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:
-    """Return the fields that the options change in `config`; None: left out."""
+def overriding(options: RestoreOptions) -> JsonObject:
+    """Return the fields that the options change in a configuration; None: left out."""
     wanted: JsonObject = dict(options.fields)
     if "mirror" in wanted and wanted["mirror"] is None:
         wanted.setdefault("mirror_direct", None)  # which servers refuse without a mirror
     if options.replicas is not None:
-        wanted["num_replicas"] = options.replicas
-    if options.storage is not None:
-        wanted["storage"] = options.storage
-    if options.placement_cluster is not None or options.placement_tags:
-        placement = dict(wanted.get("placement", config.get("placement")) or {})
-        placement |= {} if options.placement_cluster is None else {"cluster": options.placement_cluster}
-        placement |= {"tags": list(options.placement_tags)} if options.placement_tags else {}
-        wanted["placement"] = placement
+        wanted.setdefault("num_replicas", options.replicas)
     return wanted
 
 

@@ -81,7 +81,7 @@ def as_created(config: JsonObject, target: Target) -> JsonObject:
 
 def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
     """Return the fields of the configuration that change at the target; None: left out."""
-    overrides = overriding(config, options)
+    overrides = overriding(options)
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
     return overrides

@@ -58,7 +58,8 @@ def fit_copies(
 
     def fit(action: Action, origins: Mapping[str, PlannedOrigin]) -> Action:
         name = action.entry.name
-        if action.wire in (SendAs.V1, SendAs.V2) and sources_of(action.config) and "sources" not in options.fields:
+        copies = action.wire in (SendAs.V1, SendAs.V2) and sources_of(action.config)
+        if copies and "sources" not in options.of_stream(name).fields:
             growing = name in facts.growing
             action = _Copy(action, target, options, facts.sources.get(name), marked=marked, growing=growing).fit(
                 origins

@@ -41,11 +41,16 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
             hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
         )
     copies = {finding.stream for finding in staged}
-    return [
+    chosen = [
         entry
         for entry in manifest.streams
         if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
     ]
+    if (aimless := options.missed_fields([one.name for one in chosen])) and not options.pattern_may_miss:
+        pattern = aimless[0].rpartition(":")[0]
+        hint = f"{nearest(pattern, [one.name for one in chosen]) or 'Correct it.'} {MAY_MISS}"
+        raise UsageError(f"--set {aimless[0]}: no stream to restore is {pattern}", hint=hint)
+    return chosen
 
 
 def needed_by(options: RestoreOptions) -> Needed:

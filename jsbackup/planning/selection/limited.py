@@ -34,7 +34,8 @@ Lived = tuple[str, str, str, Cut, tuple[object, ...]]
 def lowered_subject_limit(action: Action, options: RestoreOptions) -> int:
     """Return the `max_msgs_per_subject` that the user asked for, if the stream had a larger one, or none; else 0."""
     before, most = action.entry.config.get(SUBJECT_LIMIT) or 0, action.config.get(SUBJECT_LIMIT) or 0
-    return most if SUBJECT_LIMIT in options.fields and most > 0 and not 0 < before <= most else 0
+    asked = SUBJECT_LIMIT in options.of_stream(action.entry.name).fields
+    return most if asked and most > 0 and not 0 < before <= most else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys
 from jsbackup.config import Secret, UserPassword
 from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.planning.model import Consumers, IfExists, SendAs
+from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.filters.newest import NewestRule
 from tests.cli.typed import Shop, Typed
 from tests.harness.servers import NEWEST, NatsServer
@@ -75,12 +75,8 @@ streams = ["ORDERS", "-DASH*"]
 exclude = ["KV_*"]
 if-exists = "replace"
 replicas = 3
-storage = "memory"
-placement-cluster = "C"
-placement-tag = ["a", "b"]
-set = ["max_age=null"]
+set = ["max_age=null", "ORD*:storage=memory"]
 consumers = "none"
-wire = "v1"
 rename = ["ORDERS=OLD"]
 map-subject = ["a.*=>b.$1"]
 until = "2026-11-20T14:02:00Z"
@@ -103,9 +99,8 @@ expect-signer = "--repo"
     assert (entry.number, entry.backup, entry.shared.repo) == (1, "2026", "OTHER")
     assert [glob.pattern for glob in options.streams] == ["ORDERS", "-DASH*"]
     assert [glob.pattern for glob in options.exclude] == ["KV_*"]
-    assert (options.if_exists, options.consumers, options.wire) == (IfExists.REPLACE, Consumers.NONE, SendAs.V1)
-    assert (options.replicas, options.storage, options.placement_cluster) == (3, "memory", "C")
-    assert (options.placement_tags, dict(options.fields)) == (("a", "b"), {"max_age": None})
+    assert (options.if_exists, options.consumers) == (IfExists.REPLACE, Consumers.NONE)
+    assert (options.replicas, dict(options.fields)) == (3, {"max_age": None, "ORD*:storage": "memory"})
     assert dict(options.renames.names) == {"ORDERS": "OLD"}
     reshape = options.reshape
     assert reshape.cut and reshape.maps and reshape.masks
@@ -179,7 +174,7 @@ def test_who_names_a_server_takes_no_login_of_another(read: Read, monkeypatch: p
         ("replicas = true", "replicas has to be a number", None),
         ("replicas = 3.0", "replicas has to be a number", None),
         ("replicas = 9", "--replicas: 9 is not in the range 1 to 5", None),
-        ("wire = 'v3'", "--wire: 'v3' is not one of auto, v1, v2", None),
+        ("consumers = 'some'", "--consumers: 'some' is not one of all, config, none", None),
         ("tlsfirst = 'yes'", "tlsfirst has to be true or false", None),
         ("streams = 'ORDERS'", "streams has to be a list of texts", None),
         ("streams = ['a.b']", "no stream can be named 'a.b'", None),

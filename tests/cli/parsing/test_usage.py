@@ -17,7 +17,7 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS,
 from jsbackup.cli.parsing.command import Command
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
-from jsbackup.planning.model import Consumers, IfExists, SendAs
+from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.repository.checks.verify import Level
 from jsbackup.stores.local import LocalStore
 from tests.cli.typed import Typed
@@ -305,7 +305,6 @@ def test_choices_are_those_of_the_engine() -> None:
     assert list(restore_options.CONSUMERS) == ["all", "config", "none"] and set(restore_options.CONSUMERS) == set(
         map(str, Consumers)
     )
-    assert list(restore_options.WIRES) == [str(wire) for wire in (SendAs.AUTO, SendAs.V1, SendAs.V2)]
 
 
 def test_every_duration_and_size_is_named_where_it_is_none() -> None:

@@ -32,8 +32,8 @@ from tests.engine.restores import connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
 from tests.engine.snapshots import archive_v1, archive_v2
 from tests.harness.batches import Message, some_messages
-from tests.harness.narrow import narrow
 from tests.harness.peer import ScriptedPeer
+from tests.harness.sending import narrow
 
 KIB = 1024
 FAR_SECONDS = 100.0

@@ -34,8 +34,8 @@ from tests.engine.restores import Restore, connection_to
 from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
 from tests.engine.snapshots import CONFIG, MESSAGES
 from tests.harness.batches import batch_of
-from tests.harness.narrow import narrow
 from tests.harness.peer import ScriptedPeer
+from tests.harness.sending import narrow
 
 FAR_SECONDS = 100.0
 CHUNK = 4096  # five of them: the largest message of the server

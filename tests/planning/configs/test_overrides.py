@@ -8,6 +8,7 @@ import pytest
 
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
+from jsbackup.planning.model import RestoreOptions
 from tests.planning.test_plan import codes, plan, stream
 
 
@@ -22,6 +23,8 @@ from tests.planning.test_plan import codes, plan, stream
         ('subjects=["a.>","b"]', "subjects", ["a.>", "b"]),
         ("allow_direct=true", "allow_direct", True),
         ('retention="interest"', "retention", "interest"),
+        ("storage=memory", "storage", "memory"),
+        ('placement={"cluster":"x","tags":["y"]}', "placement", {"cluster": "x", "tags": ["y"]}),
         ('metadata={"a":"b"}', "metadata", {"a": "b"}),
     ],
 )
@@ -67,12 +70,21 @@ def test_a_duration_without_a_unit_is_known() -> None:
     assert {unitless_duration(text) for text in ("max_age=20s", "max_msgs=5", "max_age=null", "max_age")} == {""}
 
 
-def test_placement_is_changed_in_the_parts_that_were_asked_for() -> None:
+def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> None:
+    texts = ("A*:max_msgs=5", "max_msgs=7", "A2:max_msgs=9", "B:storage=memory")
+    fields = dict(map(parse_override, texts))
+    made = {action.name: action for action in plan(*map(stream, ("A1", "A2", "B", "C")), fields=fields).actions}
+    assert [made[name].config["max_msgs"] for name in ("A1", "A2", "B", "C")] == [5, 9, 7, 7]
+    assert [made[name].config["storage"] for name in ("A1", "B")] == ["file", "memory"]
+    asked = RestoreOptions(fields={"A*:max_age": 1, "max_age": 2}, unitless=frozenset({"max_age"}))
+    assert not asked.of_stream("A1").unitless and asked.of_stream("B").unitless
+    with pytest.raises(UsageError, match="--set D:max_msgs: no stream to restore is D"):
+        plan(stream("A1"), fields={"D:max_msgs": 1})
+    assert not plan(stream("A1"), fields={"D:max_msgs": 1}, pattern_may_miss=True).refusals
+
+
+def test_a_placement_may_go() -> None:
     placed = stream("S", placement={"cluster": "a", "tags": ["ssd"]})
-    (action,) = plan(placed, clustered=True, placement_cluster="b").actions
-    assert action.config["placement"] == {"cluster": "b", "tags": ["ssd"]}
-    (action,) = plan(placed, clustered=True, placement_tags=("hdd", "x")).actions
-    assert action.config["placement"] == {"cluster": "a", "tags": ["hdd", "x"]}
     (action,) = plan(placed, clustered=True, fields={"placement": None}).actions
     assert "placement" not in action.config
     assert [(change.field, change.after) for change in action.changes] == [("placement", None)]
