@@ -34,11 +34,9 @@ class RestoreArguments(WantedMessages, total=False):
     renumber: bool
     mask: str | Sequence[str]
     unmaskable: Literal["refuse", "drop", "keep"]
-    mask_may_miss: bool
     obfuscate: bool
     obfuscation_key: str | os.PathLike[str] | None
-    pattern_may_miss: bool
-    allow_empty: bool
+    allow_nothing: bool
 
 
 _NOTHING_SAID: RestoreArguments = {
@@ -67,11 +65,9 @@ _NOTHING_SAID: RestoreArguments = {
     "renumber": False,
     "mask": (),
     "unmaskable": "refuse",
-    "mask_may_miss": False,
     "obfuscate": False,
     "obfuscation_key": None,
-    "pattern_may_miss": False,
-    "allow_empty": False,
+    "allow_nothing": False,
 }
 
 

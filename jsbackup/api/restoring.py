@@ -160,11 +160,11 @@ def _restore(
       (regular expressions of RE2), `last_per_subject`, `kv_compact`: which of them
     - `renumber`: number the kept messages from 1
     - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
-    - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key for hashes
+    - `mask`, `unmaskable`, and `mask_key`, the key for hashes
     - `obfuscate`, and `obfuscation_key`, the path of the key file, which is made if it does not exist
     - `config` (fields of streams, None to leave one out; the `--set` of the command, also `"GLOB:FIELD"`), `replicas`,
       `consumers` (`all`, `config`, `none`)
-    - `adapt`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`
+    - `adapt`, `resume_sources`, `allow_nothing`, `partial`
 
     If it is interrupted (by Ctrl-C, or by cancelling the task), it removes incomplete streams, and raises the
     interruption.

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # Added to hints about a pattern that matches nothing.
-MAY_MISS = "With --pattern-may-miss it may match nothing."
+MAY_MISS = "With --allow-nothing it may match nothing."
 
 _INT64_MAX = 2**63 - 1
 

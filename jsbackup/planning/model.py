@@ -83,9 +83,7 @@ class RestoreOptions:
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
     replace_with_part: bool = False  # whether a selection may replace a stream that has more
     adapt: bool = False  # leave out settings that the target does not know, if no message needs them
-    mask_may_miss: bool = False  # whether a mask may match nothing
-    pattern_may_miss: bool = False  # whether patterns that exclude, map or select may match nothing
-    allow_empty: bool = False  # whether a selection may keep no message of a stream
+    allow_nothing: bool = False  # whether a pattern, a filter or a mask may match nothing, and a stream keep no message
     resume_sources: bool = False  # set start sequences for sources that would copy deleted messages again
 
     def of_stream(self, name: str) -> RestoreOptions:

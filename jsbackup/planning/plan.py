@@ -135,7 +135,7 @@ def plan_restore(
         )
         for action in actions
     ]
-    if len(actions) == 1 and not options.pattern_may_miss:  # of several it may be meant for others
+    if len(actions) == 1 and not options.allow_nothing:  # of several it may be meant for others
         actions = [replace(action, filters_may_miss=False) for action in actions]
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
@@ -147,7 +147,7 @@ def plan_restore(
 def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
     """Yield findings on masks that matched no message of the whole restore, if all messages were read."""
     counted = [kept[action.entry.name] for action in actions if action.entry.name in kept]
-    if options.mask_may_miss or len(counted) < len(actions) or not all(one.counted for one in counted):
+    if options.allow_nothing or len(counted) < len(actions) or not all(one.counted for one in counted):
         return ()
     if not any(one.entry.captured.messages for one in counted):
         return ()
@@ -233,9 +233,9 @@ def _plan_stream(
         counted=kept.exact,
         first_dropped=kept.first_dropped,
         times=kept.times,
-        may_miss=options.mask_may_miss,
+        may_miss=options.allow_nothing,
         had=kept.had,
-        may_be_empty=options.allow_empty or not options.reshape.drops,
+        may_be_empty=options.allow_nothing or not options.reshape.drops,
         copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
         expiring=find_expiring(kept, config, target.now_ns),
         outlived=kept.outlived,

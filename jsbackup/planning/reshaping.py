@@ -96,12 +96,12 @@ def rename_streams(
     patterns: list[str] = []
     if reshape.masks or reshape.maps or reshape.filters.by_subject:
         patterns = [pattern for entry in sound for pattern in may_hold(entry.config, names_there)]
-    refusals += _against_masks(patterns, options)
     # Already done by the names: applied twice, a bucket that takes the old name of another would lose its keys to it.
     maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
     refusals += _against_bucket_maps(sound, maps)
-    if not options.pattern_may_miss:
-        refusals += _against_aimless(patterns, maps, reshape.filters, may_be_empty=options.allow_empty)
+    if not options.allow_nothing:
+        refusals += _against_masks(patterns, options)
+        refusals += _against_aimless(patterns, maps, reshape.filters)
     return Restored(sound, replace(options.reshape, renames=renames, maps=maps)), refusals
 
 
@@ -197,9 +197,7 @@ def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator
         )
 
 
-def _against_aimless(
-    patterns: Sequence[str], maps: SubjectMaps, filters: Filters, *, may_be_empty: bool
-) -> Iterator[Finding]:
+def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, filters: Filters) -> Iterator[Finding]:
     """Refuse maps and subject filters that match nothing. A map of `>` and similar always applies."""
     if not patterns:
         return
@@ -208,7 +206,7 @@ def _against_aimless(
             reason = f"--map-subject {one}: no stream of the restore has such subjects, so it would map nothing"
             hint = nearest(one.source, list(patterns)) or "Correct its subjects, or leave it out."
             yield Finding("", Rule.MAP_AIMLESS, reason, f"{hint} {MAY_MISS}")
-    named = [] if may_be_empty else [("--subject", one, "keep nothing") for one in filters.subject]
+    named = [("--subject", one, "keep nothing") for one in filters.subject]
     named += [("--exclude-subject", one, "leave nothing out") for one in filters.exclude_subject]
     for option, wanted, what in named:
         if not any(overlaps(wanted, pattern) for pattern in patterns):

@@ -156,9 +156,7 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "rename_prefix": options.renames.prefix,
         "reshape": options.reshape.to_json(),
         "replace_with_part": options.replace_with_part,
-        "mask_may_miss": options.mask_may_miss,
-        "pattern_may_miss": options.pattern_may_miss,
-        "allow_empty": options.allow_empty,
+        "allow_nothing": options.allow_nothing,
         "resume_sources": options.resume_sources,
         "adapt": options.adapt,
     }
@@ -175,9 +173,7 @@ def _options(fields: DocumentFields) -> RestoreOptions:
         renames=_renames(fields),
         reshape=Reshape.from_json(fields.object("reshape")),
         replace_with_part=fields.get("replace_with_part") is True,
-        mask_may_miss=fields.get("mask_may_miss") is True,
-        pattern_may_miss=fields.get("pattern_may_miss") is True,
-        allow_empty=fields.get("allow_empty") is True,
+        allow_nothing=fields.get("allow_nothing") is True,
         resume_sources=fields.get("resume_sources") is True,
         adapt=fields.get("adapt") is True,
     )

@@ -49,9 +49,7 @@ class TransformOptions:
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names, as in a restore
     consumers: Consumers = Consumers.ALL  # or NONE
-    mask_may_miss: bool = False  # a mask may mask nothing
-    pattern_may_miss: bool = False  # a map or a filter may match nothing
-    allow_empty: bool = False  # nothing may be left of a stream that has messages
+    allow_nothing: bool = False  # as in a restore
 
     @property
     def words(self) -> list[str]:
@@ -128,8 +126,7 @@ def plan_streams(
         streams=options.streams,
         renames=options.renames,
         reshape=options.reshape,
-        pattern_may_miss=options.pattern_may_miss,
-        allow_empty=options.allow_empty,
+        allow_nothing=options.allow_nothing,
     )
     restored, refusals = rename_streams(entries, asked, manifest.id)
     planned = []
@@ -172,10 +169,10 @@ def about_transformed(planned: PlannedStream, kept: KeptStream, options: Transfo
     if not kept.had or not planned.works:
         return
     masks = messages.masks.masks
-    yield from about_masks(entry.name, entry.config, masks, kept.masked, may_miss=options.mask_may_miss)
+    yield from about_masks(entry.name, entry.config, masks, kept.masked, may_miss=options.allow_nothing)
     count = kept.entry.captured.messages
     if not count:
-        yield about_nothing_kept(entry.name, kept.had, may_be_empty=options.allow_empty)
+        yield about_nothing_kept(entry.name, kept.had, may_be_empty=options.allow_nothing)
     elif kept.markers:
         yield about_markers(entry.name, kept.markers)
     if count < kept.had:
@@ -185,22 +182,30 @@ def about_transformed(planned: PlannedStream, kept: KeptStream, options: Transfo
 
 
 def refuse_results(
-    backup: str, options: TransformOptions, results: Sequence[tuple[PlannedStream, KeptStream]], done: str
+    backup: str,
+    options: TransformOptions,
+    results: Sequence[tuple[PlannedStream, KeptStream]],
+    done: str,
+    *,
+    masks_only: bool = False,
 ) -> None:
     """Raise PlanRefused if a mask or a filter has found nothing, or no messages are left of a stream, unless an option
-    allows it. All messages were read.
+    allows it. All messages were read. `masks_only`: only for masks.
     """
+    if options.allow_nothing:
+        return
     had, left = (sum(counts) for counts in zip((0, 0), *map(_counts, results), strict=True))
-    if had and not left and not options.allow_empty:
+    if had and not left and not masks_only:
         raise PlanRefused(
             f"nothing was {done}: none of the {had:,} messages would be left",
             hint="Check the options that choose messages, such as --since, --subject and --header.",
         )
-    refusals = [found for one, kept in results for found in about_transformed(one, kept, options) if found.code]
-    if left and not options.mask_may_miss:
+    found = [finding for one, kept in results for finding in about_transformed(one, kept, options)]
+    refusals = [one for one in found if one.code and not (masks_only and one.rule is Rule.KEEPS_NOTHING)]
+    if left:
         masks = options.reshape.masks.masks
         refusals += about_unseen(unseen(masks, [kept.masked for _, kept in results]), may_miss=False)
-    if left and not options.pattern_may_miss:
+    if left and not masks_only:
         matched = sum((kept.matched for _, kept in results if kept.matched is not None), Counter())
         refusals += against_missed(options.reshape.filters, matched)
     refuse_if_refused(RestorePlan(backup, (), tuple(refusals)), done, "jsbackup plan")

@@ -146,7 +146,7 @@ def test_a_partial_backup_is_an_error_that_has_the_backup(
         with caplog.at_level(logging.WARNING):
             assert "ORDERS" in repository.latest(server=server.url)
         assert raised.value.result.id in caplog.text
-        assert jsbackup.backup(server.url, repository, allow_empty=True).complete
+        assert jsbackup.backup(server.url, repository, allow_nothing=True).complete
 
 
 def test_a_damaged_backup_tells_when_it_is_asked(shop: Shop, tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def theirs(source: Path, target: Path, edits: Sequence[Edit]) -> Result:
 
 
 def our_words(edits: Sequence[Edit]) -> list[str]:
-    return [word for edit in edits for word in edit.ours] + ["--pattern-may-miss", "--allow-empty"]
+    return [word for edit in edits for word in edit.ours] + ["--allow-nothing"]
 
 
 def to_folder(repository: Path, target: Path) -> list[str | Path]:

@@ -183,7 +183,7 @@ def _leave(estate: Estate) -> list[str]:
     chance = estate.chance
     if chance.random() < 0.7:
         return []
-    return [one for one in ("--replace-with-part", "--allow-empty", "--mask-may-miss") if chance.random() < 0.6]
+    return [one for one in ("--replace-with-part", "--allow-nothing") if chance.random() < 0.6]
 
 
 def _streams(estate: Estate) -> list[str]:
@@ -249,7 +249,7 @@ def _check_restored(
         assert restored.keys() | skipped == wanted, "a stream that was asked for is not told of"
         assert wanted and all(one in kept.streams or "*" in one for one in streams)
         masked = [held for name in restored for held in reshaping.keeps(name, kept.streams[name]).values()]
-        if reshaping.mask and "--mask-may-miss" not in leave:
+        if reshaping.mask and "--allow-nothing" not in leave:
             assert masked or not restored, "a mask masked nothing"
     found, there = all_contents(after), all_contents(before)
     for name, claimed in restored.items():
@@ -258,7 +258,7 @@ def _check_restored(
         expected = reshaping.expected(name, kept.streams[name])
         assert comparable(found[target], reshaping.mask) == expected, f"{target} is not what was restored"
         assert claimed["messages"] == len(expected)
-        if done.code == 0 and kept.streams[name] and "--allow-empty" not in leave:
+        if done.code == 0 and kept.streams[name] and "--allow-nothing" not in leave:
             assert expected, f"nothing was kept of {name}"
         if done.code == 0 and target in there and "--replace-with-part" not in leave:
             assert not _lost(reshaping, name, kept.streams[name], there[target]), f"a part replaced {target}"

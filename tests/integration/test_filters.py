@@ -93,12 +93,11 @@ def rules(planned: dict[str, Any]) -> set[str]:
         (("OBJ_files", "--exclude-subject", "$O.files.M.>"), "objects-in-part"),
         (("KV_cfg", "--payload-match", "[0-9]"), "keys-return"),
         (("ORDERS", "--header", "kinds"), "filter-missed"),
-        (("ORDERS", "--header", "kinds", "--pattern-may-miss"), "keeps-nothing"),
         # What the other options leave out is not what the header has missed.
         (("ORDERS", "--header", "kinds", "--since", "2090-01-01T00:00:00Z"), "keeps-nothing"),
         (("ORDERS", "--header", "kind", "--header", "kinds"), "filter-missed"),
-        (("ORDERS", "--header", "kind", "--header", "kinds", "--pattern-may-miss"), ""),
-        (("ORDERS", "--header", "kinds", "--allow-empty"), "nothing-kept"),
+        (("ORDERS", "--header", "kind", "--header", "kinds", "--allow-nothing"), ""),
+        (("ORDERS", "--header", "kinds", "--allow-nothing"), "nothing-kept"),
     ],
 )
 def test_a_plan_tells_what_filters_mean(

@@ -179,6 +179,6 @@ def test_what_only_the_target_knows_refuses_all_before_anything_is_changed(
             "duplicate_window=5s",
             "--set",
             'subjects=["l"]',
-            "--pattern-may-miss",
+            "--allow-nothing",
         )
         assert done.code == 0, done.err

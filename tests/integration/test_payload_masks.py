@@ -184,7 +184,7 @@ def test_a_path_never_changes_a_counter(typed: Type, tmp_path: Path) -> None:
         done = typed(*cloning, "--mask", "counts.>:$.val=redact", "-s", server.url, "--to-server", server.url)
         assert done.code == 15 and "C" not in names(server.url)
         # A path that is not in it changes nothing.
-        line = ("COUNTS", "--mask", "counts.>:$.who=redact", "--mask-may-miss", *REPLACE)
+        line = ("COUNTS", "--mask", "counts.>:$.who=redact", "--allow-nothing", *REPLACE)
         assert typed("restore", "latest", *line, "-s", server.url, *repo, "-q").code == 0
         asyncio.run(_count_on(server.url))
 

@@ -68,7 +68,7 @@ def test_contexts_lead_to_the_server(place: Place, tmp_path: Path) -> None:
     for number, fields in enumerate(contexts):
         context = place.context(**fields)
         repository = tmp_path / str(number)
-        done = jsbackup("backup", "--context", context, "-r", repository, "--allow-empty", **environ)
+        done = jsbackup("backup", "--context", context, "-r", repository, "--allow-nothing", **environ)
         assert done.code == 0, (fields, done.out, done.err)
         [one] = jsbackup("list", "-r", repository).ok().document["backups"]
         assert one["source"]["account"] == place.nsc.key_of("My Shöp"), fields
@@ -103,7 +103,9 @@ def test_nothing_of_a_secret_is_shown_or_logged(place: Place, tmp_path: Path) ->
     bad.write_text(place.creds.read_text().replace(jwt, jwt[:-4] + "AAAA"))
     place.context(url=place.server.url, creds="nsc://OP/My Shöp/admin")
     for options in (["--context", "shop"], ["--creds", "op://v/i/creds"], ["--creds", f"file://{bad}"]):
-        line = command_line("backup", "-s", place.server.url, *options, "-r", tmp_path / "repo", "-vv", "--allow-empty")
+        line = command_line(
+            "backup", "-s", place.server.url, *options, "-r", tmp_path / "repo", "-vv", "--allow-nothing"
+        )
         done = subprocess.run(line, capture_output=True, text=True, env=environment(**place.environ))
         assert done.returncode == (20 if str(bad) in options[1] else 0), done.stderr
         for secret in (seed, jwt, jwt.split(".")[1], jwt.split(".")[2]):

@@ -277,7 +277,7 @@ def test_what_is_restored_is_what_the_rule_says(
                 draw(wish, before, chance)
         _map(wish, before, chance)
         wires = ["v1", "v2"] if version == "2.15.1" else ["v1"]
-        wish.options += ["--mask-may-miss", "--allow-empty", "--pattern-may-miss"]
+        wish.options += ["--allow-nothing"]
         send_as(monkeypatch, chance.choice(wires))
         options = [*wish.options, "--rename", f"{before.name}=NEW"]
         way = chance.choice([["restore", "latest"], ["clone", "--to-server", place.server.url]])

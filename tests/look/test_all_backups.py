@@ -70,7 +70,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
                 held: list[ObservedMessage] = []
             else:
                 held = list(asyncio.run(change(server.url, step)))
-            done = jsbackup("backup", "-s", server.url, "-r", made.repo, "--allow-empty")
+            done = jsbackup("backup", "-s", server.url, "-r", made.repo, "--allow-nothing")
             made.held[done.document["backup"]] = held
     return made
 

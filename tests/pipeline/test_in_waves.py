@@ -213,7 +213,7 @@ def test_several_waves_make_the_same_backup_as_one(
     key = MaskKey((("mask_key_file", str(tmp_path / "key")),))
     renames = RenameOptions.parse([], "N")
     works: dict[str, Any] = {
-        name: Transforming(TransformOptions((), renames, reshape, pattern_may_miss=True, allow_empty=True), key)
+        name: Transforming(TransformOptions((), renames, reshape, allow_nothing=True), key)
         for name, reshape in WAYS.items()
     }
     works |= {"compacted": Compacting(), "recompressed": Compacting(recompress=True)}

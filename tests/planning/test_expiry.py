@@ -138,7 +138,7 @@ def test_a_shorter_max_age_is_refused_like_other_limits() -> None:
             for held in (None, 300):
                 fields: dict[str, Any] = {"max_age": 604_800_000}
                 typed = frozenset(fields)
-                consent: dict[str, Any] = {"allow_empty": meant, "replace_with_part": meant}
+                consent: dict[str, Any] = {"allow_nothing": meant, "replace_with_part": meant}
                 finding = only(planned(entry, 40, held=held, fields=fields, unitless=typed, **consent))
                 assert finding.rule is Rule.LIMIT_TRIMS
                 assert finding.reason.startswith("would keep 0 of its 20 messages: the others are older than a max_age")

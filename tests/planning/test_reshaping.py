@@ -306,7 +306,7 @@ def test_an_end_before_the_first_message_is_refused_where_earlier_ones_are_gone(
     trimmed = stored("S", DAY[1])
     assert rules(reshaped(trimmed, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR)))) == [Rule.UNTIL_BEFORE_FIRST]
     begun_so = stored("S", DAY[1], first_seq=11)
-    (action,) = reshaped(begun_so, allow_empty=True, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
+    (action,) = reshaped(begun_so, allow_nothing=True, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
     assert [found.rule for found in action.warnings] == [Rule.NOTHING_KEPT]
     assert action.entry.captured.messages == 0
 

@@ -46,7 +46,7 @@ OPTIONS = RestoreOptions(
     consumers=Consumers.CONFIG,
     replicas=1,
     fields={"max_age": 3600, "B*:storage": "memory", "description": None, "metadata": {"k": "v"}},
-    pattern_may_miss=True,
+    allow_nothing=True,
 )
 RESHAPED = replace(OPTIONS, renames=RenameOptions.parse(["A=NEW"]), reshape=RESHAPE)
 

@@ -475,7 +475,7 @@ def a_plan_says_what_they_do_when_their_origin_alone_is_replaced(scene: Scene, _
 
 def _in_part(scene: Scene, argument: str, kept: str) -> None:
     url = scene.url()
-    restore(url, scene.repo, argument, "--allow-empty")
+    restore(url, scene.repo, argument, "--allow-nothing")
     asyncio.run(settled(url))
     now = asyncio.run(read(url))
     for name, copied in now.items():

@@ -111,7 +111,7 @@ def test_a_live_stream_is_not_replaced_by_nothing(servers: tuple[str, str], type
     before = messages(server)
     line = ("latest", "M", *REPLACE, "-s", server, "-r", repo)
     assert rules(typed("plan", *line, "--json")) == ["part-replaces"]
-    for more in ((), ("--quiet",), ("--dry-run",), ("--allow-empty",)):
+    for more in ((), ("--quiet",), ("--dry-run",), ("--allow-nothing",)):
         done = typed("restore", *line, *more)
         assert done.code == 15 and "older than its max_age" in done.out + done.err, (more, done)
     runbook = tmp_path / "book.toml"
@@ -204,7 +204,7 @@ def test_a_max_age_in_milliseconds_is_refused_and_no_hint_makes_it_work(
     followed = (*wrong, "--set", "duplicate_window=604800000")
     for where, more in ((server, REPLACE), (target, ())):
         line = ("restore", "latest", "M", *more, "-s", where, "-r", repo)
-        for typo in (wrong, followed, (*followed, "--allow-empty", CONSENT)):
+        for typo in (wrong, followed, (*followed, "--allow-nothing", CONSENT)):
             done = typed(*line, *typo)
             assert done.code == 15, done
             assert "A max_age without a unit is in nanoseconds, and 604800000 are 0.6048 s" in done.err

@@ -80,7 +80,7 @@ def test_a_mask_that_masks_nothing_is_refused_before_anything_is_restored(
         assert planned.code == 15 and rules(planned.document) == {"mask-missed"}
         for quiet in ((), ("-q",)):
             done = typed("restore", "latest", "USERS", *masks, *where, *quiet)
-            assert done.code == 15 and said in done.err and "--mask-may-miss" in done.err
+            assert done.code == 15 and said in done.err and "--allow-nothing" in done.err
     header = ("--mask", "users.>:header(X-Usr)=redact")
     assert typed("restore", "latest", "USERS", *header, *where, "-q").code == 15
     # Of another stream's subjects: no message of the whole restore is one that it could mask.
@@ -91,7 +91,7 @@ def test_a_mask_that_masks_nothing_is_refused_before_anything_is_restored(
     assert names(target) == []
     done = typed("restore", "latest", *RIGHT, *where, "--json")  # of all streams: each for its own
     assert done.code == 0 and b"***" in first(target, "USERS")
-    done = typed("restore", "latest", "USERS", *MISSPELT, "--mask-may-miss", *REPLACE, *where, "--json")
+    done = typed("restore", "latest", "USERS", *MISSPELT, "--allow-nothing", *REPLACE, *where, "--json")
     assert done.code == 0 and "masks nothing in" in "; ".join(done.document["streams"][0]["notes"])
 
 
@@ -115,7 +115,7 @@ def test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target(pair: tup
     # What is there stays as it is.
     assert typed(*clone, *MISSPELT, *REPLACE, "-q").code == 15
     assert names(target) == ["USERS"] and b"***" in first(target, "USERS")
-    assert typed(*clone, *MISSPELT, "--mask-may-miss", *REPLACE, "-q").code == 0 and b"u0@" in first(target, "USERS")
+    assert typed(*clone, *MISSPELT, "--allow-nothing", *REPLACE, "-q").code == 0 and b"u0@" in first(target, "USERS")
 
 
 def test_a_hash_without_a_key_names_the_option(pair: tuple[str, str], typed: Type) -> None:
@@ -152,7 +152,7 @@ def test_a_selection_that_keeps_nothing_is_refused(pair: tuple[str, str], typed:
     # A stream without messages has none to keep, and one that is emptied may be meant.
     assert typed("restore", "latest", "NONE", "--subject", "none.x", *where, "-q").code == 0
     for line in (("restore", "latest", "USERS", *where), ("clone", "USERS", *to, *REPLACE)):
-        assert typed(*line, "--subject", "user.>", "--allow-empty", "-q").code == 0
+        assert typed(*line, "--subject", "user.>", "--allow-nothing", "-q").code == 0
         assert count(target, "USERS") == 0
 
 

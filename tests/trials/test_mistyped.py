@@ -16,7 +16,7 @@ from tests.trials.accounts import Type, delete, names, typing
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
 EXCLUDE = ("--exclude", "ORDRES")
-MEANT = "--pattern-may-miss"
+MEANT = "--allow-nothing"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_excludes_no_stream_is_refused(pair: tuple[str, str], typed: Type, 
         ):
             done = typed(*line, *exclude)
             assert done.code == 2 and f"error: --exclude {exclude[-1]}: " in done.err, done
-            assert "no such stream\nhint: Did you mean ORDERS? With --pattern-may-miss" in done.err
+            assert "no such stream\nhint: Did you mean ORDERS? With --allow-nothing" in done.err
     book = tmp_path / "book.toml"
     book.write_text('[[restore]]\nbackup = "latest"\nexclude = ["ORDRES"]\n')
     for command in ("plan", "restore"):
@@ -114,7 +114,7 @@ def test_maps_and_filters_of_no_subject_are_refused(pair: tuple[str, str], typed
                 found = [one for one in done.document["refusals"] if one["rule"] == rule]
                 assert [one["stream"] for one in found] == [""]
                 assert f"{option} {pattern}: no stream of the restore has such subjects" in found[0]["reason"]
-                assert found[0]["hint"] == "Did you mean orders.>? With --pattern-may-miss it may match nothing."
+                assert found[0]["hint"] == "Did you mean orders.>? With --allow-nothing it may match nothing."
             for command in (("restore", "latest", *onto), ("clone", "*", *to)):
                 done = typed(*command, option, pattern, *other)
                 assert done.code == 15 and "has such subjects" in done.err

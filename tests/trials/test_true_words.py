@@ -69,7 +69,7 @@ def test_a_deleted_stream_is_named_with_the_reason(server: str, typed: Type, tmp
         f"it is partial, and lacks KV_rc: it had 3 messages in backup {first}, and the server no longer has this stream"
         in done.err
     )
-    assert typed("backup", "--allow-empty", *where, "-q").code == 0
+    assert typed("backup", "--allow-nothing", *where, "-q").code == 0
     done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0 and "is newer but not used: it has no stream KV_rc" in done.err
 

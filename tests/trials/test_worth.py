@@ -47,7 +47,7 @@ def test_an_empty_backup_after_a_full_one_is_incomplete_and_stands_for_nothing(
     quiet = typed("backup", *where, "-q")
     assert (quiet.code, quiet.out) == (3, "")
     assert f"ORDERS: it had 3 messages in backup {full}, and the server no longer has this stream" in quiet.err
-    assert f"nothing is left of what backup {full} has" in quiet.err and "--allow-empty" in quiet.err
+    assert f"nothing is left of what backup {full} has" in quiet.err and "--allow-nothing" in quiet.err
     again = typed("backup", *where, "--json")
     assert (again.code, again.document["result"]) == (3, "partial")
     assert [one["name"] for one in again.document["skipped"]] == ["ORDERS"]
@@ -94,7 +94,7 @@ def test_streams_that_somebody_made_anew_without_messages_are_lost_too(shop: str
         planned = typed("plan", "latest", *streams, *where, "--if-exists", "replace", "--json")
         assert backup_of(planned) == full
     # That it should be so is said once.
-    assert typed("backup", *where, "--allow-empty", "-q").code == 0
+    assert typed("backup", *where, "--allow-nothing", "-q").code == 0
     assert typed("backup", *where, "-q").code == 0
     assert typed("status", "-r", tmp_path / "repo").code == 0
 
@@ -122,7 +122,7 @@ def test_what_comes_to_a_server_that_has_lost_its_streams_does_not_stand_for_the
     delete(shop, "ORDERS", "USERS", "NEW")
     fill(shop, "ORDERS", 1)
     assert typed("backup", *where).code == 3
-    assert typed("backup", *where, "--allow-empty").code == 0 and typed("backup", *where).code == 0
+    assert typed("backup", *where, "--allow-nothing").code == 0 and typed("backup", *where).code == 0
 
 
 def test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be(
@@ -177,7 +177,7 @@ def test_a_stream_that_was_purged_is_told_with_the_backup_that_has_its_messages(
     assert typed("restore", full, "ORDERS", *where, "--if-exists", "replace").code == 0
     assert "any more" not in typed("backup", *where).out
     ask(shop, "STREAM.PURGE.ORDERS")
-    assert typed("backup", "--allow-empty", *where).code == 0
+    assert typed("backup", "--allow-nothing", *where).code == 0
     assert "any more" not in typed("backup", *where).out
 
 
@@ -278,4 +278,4 @@ def test_what_excludes_everything_is_refused(shop: str, typed: Type, tmp_path: P
     assert typed("diff", "latest", "live", "--exclude", "*", *at).code == 2
     drilled = typed("drill", "--exclude", "*", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
     assert drilled.code == 3 and "nothing restored, nothing proved" in drilled.out
-    assert typed("backup", "--exclude", "*", "--allow-empty", *at).code == 0
+    assert typed("backup", "--exclude", "*", "--allow-nothing", *at).code == 0

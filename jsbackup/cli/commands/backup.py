@@ -69,7 +69,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     show_default=True,
     help="Who may end the lock early: users with a special permission, or no one.",
 )
-@click.option("--allow-empty", is_flag=True, help="Allow a backup that has nothing of what earlier backups have.")
+@click.option("--allow-nothing", is_flag=True, help="Allow a backup that has nothing of what earlier backups have.")
 @account_options(
     "Back up all accounts that have JetStream: log in as a user of the system account, and give the logins of the "
     "accounts by the options below."
@@ -91,7 +91,7 @@ def backup(
     incremental: str,
     lock_until: str | None,
     lock_mode: str,
-    allow_empty: bool,
+    allow_nothing: bool,
     accounts: AskedAccounts,
     no_init: bool,
     jobs: int,
@@ -104,8 +104,8 @@ def backup(
     --no-init.
 
     A stream that fails does not stop the others: the output names it, and the exit code is 3. The exit code is also 3
-    if nothing is left of what earlier backups of the same server and account have, unless you give --allow-empty. It is
-    14 if a reader's key file of an encrypted repository is missing or damaged; the backup is made all the same.
+    if nothing is left of what earlier backups of the same server and account have, unless you give --allow-nothing. It
+    is 14 if a reader's key file of an encrypted repository is missing or damaged; the backup is made all the same.
 
     With --all-accounts, each account is a backup of its own in the repository, and there is one report. An account
     without credentials is named, and the exit code is 3. Named streams need not be in every account.
@@ -124,7 +124,7 @@ def backup(
         exclude=tuple(map(parse_glob, exclude)),
         tags=parse_tags(tags),
         profile=shared.profile,
-        allow_empty=allow_empty,
+        allow_nothing=allow_nothing,
         consumers=not no_consumers,
         config_only=config_only,
         check=check,

@@ -101,9 +101,7 @@ def serve(
         exclude=tuple(map(parse_glob, exclude)),
         renames=rename_options(typed),
         reshape=reshape_options(typed),
-        mask_may_miss=typed["mask_may_miss"],
-        pattern_may_miss=typed["pattern_may_miss"],
-        allow_empty=typed["allow_empty"],
+        allow_nothing=typed["allow_nothing"],
     )
     options.reshape.masks.check_secret(mask_secret)
     refuse_obfuscation(options.reshape, "jsbackup serve")

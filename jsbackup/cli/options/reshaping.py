@@ -145,11 +145,6 @@ RESHAPING = (
         help="What to do with a message that --mask selects and that is not JSON; refuse fails its stream.",
     ),
     click.option(
-        "--mask-may-miss",
-        is_flag=True,
-        help="Allow a mask that finds nothing to mask in the messages that it selects.",
-    ),
-    click.option(
         "--obfuscate",
         is_flag=True,
         help="Replace names, subjects and values of headers by keyed hashes, and payloads by zeros of the same size; "
@@ -162,14 +157,10 @@ RESHAPING = (
         "and makes later copies agree. Keep it private.",
     ),
     click.option(
-        "--pattern-may-miss",
+        "--allow-nothing",
         is_flag=True,
-        help="Allow an --exclude, --map-subject, filter (such as --subject) or subjects of --set that match nothing.",
-    ),
-    click.option(
-        "--allow-empty",
-        is_flag=True,
-        help="Allow a selection, such as --until or --subject, that keeps no message of a stream that has some.",
+        help="Allow a pattern, filter or mask that matches nothing, and a selection, such as --until, that keeps no "
+        "message of a stream that has some.",
     ),
 )
 
@@ -244,9 +235,7 @@ def transform_options(typed: Mapping[str, Any], streams: Iterable[str], consumer
         renames=rename_options(typed),
         reshape=reshape_options(typed),
         consumers=Consumers(consumers),
-        mask_may_miss=typed["mask_may_miss"],
-        pattern_may_miss=typed["pattern_may_miss"],
-        allow_empty=typed["allow_empty"],
+        allow_nothing=typed["allow_nothing"],
     )
 
 
@@ -271,9 +260,7 @@ _NAMES = (
     *_OF_MESSAGES,
     "obfuscation_key",
     "unmaskable",
-    "mask_may_miss",
-    "pattern_may_miss",
-    "allow_empty",
+    "allow_nothing",
 )
 
 

@@ -127,9 +127,7 @@ class Asked:
     obfuscate: bool
     obfuscation_key: str | None
     unmaskable: str
-    mask_may_miss: bool
-    pattern_may_miss: bool
-    allow_empty: bool
+    allow_nothing: bool
     origins: tuple[str, ...]
     tags: tuple[str, ...]
 

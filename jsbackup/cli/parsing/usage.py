@@ -12,7 +12,7 @@ from jsbackup.errors import UsageError
 
 __all__ = ["no_such_command", "usage_error", "value_error"]
 
-_DELETES = {"forget", "prune", "unlock", "--prune", "--force", "--release", "--replace-with-part", "--allow-empty"}
+_DELETES = {"forget", "prune", "unlock", "--prune", "--force", "--release", "--replace-with-part", "--allow-nothing"}
 _LOOK = "'view' for messages, 'kv get' for keys, 'object get' for files, or 'export' for all"
 _FORGET = "'forget', which removes backups"
 _BACK = "'restore' for streams, or 'put-back' for messages, keys and files"

@@ -133,7 +133,7 @@ def back_up_accounts(
         replace(one, error=None, idle=one.error.message) if one in idle and one.error else one for one in done
     )
     problems = [*chosen.survey.problems, *_lost_domains(chosen, known_origins)]
-    if not accounts and not run.options.allow_empty:
+    if not accounts and not run.options.allow_nothing:
         problems.append("no account with JetStream is there, or all are left out")
     return AllBackups(chosen, accounts, tuple(problems))
 

@@ -147,7 +147,7 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         source = replace(source, profile=options.profile or None)
         asked_ns = run.clock_ns()
         streams, failures, notes = await choose_streams(
-            js, options.streams, options.exclude, may_exclude_all=options.allow_empty
+            js, options.streams, options.exclude, may_exclude_all=options.allow_nothing
         )
         answered_ns = run.clock_ns()
         for origin, copies in order_of(streams).broken.items():
@@ -206,7 +206,7 @@ def finish_backup(
         known = begun.chosen.earlier if followed is None else followed
         lost = find_vanished(repository, manifest, results, known, restores=run.restores, among=run.earlier)
         results, failures = lost.results, lost.gone
-        if not (lost.note or options.allow_empty):
+        if not (lost.note or options.allow_nothing):
             results = warn_emptied(repository, results, begun.chosen.earlier)
         notes += (lost.note,) if lost.note else ()
         manifest = with_streams(manifest, results, failures)
@@ -247,7 +247,7 @@ def _selection(options: BackupOptions) -> Selection:
     """Return the selection, sorted so that it does not depend on the order of options."""
     streams, exclude = (sorted({glob.pattern for glob in globs}) for globs in (options.streams, options.exclude))
     return Selection(
-        tuple(streams), tuple(exclude), options.consumers, options.config_only, allow_empty=options.allow_empty
+        tuple(streams), tuple(exclude), options.consumers, options.config_only, allow_empty=options.allow_nothing
     )
 
 
@@ -286,7 +286,7 @@ async def choose_streams(
         what = f"all {len(meant)} streams" if len(meant) > 1 else f"stream {meant[0]}"
         raise NothingChosen(
             f"--exclude leaves out {what}, so nothing would be backed up",
-            hint="Correct it, or add --allow-empty to make an empty backup.",
+            hint="Correct it, or add --allow-nothing to make an empty backup.",
         )
 
     failures = [

@@ -11,7 +11,7 @@ in later ones: each stream of such a backup has a warning, by which the next one
 If other streams continue, an empty stream that does not remove messages by itself gets a warning. It may have been
 purged on purpose, so the backup is complete. While it stays empty its backups keep the warning, and a restore shows it.
 
-An account that never had a message has nothing to lose. `backup --allow-empty` accepts the present state.
+An account that never had a message has nothing to lose. `backup --allow-nothing` accepts the present state.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def find_vanished(
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
     note = (
         f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if it "
-        "is meant to be empty, run 'jsbackup backup --allow-empty' once: 'latest' means that backup then"
+        "is meant to be empty, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
     )
     return Lost(tuple(marked), tuple(gone), note)
 

@@ -17,15 +17,15 @@ __all__ = ["BackupOptions"]
 class BackupOptions:
     """The options of the user. `streams` and `exclude` are names or globs; no `streams` means all.
 
-    `allow_empty` accepts a backup without the streams of earlier ones. `salvage`: a stream whose snapshot fails is read
-    as far as possible. `profile` is that of the command.
+    `allow_nothing` accepts a backup without the streams of earlier ones. `salvage`: a stream whose snapshot fails is
+    read as far as possible. `profile` is that of the command.
     """
 
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     profile: str = ""
-    allow_empty: bool = False
+    allow_nothing: bool = False
     consumers: bool = True
     config_only: bool = False
     check: bool = False

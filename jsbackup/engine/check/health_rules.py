@@ -194,7 +194,7 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
             line.words,
             f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.title})",
             "Check whether the server has lost its streams or is a different one. If it is meant to be empty, run "
-            "'jsbackup backup --allow-empty' once: 'latest' means that backup then.",
+            "'jsbackup backup --allow-nothing' once: 'latest' means that backup then.",
         )
     lacking = [*(one.name for one in line.skipped), *line.warned]
     if lacking:

@@ -135,7 +135,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
 
 def _with_missed(results: Sequence[RestoredStream], options: RestoreOptions, ends: Ends) -> list[RestoredStream]:
     """Return the results; incomplete, with a note, if a filter met no message of all the streams."""
-    missed = [] if options.pattern_may_miss else list(against_missed(options.reshape.filters, ends.matched))
+    missed = [] if options.allow_nothing else list(against_missed(options.reshape.filters, ends.matched))
     if not missed or not any(one.messages for one in results):
         return list(results)
     notes = tuple(finding.reason for finding in missed)
@@ -166,7 +166,7 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
     """
     source = await describe_source(js, connection)
     infos, failures, notes = await choose_streams(
-        js, options.streams, options.exclude, pattern_may_miss=options.pattern_may_miss
+        js, options.streams, options.exclude, pattern_may_miss=options.allow_nothing
     )
     for note in notes:
         _log.warning("%s", note)

@@ -88,7 +88,7 @@ def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, optio
     whole = [sample for sample in samples.values() if sample.whole]
     if len(whole) == len(plan.actions) and any(sample.kept for sample in whole) and not _is_aimless(plan):
         masks = unseen(options.reshape.masks.masks, [sample.masked for sample in whole])
-        refusals += () if options.mask_may_miss else about_unseen(masks, may_miss=False)
+        refusals += () if options.allow_nothing else about_unseen(masks, may_miss=False)
     return _with_samples(plan, samples, refusals)
 
 
@@ -182,11 +182,11 @@ async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, op
     """
     reshape, refusals = options.reshape, list(plan.refusals)
     filled = [entry for entry in manifest.streams if entry.captured.messages and _is_planned(plan, entry.name)]
-    if reshape.filters.subject and not options.allow_empty:
+    if reshape.filters.subject and not options.allow_nothing:
         for entry, found in zip(filled, await _of_all(filled, reshape.filters.subject, js), strict=True):
             if not found:
                 refusals.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=False))
-    if filled and not options.mask_may_miss and not _is_aimless(plan):
+    if filled and not options.allow_nothing and not _is_aimless(plan):
         masks = reshape.masks.masks
         absent = [mask for mask in masks if not any(await _of_all(filled, [mask.subjects], js))]
         refusals += about_unseen(absent, may_miss=False)

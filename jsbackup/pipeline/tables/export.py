@@ -413,11 +413,10 @@ def export_tables(
             if options.reshape.obfuscation is not None:
                 for run in (run for runs in written for run in runs):
                     options.reshape.obfuscation.names.learn(run.hashed)
-            checked = options
-            if asked.append:  # masks, until there is a table; that no message passes a filter may change
-                checked = replace(_lenient(options), mask_may_miss=options.mask_may_miss or bool(grown))
+            checked = _lenient(options) if asked.append and grown else options
             kept = [(_came(one, runs), _kept(one, runs)) for one, runs in zip(additions, written, strict=True)]
-            refuse_results(manifest.id, checked, kept, "exported")
+            # Until there is a table; that no message passes a filter may change.
+            refuse_results(manifest.id, checked, kept, "exported", masks_only=asked.append)
             for one, runs in zip(additions, written, strict=True):
                 files = [file for run in runs for file in run.files]
                 results.setdefault(one.table.name, []).append((one, runs))
@@ -451,7 +450,7 @@ def export_tables(
 
 def _lenient(options: TransformOptions) -> TransformOptions:
     """That nothing of what is new matches says nothing about the options."""
-    return replace(options, mask_may_miss=True, pattern_may_miss=True, allow_empty=True)
+    return replace(options, allow_nothing=True)
 
 
 def _write(

@@ -151,7 +151,7 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
     A stream without subjects only gets messages by copying from another stream.
     """
     had, now = before.get("subjects") or [], action.config.get("subjects") or []
-    if "subjects" not in options.fields or options.pattern_may_miss or not had or first_overlap(now, had):
+    if "subjects" not in options.fields or options.allow_nothing or not had or first_overlap(now, had):
         return
     if not now and (action.config.get("mirror") or action.config.get("sources")):
         return

@@ -35,7 +35,7 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
     there = [*names, *(one.name for one in manifest.skipped)]
     left_out = manifest.selection.exclude if manifest.selection is not None else ()
     missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
-    if missed and not manifest.unlisted and not options.pattern_may_miss:
+    if missed and not manifest.unlisted and not options.allow_nothing:
         raise UsageError(
             f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
             hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
@@ -46,7 +46,7 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
         for entry in manifest.streams
         if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
     ]
-    if (aimless := options.missed_fields([one.name for one in chosen])) and not options.pattern_may_miss:
+    if (aimless := options.missed_fields([one.name for one in chosen])) and not options.allow_nothing:
         pattern = aimless[0].rpartition(":")[0]
         hint = f"{nearest(pattern, [one.name for one in chosen]) or 'Correct it.'} {MAY_MISS}"
         raise UsageError(f"--set {aimless[0]}: no stream to restore is {pattern}", hint=hint)

@@ -34,8 +34,8 @@ __all__ = [
     "what",
 ]
 
-_LOOK = "Check the path of the mask; --mask-may-miss allows masks that mask nothing."
-_SUBJECTS = "Check the subjects of the mask; --mask-may-miss allows masks that mask nothing."
+_LOOK = "Check the path of the mask; --allow-nothing allows masks that mask nothing."
+_SUBJECTS = "Check the subjects of the mask; --allow-nothing allows masks that mask nothing."
 NO_MASK = "not masked: no mask applies to the subjects of the stream"
 SPARED = "values of counters, or descriptions of files"
 _ZERO = "Mask them with payload=zero, which keeps files readable, or leave the bucket out with --exclude."
@@ -43,7 +43,7 @@ _MQTT = "Leave the stream out with --exclude, or choose subjects for the mask th
 # Whose payloads servers read (nats-server `server/mqtt.go`): sessions, and retained messages of older servers.
 _READ_BY_SERVERS = ("$MQTT_sess", "$MQTT_rmsgs")
 _EMPTY = (
-    "Check the options that choose messages, such as --since, --subject and --header; with --allow-empty it is "
+    "Check the options that choose messages, such as --since, --subject and --header; with --allow-nothing it is "
     "restored without messages."
 )
 

@@ -23,13 +23,11 @@ def about_missed(
     kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions
 ) -> Iterator[Finding]:
     """Yield refusals for conditions that no message of a plan meets, if all messages were read."""
-    if options.pattern_may_miss:
+    if options.allow_nothing:
         return
     known = [kept.get(action.entry.name) for action in actions if action.reshape.filters and action.had]
     counts = [one.matched for one in known if one is not None and one.matched is not None]
-    # If nothing is kept at all, and nothing may be kept, it is what was asked for.
-    may_miss = options.allow_empty and not _keeps_any(actions)
-    if len(counts) == len(known) and not may_miss:
+    if len(counts) == len(known):
         yield from against_missed(options.reshape.filters, sum(counts, Counter()))
 
 

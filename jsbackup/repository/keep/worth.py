@@ -19,7 +19,7 @@ def find_hollow(line: Iterable[BackupSummary]) -> frozenset[str]:
     """Return the ids of backups without any stream after a complete one that had messages; `line` is oldest first.
 
     The backups must be of one group (`retention.py`); for configurations, streams count instead of messages. The
-    backups of an account that never had streams are fine, and so is one with `backup --allow-empty`.
+    backups of an account that never had streams are fine, and so is one with `backup --allow-nothing`.
     """
     found: set[str] = set()
     full = False

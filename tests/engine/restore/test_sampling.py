@@ -33,7 +33,7 @@ def _sampled(*masks: str, may_miss: bool = False) -> tuple[list[Finding], list[F
     manifest = replace(make_manifest(repository), streams=(entry,))
     reshape = Reshape(masks=Masks.parse(list(masks)))
     action = Action(entry, "USERS", SendAs.V1, entry.config, replaces=False, reshape=reshape, may_miss=may_miss)
-    options = RestoreOptions(reshape=reshape, mask_may_miss=may_miss)
+    options = RestoreOptions(reshape=reshape, allow_nothing=may_miss)
     plan = sample_stored(objects, manifest, RestorePlan("b", ((action,),)), options)
     return list(plan.actions[0].warnings), list(plan.refusals)
 

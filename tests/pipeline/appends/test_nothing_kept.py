@@ -17,7 +17,7 @@ def test_a_filter_that_keeps_nothing_of_a_stream_is_said_as_of_a_table(tmp_path:
     messages = some_messages(5, 10)
     others = [one._replace(subject="others") for one in messages]
     kept = keep(tmp_path, {"ORDERS": messages, "OTHERS": others})
-    line = ["export", "latest", "--format", "parquet", "--subject", "orders.>", "--allow-empty", *kept.line]
+    line = ["export", "latest", "--format", "parquet", "--subject", "orders.>", "--allow-nothing", *kept.line]
     done = in_shell(*line, "--output", tmp_path / "out", "--json")
     notes = {one["name"]: one["notes"] for one in done.document["streams"]}
     assert notes == {"ORDERS": [], "OTHERS": ["nothing is written: none of its 5 messages is kept"]}, done

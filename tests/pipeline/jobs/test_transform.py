@@ -128,7 +128,7 @@ WAYS = [
     Way(
         "encrypted",
         ("A", "KV_*"),
-        ("--map-subject=a.>=>new.>", "--subject=a.x.>", "--subject=$KV.cfg.*", "--rename=A=Z", "--allow-empty"),
+        ("--map-subject=a.>=>new.>", "--subject=a.x.>", "--subject=$KV.cfg.*", "--rename=A=Z", "--allow-nothing"),
         until=True,
     ),
     Way("s3", ("B", "M"), ("--rename", "B=C", "--since", "5", "--until", "41")),
@@ -245,7 +245,7 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
     kept = keep(tmp_path / "r", streams, encrypted=encrypted)
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
     options = ["--last-per-subject", "3", "--renumber"] if newest else ["--last-per-subject", "1"]
-    options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--pattern-may-miss"]
+    options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--allow-nothing"]
     backup = check("transform", typed("transform", "latest", *options, *line, "--json"))["backup"]
     for name, messages in streams.items():
         among = [m for m in messages if m.sequence >= 9 and m.subject != b"\xff" and m.data[:1] not in _A_TO_M]
@@ -326,9 +326,9 @@ def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path
         done = typed(*line, *words)
         assert (done.code, said in done.err) == (15, True), done
     assert kept.repository.backups() == [kept.manifest.id]
-    meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--mask-may-miss", "--json")
+    meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--allow-nothing", "--json")
     assert meant.code == 0 and "masks nothing in the" in meant.out, meant
-    empty = typed(*line, "A", "--subject", "nobody.>", "--allow-empty", "--json")
+    empty = typed(*line, "A", "--subject", "nobody.>", "--allow-nothing", "--json")
     assert empty.code == 0 and empty.document["streams"][0]["messages"] == 0, empty
 
 

@@ -80,7 +80,7 @@ def test_a_glob_says_for_which_streams_and_goes_before_what_is_said_of_all() -> 
     assert not asked.of_stream("A1").unitless and asked.of_stream("B").unitless
     with pytest.raises(UsageError, match="--set D:max_msgs: no stream to restore is D"):
         plan(stream("A1"), fields={"D:max_msgs": 1})
-    assert not plan(stream("A1"), fields={"D:max_msgs": 1}, pattern_may_miss=True).refusals
+    assert not plan(stream("A1"), fields={"D:max_msgs": 1}, allow_nothing=True).refusals
 
 
 def test_a_placement_may_go() -> None:
@@ -103,7 +103,7 @@ def test_limits_that_were_there_before_are_no_refusal() -> None:
 
 def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:
     def refused(value: Any, *, meant: bool = False, **config: Any) -> list[int]:
-        return codes(plan(stream("S", **config), fields={"subjects": value}, pattern_may_miss=meant))
+        return codes(plan(stream("S", **config), fields={"subjects": value}, allow_nothing=meant))
 
     assert refused(["T.>"]) == refused(None) == [15]
     assert refused(["T.>"], meant=True) == refused(None, meant=True) == []

@@ -45,7 +45,7 @@ def test_what_matches_no_stream_is_an_error_of_usage(asked: RestoreOptions, said
 
 def test_an_exclude_that_is_allowed_to_miss_or_was_excluded_from_the_backup_is_none() -> None:
     backup = manifest("A")
-    assert chosen(backup, options(exclude=("C",), pattern_may_miss=True)) == ["A"]
+    assert chosen(backup, options(exclude=("C",), allow_nothing=True)) == ["A"]
     assert chosen(replace(backup, selection=Selection(exclude=("C",))), options(exclude=("C",))) == ["A"]
 
 

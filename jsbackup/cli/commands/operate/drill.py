@@ -85,7 +85,7 @@ def drill(
     output = shared.output
     if keep:
         refuse_silence(output)
-    options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), pattern_may_miss=True)
+    options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), allow_nothing=True)
     wanted = wanted_for_server(shared, backup, parse_choosing(backup, origins, tags), options)
     server = program_to_start(program)
     repository = open_to_decrypt(shared)
