@@ -86,7 +86,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "jsbackup.cli.commands.serve",
             "Fill a throwaway server from a backup, to look at with any client.",
         ),
-        "lookup": ("jsbackup.cli.commands.look.lookup", "Look up what stands behind the names of an obfuscated copy."),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
         "status": (

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pyarrow.parquet as pq
 import pytest
 from nats.aio.client import Client
@@ -18,13 +17,12 @@ from nats.js.api import ConsumerConfig
 
 from jsbackup.cli.main import run
 from jsbackup.formats.s2 import S2Decoder
-from jsbackup.planning.obfuscation_file import keeping_names, names_of_file, read_key_file
+from jsbackup.planning.obfuscation_file import read_key_file
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames
-from tests.cli.test_json import SCHEMA
 from tests.harness.api import Refused, call, connected, history_of, keys_of
 from tests.harness.natscli import jsm_validate, run_nats
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
@@ -446,9 +444,7 @@ def test_each_tool_looks_up_in_the_key_files_of_both(
     names = read_key_file(key)
     hashed = names.stream("ORDERS_X")
     subject = names.subject("orderings.customers.westeros1")
-    code, out, _ = typed(f"lookup {key} {hashed} {subject}")
-    assert (code, out.split()) == (0, ["ORDERS_X", "orderings.customers.westeros1"])
-    assert run_nats("backup", "lookup", key, hashed, subject).split() == out.split()
+    assert run_nats("backup", "lookup", key, hashed, subject).split() == ["ORDERS_X", "orderings.customers.westeros1"]
     own = tmp_path / "own.keys.json"
     code, out, err = typed(
         f"export latest KV_* ORDERS_X -r {repository} --format nats-cli --output {tmp_path / 'own'} --obfuscate"
@@ -457,11 +453,7 @@ def test_each_tool_looks_up_in_the_key_files_of_both(
     made = read_key_file(own)
     values = [made.stream("KV_settings-bucket"), made.subject("$KV.settings-bucket.keyname1.deep"), "unknown.token"]
     theirs_found = run_nats("backup", "lookup", own, *values).split()
-    code, out, err = typed(f"lookup {own} {' '.join(values)}")
-    assert (code, out.split()) == (3, theirs_found)
     assert theirs_found == ["KV_settings-bucket", "$KV.settings-bucket.keyname1.deep", "unknown.token"]
-    code, out, _ = typed(f"lookup {own} ORDERS_X orderings.customers.westeros1")
-    assert (code, out.split()) == (0, [made.stream("ORDERS_X"), made.subject("orderings.customers.westeros1")])
     # What we obfuscated, the nats CLI restores, and a bucket is one there.
     with NatsServer(NEWEST) as server:
         for name in ("KV_settings-bucket", "ORDERS_X"):
@@ -492,23 +484,3 @@ def test_the_key_file_is_never_in_the_repository_nor_another_file(
     assert code == 2 and "with --obfuscate only" in err
     code, _, err = typed(f"{asked} --obfuscation-key {tmp_path / 'k'} --spark spark://there:7077")
     assert code == 2 and "stays on this one" in err and not (tmp_path / "k").exists()
-
-
-def test_lookup_prints_json_and_refuses_what_is_no_key_file(typed: Type, tmp_path: Path) -> None:
-    key = tmp_path / "k.keys.json"
-    with keeping_names(key, names := names_of_file(key)):
-        names.token("orders")
-    code, out, _ = typed(f"lookup {key} {names.token('orders')} nothing --json")
-    document = json.loads(out)
-    jsonschema.validate(document, {**SCHEMA, "$ref": "#/$defs/lookup"})
-    assert code == 3 and document["values"] == [
-        {"value": names.token("orders"), "found": True, "result": "orders"},
-        {"value": "nothing", "found": False, "result": "nothing"},
-    ]
-    code, out, _ = typed(f"lookup {key} --obfuscate orders.new --json")
-    assert code == 0 and json.loads(out)["values"][0]["result"] == names.subject("orders.new")
-    code, _, err = typed(f"lookup {tmp_path / 'none'} x")
-    assert code == 2 and "cannot read the key file" in err
-    key.write_text(key.read_text().replace("orders", "others"))
-    code, _, err = typed(f"lookup {key} x")
-    assert code == 14 and "does not fit its secret" in err and "others" not in err

@@ -153,8 +153,8 @@ RESHAPING = (
     click.option(
         "--obfuscation-key",
         metavar="FILE",
-        help="Key file for --obfuscate, made if it does not exist; it leads back from the hashes ('jsbackup lookup'), "
-        "and makes later copies agree. Keep it private.",
+        help="Key file for --obfuscate, made if it does not exist; it leads back from the hashes ('nats backup "
+        "lookup'), and makes later copies agree. Keep it private.",
     ),
     click.option(
         "--allow-nothing",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
 from jsbackup.transforms.obfuscate.key_codec import decode_keys, encode_keys
-from jsbackup.transforms.obfuscate.looking_up import NameLookup
-from jsbackup.transforms.obfuscate.names import ObfuscatedNames, encoded_name
+from jsbackup.transforms.obfuscate.names import ObfuscatedNames
 
 SECRET = bytes(range(32))
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)
@@ -78,36 +77,3 @@ def test_a_changed_byte_is_refused_or_harmless(data: st.DataObject) -> None:
     except FormatError:
         return
     assert read.secret == SECRET and read.tokens <= {"ORDERS", "eu"}
-
-
-def test_values_are_looked_up_in_both_directions() -> None:
-    names = ObfuscatedNames(SECRET)
-    for stream in ("ORDERS", "KV_cfg", "OBJ_files"):
-        names.stream(stream)
-    subject, meta = names.subject("orders.eu.17"), names.subject(f"$O.files.M.{encoded_name('a.pdf')}")
-    names.token("some value. With dots")
-    found = NameLookup(names)
-    assert found.clear(names.stream("KV_cfg")) == "KV_cfg"
-    assert found.clear(subject) == "orders.eu.17"
-    assert found.clear(f"{subject}.more.*") == "orders.eu.17.more.*"
-    assert found.clear(meta) == f"$O.files.M.{encoded_name('a.pdf')}"
-    assert found.clear(names.token("some value. With dots")) == "some value. With dots"
-    assert found.clear("orders") is None
-    assert found.obfuscated_if_known("orders.eu.17") == subject
-    assert found.obfuscated_if_known("orders.us.17") is None
-    assert found.obfuscated_if_known("KV_cfg") == names.stream("KV_cfg")
-    assert found.obfuscated("orders.us") == f"{names.token('orders')}.{ObfuscatedNames(SECRET).token('us')}"
-    assert found.obfuscated_if_known("some value. With dots") == names.token("some value. With dots")
-
-
-def test_hashes_in_any_text_are_looked_up() -> None:
-    names = ObfuscatedNames(SECRET)
-    stream, token = names.stream("KV_settings"), names.token
-    source = f"{stream}:{token('far')} 17 {token('orders')}.>\f{token('eu')} > {token('orders')}.{token('eu')}"
-    found = NameLookup(names)
-    assert found.clear(source) == "KV_settings:far 17 orders.>\feu > orders.eu"
-    assert (
-        found.clear(f"error: no stream {stream}, found {'0' * 16}") == f"error: no stream KV_settings, found {'0' * 16}"
-    )
-    assert found.clear(f'{{"{stream}":{{"{token("orders")}":"7"}}}}') == '{"KV_settings":{"orders":"7"}}'
-    assert found.clear(f"x{token('orders')}") is None and found.clear("") is None
