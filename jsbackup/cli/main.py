@@ -82,10 +82,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Find messages, keys and files in all backups: when each appeared, changed and disappeared.",
         ),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
-        "serve": (
-            "jsbackup.cli.commands.serve",
-            "Fill a throwaway server from a backup, to look at with any client.",
-        ),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
         "status": (

@@ -215,10 +215,6 @@ def test_every_command_prints_what_the_schema_says(
 
     drilled = check("drill", typed("drill", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--json"))
     assert [(one["name"], one["verified"]) for one in drilled["streams"]] == [(name, True) for name in names]
-    served = typed("serve", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--for", "1ms", "--json")
-    ready = check("serve", served)
-    assert [(one["as"], one["verified"]) for one in ready["streams"]] == [(name, True) for name in names]
-    assert ready["ok"] and served.out.count("\n") == 1 and not Path(ready["kept"]["folder"]).exists()
     stands = check("status", typed("status", "-r", repo, "--live", "-s", shop.url, "--max-age", "1h", "--json"))
     assert stands["ok"] and stands["live"]["not_backed_up"] == []
     assert stands["newest_drill"]["backup"] == first["backup"] and stands["newest_verify"]["level"] == "data"

@@ -368,8 +368,6 @@ def test_what_cannot_be_hidden_is_said(typed: Type, tmp_path: Path) -> None:
         for more, why in (("-o plan.json", "a saved plan"), ("--all-accounts", "--all-accounts")):
             code, _, err = typed(f"plan latest {asked} {more}")
             assert (code, why in err) == (2, True), err
-        code, _, err = typed(f"serve latest -r {stored} --obfuscate --obfuscation-key {key}")
-        assert code == 2 and "jsbackup transform" in err
 
 
 async def _publish(url: str, subject: str) -> None:

@@ -1,4 +1,4 @@
-"""Print what is on a throwaway server, after a drill or to look at it, as JSON and as text."""
+"""Print what is on a throwaway server, after a drill, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from jsbackup.model import JsonObject
 if TYPE_CHECKING:
     from jsbackup.engine.check.drill_run import DrillReport
     from jsbackup.engine.check.kept_server import KeptServer
-    from jsbackup.engine.check.serve_run import ServeReport
     from jsbackup.engine.restore.restore import RestoreReport
     from jsbackup.engine.restore.restored_stream import RestoredStream
 
-__all__ = ["tell_drill", "tell_served"]
+__all__ = ["tell_drill"]
 
 
 def tell_drill(output: Output, report: DrillReport) -> int:
@@ -79,50 +78,12 @@ def _tell(output: Output, report: DrillReport) -> None:
     output.line(f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came))
 
 
-def tell_served(output: Output, report: ServeReport) -> None:
-    """Print what is served, and where."""
-    output.ready(_served_json(report), lambda: _tell_server(output, report))
-
-
-def _served_json(report: ServeReport) -> JsonObject:
-    return {
-        "backup": report.manifest.id,
-        "created": report.manifest.created,
-        "ok": report.code == 0,
-        "seconds": round(report.seconds, 3),
-        "server": {"version": report.version, "nodes": 1},
-        "kept": None if report.kept is None else _kept_json(report.kept),
-        "streams": [
-            restored_stream_json(s, [*report.adapted.get(s.name, ()), *s.notes]) for s in report.restored.streams
-        ],
-        "failed": [failure_json(one.name, one.error) for one in report.restored.failures],
-        "missing": [{"name": one.stream, "reason": one.reason} for one in report.restored.plan.missing],
-        "warnings": list(report.warnings),
-    }
-
-
-def _tell_server(output: Output, report: ServeReport) -> None:
-    _tell_proved_streams(output, report.restored, report.adapted)
-    tell_each(
-        output,
-        (Said("missing", one.stream, one.reason, one.hint) for one in report.restored.plan.missing),
-    )
-    came = "all restored and proved" if report.code == 0 else "NOT all restored and proved"
-    if not report.restored.streams and not report.restored.failures:
-        came = "nothing to serve: the backup has no stream"
-    where = f"nats-server {report.version}"
-    output.line(f"filled from backup {report.manifest.id} in {format_seconds(report.seconds)} ({where}): ", State(came))
-    if report.kept is not None:
-        _tell_kept(output, report.kept)
-
-
 def _kept_json(kept: KeptServer) -> JsonObject:
     """Return how to reach a server that stays."""
     return {
         "url": kept.url,
         "user": kept.user,
         "password": kept.password,
-        "read_only": kept.read_only,
         "context": str(kept.context),
         "folder": str(kept.folder),
     }
@@ -133,7 +94,7 @@ def _tell_kept(output: Output, kept: KeptServer) -> None:
     output.line()
     for name, value in (
         ("url", kept.url),
-        ("user", f"{kept.user}{', may only read' if kept.read_only else ''}"),
+        ("user", kept.user),
         ("password", kept.password),
         ("folder", str(kept.folder)),
         ("look", f"nats --context {shlex.quote(str(kept.context))} stream ls -a"),

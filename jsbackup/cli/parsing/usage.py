@@ -36,7 +36,7 @@ _OTHER_WORDS = {
     "cat": _LOOK,
     "dump": _LOOK,
     "grep": "'view' or 'history', each with --grep",
-    "mount": "'browse' for pages in a browser, or 'serve' for a server with the backup",
+    "mount": "'browse' for pages in a browser, or 'drill --keep' for a server with the backup",
     "version": "'jsbackup --version'",
     "purge": _PRUNE,
     "clean": _PRUNE,

@@ -9,6 +9,12 @@ by them:
     max_age, allow_msg_ttl, subject_delete_marker_ttl, allow_msg_schedules
                             none: old messages would be gone before they can be compared, or new ones would come
 
+In servers that stay, so that nothing goes away by looking:
+
+    retention               limits: with interest or workqueue, messages go when a consumer acknowledges them, or when
+                            the last one that wanted them is deleted
+    inactive_threshold      of consumers: none, or a year for one that is not durable; no one uses them here
+
 Everything else is as in the backup. Mirrors and sources stay: only streams of the same drill answer them.
 """
 
@@ -32,24 +38,27 @@ from jsbackup.planning.expiry import find_expiring
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill", "wait_ready"]
+__all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill"]
 
 _READY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 _PROBE_SECONDS = 1.0
 _PROBE = "jsbackup_drill_probe"
+_YEAR_NS = 365 * 86_400 * 10**9
 
 _FINITE = ("max_age", "allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_schedules")
 
 
 def adapt_streams(
-    manifest: Manifest, options: RestoreOptions, nodes: int, version: str, *, now_ns: int = 0
+    manifest: Manifest, options: RestoreOptions, nodes: int, version: str, *, now_ns: int = 0, stays: bool = False
 ) -> tuple[Manifest, Mapping[str, list[str]]]:
     """Return the manifest, adapted to `nodes` servers of this version, and what was adapted in each stream.
+
+    `stays`: others look at it afterwards.
 
     Raises FormatError for a damaged configuration.
     """
@@ -62,8 +71,14 @@ def adapt_streams(
             config, changes = _adapted(entry.config, nodes, keeps_memory)
             if (lost := find_expiring(kept_by_bounds(entry, Reshape()), entry.config, now_ns)).most:
                 changes.append(f"a restore would lose {lost.count} of {format_count(lost.of, 'message')} by max_age")
+            consumers = entry.consumers
+            if stays and (retention := config.get("retention", "limits")) != "limits":
+                config["retention"] = "limits"
+                changes.append(f"restored with retention limits instead of {retention}")
+            if stays and (consumers := tuple(map(_lasting, consumers))) != entry.consumers:
+                changes.append("consumers restored without inactive_threshold")
             notes[entry.name] = changes
-            streams.append(replace(entry, config=config))
+            streams.append(replace(entry, config=config, consumers=consumers))
         else:
             streams.append(entry)
     return replace(manifest, streams=tuple(streams)), notes
@@ -88,6 +103,17 @@ def _adapted(before: JsonObject, nodes: int, keeps_memory: bool) -> tuple[JsonOb
     return config, changes
 
 
+def _lasting(consumer: ConsumerBackup) -> ConsumerBackup:
+    if not consumer.config.get("inactive_threshold"):
+        return consumer
+    config = dict(consumer.config)
+    if config.get("durable_name"):
+        del config["inactive_threshold"]
+    else:
+        config["inactive_threshold"] = _YEAR_NS
+    return replace(consumer, config=config)
+
+
 def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:
     """Return the most that the servers need on disk: every replica, and the archives of streams being restored."""
     on_disk = [one for one in streams if one.config.get("storage") != "memory"]
@@ -108,11 +134,11 @@ def newest_message_ns(streams: Sequence[StreamBackup]) -> int | None:
 @with_own_threads
 async def run_drill(run: RestoreRun, repository: Repository, manifest: Manifest, nodes: int) -> RestoreReport:
     """Wait for the servers, restore an adapted manifest and prove it. Raises as `run_restore`."""
-    await wait_ready(run.connection, nodes)
+    await _wait_ready(run.connection, nodes)
     return await run_restore(run, repository, manifest)
 
 
-async def wait_ready(connection: Connection, nodes: int) -> None:
+async def _wait_ready(connection: Connection, nodes: int) -> None:
     """Wait until a stream with a replica on each server can be created. Raises NatsError if that takes too long."""
     deadline = time.monotonic() + _READY_SECONDS
     config: JsonObject = {"name": _PROBE, "subjects": [_PROBE], "storage": "memory", "retention": "limits"}

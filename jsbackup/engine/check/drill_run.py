@@ -44,7 +44,7 @@ from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 
-__all__ = ["DrillReport", "DrillRun", "check_room", "proof_code", "warn_if_older"]
+__all__ = ["DrillReport", "DrillRun"]
 
 # Logs, indexes and other files of a server besides messages.
 _SPARE_BYTES = 256 << 20
@@ -104,7 +104,7 @@ class DrillRun:
         there = [*(one.name for one in manifest.streams), *(one.name for one in manifest.skipped)]
         missed = excludes_nothing(there, self.options.exclude)
         found = [f"--exclude {pattern}: backup {manifest.id} has no such stream" for pattern in missed]
-        return (*found, *warn_if_older(manifest, self.server, "drilled"))
+        return (*found, *_warn_if_older(manifest, self.server))
 
     def carry_out(self, complete: Complete, progress: Progress, keep: ExitStack | None = None) -> DrillReport:
         """Start servers, restore, prove and record; `complete` runs the restore.
@@ -116,19 +116,24 @@ class DrillRun:
         """
         uncounted = _why_uncounted(self.repository, self.manifest, self.options)
         manifest, adapted = adapt_streams(
-            self.manifest, self.options, self.nodes, self.server.version, now_ns=self.now_ns()
+            self.manifest,
+            self.options,
+            self.nodes,
+            self.server.version,
+            now_ns=self.now_ns(),
+            stays=keep is not None,
         )
         outcome, clock = self._begun(everything=not uncounted), time.monotonic()
         try:
             with ExitStack() as stack:
                 folder = stack.enter_context(drill_folder(self.work_dir))
-                check_room(folder, needed_bytes(self._chosen(manifest), self.nodes, self.jobs))
+                _check_room(folder, needed_bytes(self._chosen(manifest), self.nodes, self.jobs))
                 servers = stack.enter_context(DrillServers(self.server, self.nodes, folder, random=self.random))
                 run = RestoreRun(servers.connection, self.options, RestoreSettings(jobs=self.jobs), progress)
                 restored = complete(run_drill(run, self.repository, manifest, self.nodes))
                 kept = None
                 if keep is not None and restored.streams:
-                    kept = keep_server(servers, folder, read_only=False)
+                    kept = keep_server(servers, folder)
                     keep.enter_context(stack.pop_all())
         except Interrupted:
             raise
@@ -170,7 +175,7 @@ class DrillRun:
 
 
 def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome:
-    code = proof_code(restored)
+    code = _proof_code(restored)
     drilled = [DrilledStream(s.name, s.messages, s.bytes, s.verified, s.seconds) for s in restored.streams]
     return replace(
         outcome,
@@ -183,7 +188,7 @@ def _with_result(outcome: DrillOutcome, restored: RestoreReport) -> DrillOutcome
     )
 
 
-def check_room(folder: Path, bytes_: int) -> None:
+def _check_room(folder: Path, bytes_: int) -> None:
     """Raise PlanRefused if there is no room for streams of this size, and for what else a server stores."""
     needed = bytes_ + bytes_ // 10 + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
@@ -194,16 +199,16 @@ def check_room(folder: Path, bytes_: int) -> None:
         )
 
 
-def warn_if_older(manifest: Manifest, server: ServerProgram, done: str) -> tuple[str, ...]:
-    """Return a warning if the server is of an older release than the origin; `done` says what is done there."""
+def _warn_if_older(manifest: Manifest, server: ServerProgram) -> tuple[str, ...]:
+    """Return a warning if the server is of an older release than the origin."""
     release = release_of(manifest.source)
     if release is None or tuple(map(int, server.version.split(".")))[:2] >= release:
         return ()
     origin = manifest.source.server_version
-    return (f"the backup comes from nats-server {origin}, and is {done} on {server.version}, which is older",)
+    return (f"the backup comes from nats-server {origin}, and is drilled on {server.version}, which is older",)
 
 
-def proof_code(restored: RestoreReport) -> int:
+def _proof_code(restored: RestoreReport) -> int:
     """Return the exit code: 0 if everything was restored and verified."""
     if restored.failures:
         return combined((failure.error.exit_code for failure in restored.failures), first=(DAMAGE,))

@@ -1,8 +1,8 @@
-"""Temporary nats-servers for a drill, or to look at a backup with (`serve`).
+"""Temporary nats-servers for a drill.
 
 They listen on 127.0.0.1 only, require a random password from a file that only this user can read, and keep everything
 below one folder. The servers choose their client ports and write them into that folder, so we connect to our own
-servers only, unless a port is given. Route ports must be known before; if another program takes one first, the server
+servers only. Route ports must be known before; if another program takes one first, the server
 ends, and all are started again with other ports. They have no route to any other server: no gateway, no leaf node.
 
 They run in their own session, so Ctrl-C reaches only jsbackup, which then stops them; with `setpriv` (util-linux) the
@@ -17,23 +17,21 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from jsbackup.config import Connection, Secret, Server, UserPassword
 from jsbackup.engine.check.server_program import ServerProgram, failure_of
-from jsbackup.errors import FormatError, JsBackupError, UsageError
-from jsbackup.model import JsonObject
+from jsbackup.errors import FormatError, JsBackupError
 from jsbackup.strict_json import read_object
 
 __all__ = ["DrillServers"]
 
 _LOOPBACK = "127.0.0.1"
 _USER = "jsbackup"
-_READER = "reader"
 _STARTS = 3
 _START_SECONDS = 30.0
 _END_SECONDS = 10.0
@@ -52,8 +50,6 @@ class DrillServers:
     """`nodes` servers (several form a cluster) in the empty folder `folder`. A context manager.
 
     `random` returns that many random bytes. Entering starts the servers, leaving ends them; the caller owns the folder.
-    With `reads`, the permissions of a user of a server's configuration, there is a second user who has only these.
-    `port` is the client port of a single server; by default it chooses one.
     """
 
     def __init__(
@@ -63,16 +59,11 @@ class DrillServers:
         folder: Path,
         *,
         random: Callable[[int], bytes],
-        port: int | None = None,
-        reads: JsonObject | None = None,
     ) -> None:
         self._program = program
         self._nodes = nodes
         self._folder = folder
         self._password = random(24).hex()
-        self._reader_password = random(24).hex()
-        self._port = port
-        self._reads = reads
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ports: list[int] = []
         self._folders: list[Path] = []
@@ -81,14 +72,10 @@ class DrillServers:
     def connection(self) -> Connection:
         """A connection to all of them."""
         servers = tuple(Server(_LOOPBACK, port) for port in self._ports)
-        login = UserPassword(_USER, Secret(self._password))
-        return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
+        return Connection(servers, self.login, timeout_seconds=_TIMEOUT_SECONDS)
 
     @property
     def login(self) -> UserPassword:
-        """The login for others: that of the second user if there is one."""
-        if self._reads is not None:
-            return UserPassword(_READER, Secret(self._reader_password))
         return UserPassword(_USER, Secret(self._password))
 
     def refuse_ended(self) -> None:
@@ -111,8 +98,6 @@ class DrillServers:
         self._end()
 
     def _start(self) -> None:
-        if self._port is not None:
-            _refuse_taken(self._port)
         for attempt in range(1, _STARTS + 1):
             routes = _free_ports(self._nodes) if self._nodes > 1 else []
             folders = [self._folder / f"{attempt}-{number}" for number in range(1, self._nodes + 1)]
@@ -153,17 +138,13 @@ class DrillServers:
 
     def _config(self, folder: Path, number: int, routes: Sequence[int]) -> str:
         login = f'user: {_USER}, password: "{self._password}"'
-        users = login
-        if self._reads is not None:
-            reader = {"user": _READER, "password": self._reader_password, "permissions": self._reads}
-            users = f"users: [ {{ {login} }}, {_configured(reader)} ]"
         lines = [
-            f"listen: {_quoted(f'{_LOOPBACK}:{-1 if self._port is None else self._port}')}",
+            f"listen: {_quoted(f'{_LOOPBACK}:-1')}",
             f"server_name: drill-{number + 1}",
             f"ports_file_dir: {_quoted(str(folder))}",
             f"max_payload: {_MAX_PAYLOAD}",
             f"max_pending: {4 * _MAX_PAYLOAD}",
-            f"authorization {{ {users} }}",
+            f"authorization {{ {login} }}",
             f"jetstream {{ store_dir: {_quoted(str(folder / 'store'))}, "
             f"max_file: {_STORE_BYTES}, max_mem: {_STORE_BYTES} }}",
         ]
@@ -200,8 +181,7 @@ class DrillServers:
             lines = (folder / "log").read_text(errors="replace")[-_LOG_TAIL:].splitlines()
             grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or "[" not in line]
             said = " / ".join(grave or lines[-1:])
-            for password in (self._password, self._reader_password):
-                said = said.replace(password, "…")
+            said = said.replace(self._password, "…")
             return " ".join(said.split()) or "it printed nothing"
         return "it printed nothing"
 
@@ -222,15 +202,6 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _configured(value: Any) -> str:
-    """Write texts, lists and objects for a nats-server configuration: as JSON, except for the escapes."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name}: {_configured(one)}' for name, one in value.items())} }}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[ {', '.join(map(_configured, value))} ]"
-    return _quoted(value)
-
-
 def _free_ports(count: int) -> list[int]:
     """Return ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
@@ -241,19 +212,6 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
-
-
-def _refuse_taken(port: int) -> None:
-    """Raise UsageError if another program listens on this port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_LOOPBACK, port))
-        except OSError as error:
-            raise UsageError(
-                f"port {port} of {_LOOPBACK} cannot be used: {failure_of(error)}",
-                hint="Choose another one, or leave --port out.",
-            ) from error
 
 
 def _port_in(folder: Path) -> int | None:

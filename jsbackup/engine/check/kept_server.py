@@ -28,7 +28,6 @@ class KeptServer:
 
     servers: DrillServers
     folder: Path
-    read_only: bool
 
     @property
     def url(self) -> str:
@@ -48,9 +47,9 @@ class KeptServer:
         return self.folder / _CONTEXT
 
 
-def keep_server(servers: DrillServers, folder: Path, *, read_only: bool) -> KeptServer:
+def keep_server(servers: DrillServers, folder: Path) -> KeptServer:
     """Write the context of a server that was filled. Raises JsBackupError if that fails."""
-    kept = KeptServer(servers, folder, read_only)
+    kept = KeptServer(servers, folder)
     document = {
         "description": "throwaway server of jsbackup",
         "url": kept.url,
@@ -66,11 +65,8 @@ def keep_server(servers: DrillServers, folder: Path, *, read_only: bool) -> Kept
 
 
 @with_own_threads
-async def stay(kept: KeptServer, stopping: asyncio.Event, seconds: float | None) -> None:
-    """Wait until `stopping` is set, or so many seconds have passed. Raises JsBackupError if the server ends before."""
-    loop = asyncio.get_running_loop()
-    if seconds is not None:
-        loop.call_later(seconds, stopping.set)
+async def stay(kept: KeptServer, stopping: asyncio.Event) -> None:
+    """Wait until `stopping` is set. Raises JsBackupError if the server ends before."""
     while not stopping.is_set():
         kept.servers.refuse_ended()
         try:

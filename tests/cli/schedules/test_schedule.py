@@ -300,7 +300,6 @@ def test_a_schedule_of_all_accounts_says_whose_files_these_are(typed: Type, tmp_
         ('[profiles.far.hooks]\nbefore = "/opt/mount"', "that the profile names: hooks.before"),
         ('[profiles.far.drill]\nnats-server = "/opt/nats-server"', "that the profile names: drill.nats-server"),
         ('[profiles.far.status]\nmetrics = "/var/lib/metrics/far.prom"', None),
-        ('[profiles.far.serve]\nnats-server = "/opt/nats-server"', None),
         ('creds = "/etc/nats/far.creds"', None),
     ],
 )

@@ -13,9 +13,9 @@ from jsbackup.engine.check.drill import adapt_streams, needed_bytes, newest_mess
 from jsbackup.engine.check.drill_server import DrillServers
 from jsbackup.engine.check.server_program import ServerProgram, find_program
 from jsbackup.errors import FormatError, JsBackupError, UsageError
-from jsbackup.model import JsonObject
+from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.model import RestoreOptions
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, Result, Source, StreamBackup
 from tests.harness.many import some_stream
 from tests.harness.servers import BUNDLED
 
@@ -47,6 +47,31 @@ def test_what_the_servers_have_no_place_for_is_left_out_and_told() -> None:
     assert adapted({"placement": {"tags": ["ssd"]}}, 3) == ({"placement": None}, ["restored without its placement"])
     assert adapted({"storage": "memory"}) == ({}, [])
     assert adapted({"storage": "memory"}, version="2.14.9") == ({"storage": "file"}, ["restored in file storage"])
+
+
+def test_of_servers_that_stay_nothing_goes_away_by_looking() -> None:
+    def consumer(name: str, **config: object) -> ConsumerBackup:
+        return ConsumerBackup(name=name, config={"name": name, **config}, created=None, fidelity=Fidelity.EXACT)
+
+    one = replace(
+        stream("JOBS", retention="workqueue"),
+        consumers=(
+            consumer("durable", durable_name="durable", inactive_threshold=5 * 10**9),
+            consumer("named", inactive_threshold=5 * 10**9),
+            consumer("lasting", durable_name="lasting"),
+        ),
+    )
+    changed, notes = adapt_streams(manifest(one), RestoreOptions(), 1, BUNDLED, stays=True)
+    (kept,) = changed.streams
+    assert kept.config["retention"] == "limits"
+    thresholds = {each.name: each.config.get("inactive_threshold") for each in kept.consumers}
+    assert thresholds == {"durable": None, "named": 365 * 86_400 * 10**9, "lasting": None}
+    assert notes["JOBS"] == [
+        "restored with retention limits instead of workqueue",
+        "consumers restored without inactive_threshold",
+    ]
+    unchanged, _ = adapt_streams(manifest(one), RestoreOptions(), 1, BUNDLED)
+    assert unchanged.streams == (one,)
 
 
 def test_what_would_let_go_of_messages_or_make_new_ones_is_left_out_and_told() -> None:

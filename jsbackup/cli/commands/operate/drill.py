@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
-from jsbackup.cli.options.opening import run_async
-from jsbackup.cli.options.throwaway import (
-    nats_server_option,
-    open_to_decrypt,
-    program_to_start,
-    refuse_silence,
-    wait_for_end,
-    wanted_for_server,
-    warned_progress,
-    work_dir_option,
-)
+from jsbackup.cli.options.opening import open_repository, run_async
+from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.drill_report import tell_drill
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.cli.stop_signals import closing_undisturbed
-from jsbackup.config import parse_glob
+from jsbackup.config import environment, parse_glob
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.engine.check.kept_server import KeptServer
 
 __all__ = ["COMMANDS"]
 
@@ -37,7 +36,13 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
 )
-@nats_server_option
+@click.option(
+    "--nats-server",
+    "program",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The server to start (default: nats-server on the PATH, else that of jsbackup[drill]).",
+)
 @click.option(
     "--nodes",
     type=WholeNumber(1, 5),
@@ -46,7 +51,12 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="Number of servers; more than one form a cluster.",
 )
-@work_dir_option
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="Where the servers store their data, in a folder that is removed afterwards (default: the temporary folder).",
+)
 @click.option("--keep", is_flag=True, help="Let the servers stay until Ctrl-C, and print how to reach them.")
 @choosing_options
 @jobs_option
@@ -75,32 +85,59 @@ def drill(
     status --max-drill-age'. A drill of only some streams does not count there, nor one of a backup that leaves out
     streams of the same server and account that others have.
 
-    With --keep the servers stay until Ctrl-C or SIGTERM, to look at what came back. 'jsbackup serve' is for that, too:
-    it can restore a part, and has users who may only read.
+    With --keep the servers stay until Ctrl-C or SIGTERM, to look at what came back with any NATS client. URL, user,
+    password and a file for 'nats --context' are printed; with --json in one line. Nothing goes away by looking:
+    retention by interest or as a work queue and inactive_threshold of consumers are lifted, too, and notes say where.
     """
     from jsbackup.engine.check.drill_run import DrillRun
+    from jsbackup.engine.check.server_program import find_program
     from jsbackup.planning.model import RestoreOptions
+    from jsbackup.repository.crypto.keys import needed
 
     start_log(shared)
     output = shared.output
-    if keep:
-        refuse_silence(output)
+    if keep and output.quiet and not output.as_json:
+        raise UsageError("--quiet would hide where the server is", hint="Leave it out, or add --json.")
     options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), allow_nothing=True)
-    wanted = wanted_for_server(shared, backup, parse_choosing(backup, origins, tags), options)
-    server = program_to_start(program)
-    repository = open_to_decrypt(shared)
+    choosing = parse_choosing(backup, origins, tags)
+    wanted = WantedBackup(backup or LATEST, choosing, options.streams, options.exclude, silent=output.as_json)
+    server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
+    repository = open_repository(shared)
+    if repository.descriptor.recipient is not None:
+        needed(repository.secret)
     with closing_undisturbed() as kept:
         with reading(shared, repository, "drill", lock_timeout):
             manifest = find_backup(shared, repository, wanted)
             run = DrillRun(
                 repository, manifest, options, server, note=output.note, nodes=nodes, jobs=jobs, work_dir=work_dir
             )
-            with warned_progress(shared, "drill", run.warnings) as progress:
+            for warning in run.warnings:
+                output.note(State("warning"), f": {warning}")
+            with make_progress("drill", wanted=shared.progress) as progress:
                 report = run.carry_out(run_async, progress, kept if keep else None)
         if report.kept is None:
             return tell_drill(output, report)
-        wait_for_end(report.kept, None, lambda: tell_drill(output, report))
+        _wait_for_end(report.kept, lambda: tell_drill(output, report))
     return report.outcome.code
+
+
+def _wait_for_end(kept: KeptServer, tell: Callable[[], object]) -> None:
+    """Wait for Ctrl-C or SIGTERM. Raises JsBackupError if the server ends before.
+
+    `tell` says that it is ready. Anyone who reads that may end the command at once.
+    """
+    import asyncio
+
+    from jsbackup.cli.loop import run_loop
+    from jsbackup.engine.check.kept_server import stay
+
+    stopping = asyncio.Event()
+
+    async def work() -> None:
+        tell()
+        await stay(kept, stopping)
+
+    run_loop(work(), stopping.set)
 
 
 COMMANDS = {"drill": drill}
