@@ -110,10 +110,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "jsbackup.cli.schedules.schedule",
             "Print files that run a profile by cron, systemd, Kubernetes.",
         ),
-        "config": (
-            "jsbackup.cli.commands.operate.config_check",
-            "Show what profiles set, and what is wrong with them.",
-        ),
         "key": ("jsbackup.cli.commands.operate.keys", "Manage who reads an encrypted repository, and who signs in it."),
         "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
         "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),

@@ -124,7 +124,7 @@ def again_text(count: int | None) -> str:
 
 
 def restored_stream_json(stream: RestoredStream, notes: Sequence[str]) -> JsonObject:
-    """Return a stream of `drill --json` and `serve --json`, which `restore --json` extends."""
+    """Return a stream of `drill --json`, which `restore --json` extends."""
     return {
         "name": stream.name,
         "as": stream.as_name,

@@ -107,7 +107,7 @@ class Command(click.Command):
         if profile.problems:
             first, more = profile.problems[0], len(profile.problems) - 1
             others = format_count(more, "more problem")
-            hint = f"{first.hint or ''} 'jsbackup config check' shows {others}.".strip()
+            hint = f"{first.hint or ''} 'jsbackup doctor' shows {others}.".strip()
             raise UsageError(first.message, hint=hint if more else first.hint)
         ctx.profile = profile
         ctx.from_profile = profile.values(ctx.table)

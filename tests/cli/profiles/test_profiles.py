@@ -119,8 +119,6 @@ def _sample(key: str, parameter: click.Parameter) -> Any:
 def test_every_option_and_argument_of_a_command_can_be_set(
     table: str, command: Command, config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if table == "config.check":
-        return  # it reads profiles, and takes nothing from them
     keys = {key: one for key, one in option_keys(command.params).items() if one.name not in NOT_IN_PROFILES}
     keys.pop("s3-virtual-style", None)  # the opposite of another one
     keys.pop("to-s3-virtual-style", None)
@@ -424,10 +422,10 @@ def test_a_runbook_stands_for_all_and_a_plan_for_what_it_was_made_with(
     assert "--partial of the profile makes no sense with --plan" in err
 
 
-# --- config check ---
+# --- doctor ---
 
 
-def test_config_check_shows_everything_at_once(config: Callable[[str], Path], typed: Type) -> None:
+def test_doctor_shows_all_mistakes_at_once(config: Callable[[str], Path], typed: Type) -> None:
     path = config(
         """
         [defaults]
@@ -451,51 +449,41 @@ def test_config_check_shows_everything_at_once(config: Callable[[str], Path], ty
         """
     )
     path.chmod(0o644)
-    done = typed("config", "check", "--json")
-    assert done.code == 2 and "hunter2" not in done.out + done.err
-    document = check("config", Typed(0, done.out, done.err))
-    a, b = document["profiles"]
-    assert {one["key"]: one["value"] for one in a["settings"]} == {
-        "timeout": "4s",
-        "server": "***",
-        "token": "***",
-        "backup.exclude": ["tmp-*"],
-        "hooks.ping-url": "***",
-    }
-    assert [one["default"] for one in b["settings"]] == [True, False]
-    problems = [one["problem"].removeprefix(f"{path}: ") for one in document["problems"]]
-    assert problems == [
+    done = typed("doctor", "--json")
+    assert done.code != 0 and "hunter2" not in done.out + done.err
+    found = _of_config(done)
+    assert [one["found"].removeprefix(f"{path}: ") for one in found] == [
         "defaults: repo: the variable NOT_SET_ANYWHERE is not set",
         "profile b: unknown key 'sever'",
         "profile b: restore: if-exists: 'relace' is not one of fail, skip, replace",
         "profile b: key: add: unknown key 'encrypt-tw'",
+        f"{path} can be read by others and holds secrets (hooks.ping-url, server, token)",
     ]
-    (warning,) = document["warnings"]
-    assert warning == f"{path} can be read by others and holds secrets (hooks.ping-url, server, token): chmod 600 it"
-
-    text = typed("config", "check")
+    assert [(one["result"], one["code"]) for one in found] == [("problem", 2)] * 4 + [("warning", None)]
+    assert found[-1]["fix"] == f"chmod 600 {path}"
+    text = typed("doctor", "--profile", "b")
     assert text.code == 2 and "hunter2" not in text.out + text.err
-    assert "profile a" in text.out and '  token = "***"' in text.out and "4 problems" in text.out
-
-    path.chmod(0o600)
-    one = typed("config", "check", "--profile", "a", "--json").document
-    assert [profile["profile"] for profile in one["profiles"]] == ["a"] and one["warnings"] == []
-    missing = typed("config", "check", "--profile", "c", "--config", path)
+    assert "unknown key 'encrypt-tw'" in text.out and "server" not in text.out.split()[3:]
+    missing = typed("doctor", "--profile", "c", "--config", path)
     assert missing.code == 2 and "has no profile 'c'" in missing.out
     path.write_text("")
-    assert "has no profiles" in typed("config", "check").out
+    assert "has no profiles" in typed("doctor").out
     path.write_text("[profiles.a]\nrepo = 'r'\n")
-    good = typed("config", "check")
-    assert good.code == 0 and good.out.splitlines()[-1] == "1 profile, no problems"
+    (good,) = _of_config(typed("doctor", "--config", path, "--json"))
+    assert (good["result"], good["found"]) == ("ok", f"{path}: a")
 
 
-def test_config_check_goes_on_behind_tables_of_wrong_names(config: Callable[[str], Path], typed: Type) -> None:
+def test_doctor_goes_on_behind_tables_of_wrong_names(config: Callable[[str], Path], typed: Type) -> None:
     config("x = 1\n[default]\n[profiles]\np = 3\n[profiles.'b c']\n[profiles.a]\nsever = 'x'\n")
-    done = typed("config", "check")
-    assert done.code == 2
-    for says in ("'x'", "'default' (Did you mean defaults?)", "profile p is not a table", "'b c'", "'sever'"):
-        assert says in done.out
-    assert done.out.endswith("1 profile, 5 problems\n")
+    found = [one["found"] + (one["fix"] or "") for one in _of_config(typed("doctor", "--json"))]
+    assert len(found) == 5
+    for says in ("'x'", "Did you mean defaults?", "profile p is not a table", "'b c'", "'sever'"):
+        assert any(says in one for one in found)
+
+
+def _of_config(done: Typed) -> list[dict[str, Any]]:
+    document = check("doctor", Typed(0, done.out, done.err))
+    return [one for one in document["checks"] if one["check"] == "config"]
 
 
 def test_a_secret_that_others_can_read_is_warned_of(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,9 +19,9 @@ from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_count
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import Shared
-from jsbackup.config import environment, s3_settings
-from jsbackup.errors import JsBackupError
+from jsbackup.cli.parsing.context import CommandContext, Shared, merge_shared
+from jsbackup.config import default_config_path, environment, examine_config, expand_path, hide_logins, s3_settings
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import Check, JsonObject, Verdict
 from jsbackup.stores.url import open_store
@@ -35,7 +35,55 @@ __all__ = ["COMMANDS"]
 PURPOSES = ("backup", "follow", "restore", "all")
 
 
-@click.command(cls=Command, needs_server=True)
+class _DoctorCommand(Command):
+    """Lists all that is wrong with profiles, instead of ending with the first of it."""
+
+    def take_profile(self, ctx: CommandContext, args: list[str]) -> None:
+        try:
+            super().take_profile(ctx, args)
+        except UsageError as error:
+            ctx.meta[__name__] = error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert isinstance(ctx, CommandContext)
+        values, _ = merge_shared(ctx)
+        checks = self._check_profiles(ctx, values["config"], values["profile"])
+        unusable = ctx.meta.get(__name__)
+        # That the file was given without a profile is as it should be here.
+        if unusable is not None and values["profile"] and not any(one.verdict is Verdict.PROBLEM for one in checks):
+            raise unusable
+        ctx.params |= {"profiles": checks, "usable": unusable is None or not values["profile"]}
+        return super().invoke(ctx)
+
+    def _check_profiles(self, ctx: CommandContext, file_name: str | None, names: tuple[str, ...]) -> list[Check]:
+        """Check the profiles with these names, or all of the file if there is one. Raises UsageError if it is not
+        readable.
+        """
+        environ = environment()
+        path = expand_path(file_name, environ) if file_name else default_config_path(environ)
+        if not (file_name or names or path.exists()):
+            return []
+        file = examine_config(path)
+        profiles, problems = [], list(file.problems)
+        for name in file.matching(names)[0] or sorted(file.profiles):
+            try:
+                profiles.append(self.read_profile(ctx, file, name, every_command=True))
+            except UsageError as error:
+                problems.append(error)
+        problems += [problem for profile in profiles for problem in profile.problems]
+        if not (file.profiles or problems):
+            problems.append(UsageError(f"{path} has no profiles", hint="Write [profiles.NAME]."))
+        # Mistakes of the defaults are in each profile.
+        told = {hide_logins(problem.message): problem for problem in problems}
+        checks = [Check.failed("config", problem.with_message(said), "Correct it.") for said, problem in told.items()]
+        exposed = sorted({key for profile in profiles for key in profile.exposed})
+        if exposed:
+            found = f"{path} can be read by others and holds secrets ({', '.join(exposed)})"
+            checks.append(Check.warning("config", found, f"chmod 600 {path}"))
+        return checks or [Check.fine("config", f"{path}: {', '.join(one.name for one in profiles)}")]
+
+
+@click.command(cls=_DoctorCommand, needs_server=True)
 @click.option(
     "--for",
     "purpose",
@@ -44,12 +92,13 @@ PURPOSES = ("backup", "follow", "restore", "all")
     show_default=True,
     help="What to check server, user, repository and keys for (default: everything except follow).",
 )
-def doctor(shared: Shared, purpose: str) -> int:
+def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool) -> int:
     """Check everything that a backup or a restore needs, and say how to fix what is wrong.
 
-    Server, JetStream, limits, each permission, replies, streams without a leader, clocks; the repository, its keys,
-    whether it can be written to and refuses to replace objects, running commands, free space; Java for Spark. Below a
-    line that is not ok is its fix. If one check fails, the others still run.
+    All profiles of the file, or those named with --profile; server, JetStream, limits, each permission, replies,
+    streams without a leader, clocks; the repository, its keys, whether it can be written to and refuses to replace
+    objects, running commands, free space; Java for Spark. Below a line that is not ok is its fix. If one check fails,
+    the others still run.
 
     Nothing is changed: permissions are tried with requests that no server accepts, and objects that are put into the
     repository for a test are removed. A permission for certain streams only counts as denied.
@@ -58,7 +107,8 @@ def doctor(shared: Shared, purpose: str) -> int:
 
     start_log(shared)
     what = Purpose(purpose)
-    checks = [*_server(shared, what), *_repository(shared, what), *_machine()]
+    there = [*_server(shared, what), *_repository(shared, what)] if usable else []
+    checks = [*profiles, *there, *_machine()]
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
     shared.output.result(document, lambda: _print_checks(shared.output, checks))
