@@ -183,7 +183,7 @@ def test_a_restored_bucket_is_proved_while_others_overwrite_it(target: str, tmp_
         before = seen(origin.url)["KV"]
         back_up(origin.url, tmp_path / "repo")
     with NatsServer(target) as server:
-        ran, published = asyncio.run(_restore_while_publishing(server.url, tmp_path / "repo"))
+        ran, published = asyncio.run(_restore_while_publishing(server.url, tmp_path / "repo", "auto"))
         after = seen(server.url)["KV"].messages
     (restored,) = ran.ok().document["streams"]
     assert published and restored["verified"]

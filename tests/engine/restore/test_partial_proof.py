@@ -347,7 +347,7 @@ def test_python_has_the_same(tmp_path: Path) -> None:
     backup = api.open(repo).latest()
     for proof in ("full", "quick", "sample", "none"):
         with NatsServer(NEWEST) as server:
-            stream = api.restore(backup, server.url, verify=proof).streams["ORDERS"]  # type: ignore[arg-type]
+            stream = api.restore(backup, server.url, verify=proof).streams["ORDERS"]
         assert (stream.proof, stream.verified) == (proof, proof == "full")
     with pytest.raises(UsageError, match="one of full, sample, quick, none"):
         api.restore(backup, "nats://127.0.0.1:1", verify="half")  # type: ignore[arg-type]
