@@ -171,7 +171,7 @@ def cases(written: Written, newest: str, file: Path) -> list[Case]:
 
     def found(out: bytes) -> list[Any]:
         document = json.loads(out)
-        listed: list[Any] = document.get("messages", document.get("keys", document.get("subjects")))
+        listed: list[Any] = document.get("messages", document.get("keys"))
         return listed
 
     def is_file(_: bytes) -> bool:
@@ -222,9 +222,9 @@ def cases(written: Written, newest: str, file: Path) -> list[Case]:
         ),
         Case("object get", ("object", "get", newest, "files", "large.bin", "-o", str(file), "--force"), is_file),
         Case(
-            "subjects of an hour",
-            ("subjects", newest, "EVENTS", *hour),
-            lambda out: sum(one["messages"] for one in found(out)) == written.per_backup,
+            "show EVENTS --subjects",
+            ("show", newest, "EVENTS", "--subjects", "10"),
+            lambda out: json.loads(out)["streams"][0]["messages"] == events,
             as_json=True,
         ),
     ]

@@ -15,11 +15,9 @@ from jsbackup.errors import JsBackupError
 from jsbackup.html.charts import ChartScale, Slot, columns
 from jsbackup.html.page import Markup
 from jsbackup.look.message import headers_of
-from jsbackup.look.message_filter import ALL_MESSAGES
 from jsbackup.look.message_pages import PageStart, read_message_page
-from jsbackup.look.newest_part import newest_part
 from jsbackup.look.stream import find_stream, message_at, with_messages
-from jsbackup.look.subject_counts import SubjectCount, largest_subjects
+from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
 from jsbackup.model import ConsumerState
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
@@ -90,7 +88,7 @@ class ContentPages:
                     timeline = timeline_of(objects, entry)
                     part = newest_part(entry)
                     counted = sum(ref.messages for ref in part.segments)
-                    subjects, subject_count = largest_subjects(objects, part, ALL_MESSAGES, _SUBJECTS)
+                    subjects, subject_count = largest_subjects(objects, part, _SUBJECTS)
             except JsBackupError as error:
                 problems.append(error)
         start = query.number("consumers", 10**9)

@@ -71,12 +71,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look": {
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
-        "show": ("jsbackup.cli.commands.repo", "Show one backup: streams, consumers, segments, warnings."),
+        "show": ("jsbackup.cli.commands.repo", "Show one backup, or one stream of it: consumers, subjects, settings."),
         "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
         "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
         "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
-        "subjects": ("jsbackup.cli.commands.look.inside", "List the subjects of a stream in a backup."),
-        "consumers": ("jsbackup.cli.commands.look.inside", "List the consumers of a stream in a backup."),
         "history": (
             "jsbackup.cli.commands.look.history",
             "Find messages, keys and files in all backups: when each appeared, changed and disappeared.",

@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
+from jsbackup.formats.digest import encode_rows
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.message_pages import PageStart, read_message_page
-from jsbackup.look.newest_part import newest_part
-from jsbackup.look.subject_counts import count_subjects, largest_subjects
+from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import timeline_of
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from tests.harness.backups import store_stream
-from tests.harness.batches import Message, some_messages
+from tests.harness.batches import Message, batch_of, some_messages
 
 ROWS = some_messages(200, 300)
 FILTERS = [
@@ -88,17 +88,23 @@ def test_a_timeline_has_all_messages(stored: tuple[Objects, StreamBackup], monke
 
 
 def test_the_largest_subjects_are_the_first_of_all(stored: tuple[Objects, StreamBackup]) -> None:
-    every = count_subjects(*stored, MessageFilter())
+    every = []
+    for subject in {str(row.subject) for row in ROWS}:
+        rows = [row for row in ROWS if row.subject == subject]
+        times, size = [row.timestamp_ns for row in rows], encode_rows(batch_of(rows)).size
+        every.append(SubjectCount(subject, len(rows), size, min(times), max(times)))
+    every.sort(key=lambda counted: (-counted.bytes, -counted.messages, counted.subject))
     for most in (0, 3, 100):
-        assert largest_subjects(*stored, MessageFilter(), most) == (every[:most], 7)
-    assert largest_subjects(*stored, MessageFilter(subjects=("none",)), 5) == ([], 0)
+        assert largest_subjects(*stored, most) == (every[:most], 7)
+    objects, _ = stored
+    assert largest_subjects(objects, store_stream(objects, "NONE", []), 5) == ([], 0)
 
 
 def test_the_newest_part_is_bounded(stored: tuple[Objects, StreamBackup], monkeypatch: pytest.MonkeyPatch) -> None:
     _, stream = stored
     assert list(newest_part(stream).segments) == list(stream.segments)
-    monkeypatch.setattr("jsbackup.look.newest_part._MOST_MESSAGES", 30)
+    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 30)
     part = newest_part(stream).segments
     assert list(part) == list(stream.segments)[-len(part) :] and sum(ref.messages for ref in part) <= 30
-    monkeypatch.setattr("jsbackup.look.newest_part._MOST_MESSAGES", 0)
+    monkeypatch.setattr("jsbackup.look.subject_counts._MOST_MESSAGES", 0)
     assert len(newest_part(stream).segments) == 1

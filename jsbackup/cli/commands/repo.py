@@ -6,26 +6,34 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
+from jsbackup.cli.commands.look.opened import check_readable, find_opened
 from jsbackup.cli.commands.operate.keys import encryption_options, new_keys_of, writer_key_file
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
-from jsbackup.cli.output.backup_report import tell_listed, tell_shown
+from jsbackup.cli.output.backup_report import tell_listed, tell_shown, tell_stream
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.formats.compression import ZSTD, Compression
+
+if TYPE_CHECKING:
+    from jsbackup.repository.checks.verify import Problem
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
 
@@ -171,27 +179,78 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
 
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
+@click.argument("stream", required=False, shell_complete=complete_stream)
 @choosing_options
-def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...]) -> int:
+@click.option(
+    "--subjects",
+    "most_subjects",
+    type=WholeNumber(1),
+    metavar="N",
+    help="Also the N subjects of STREAM with the most bytes. All of its messages are read for that.",
+)
+def show(
+    shared: Shared,
+    backup: str,
+    stream: str | None,
+    *,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    most_subjects: int | None,
+) -> int:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
 
-    `latest` is the backup that a restore of everything would take. If the backup is known to be damaged, what it lacks
-    is named, and the exit code is 14.
+    With STREAM, that one is shown, with its configuration; --json has those of its consumers, too. Sequences of
+    consumers are those of the stream. Pending are messages that were delivered and not acknowledged.
+
+    `latest` is the backup that a restore of the same would take. If the backup is known to be damaged, what it lacks is
+    named, and the exit code is 14.
     """
-    from jsbackup.repository.keep.damage import known_damage, known_problems
     from jsbackup.repository.keep.holds import find_hold
 
+    if stream is not None:
+        counts = most_subjects is not None
+        repository, manifest = find_opened(
+            shared, backup, stream, origins=origins, tags=tags, reads=counts, needed=[stream]
+        )
+        return _show_stream(shared, repository, manifest, stream, most_subjects)
+    if most_subjects is not None:
+        raise UsageError("--subjects is of one stream", hint="Name it after the backup.")
     start_log(shared)
     choosing = parse_choosing(backup, origins, tags)
     repository = open_repository(shared)
     manifest = find_backup(shared, repository, WantedBackup(backup, choosing, silent=True, in_part=True))
     hold = find_hold(repository, manifest.id)
+    problems = _known_problems(shared, repository, manifest)
+    tell_shown(shared.output, manifest, hold, time.time_ns(), problems=problems)
+    return damage(manifest.unlisted or problems)
+
+
+def _known_problems(shared: Shared, repository: Repository, manifest: Manifest) -> list[Problem]:
+    from jsbackup.repository.keep.damage import known_damage, known_problems
+
     damaged, unknown = known_damage(repository, [manifest.id])
     for note in unknown:
         shared.output.note(note)
-    problems = known_problems(repository, manifest) if damaged else []
-    tell_shown(shared.output, manifest, hold, time.time_ns(), problems=problems)
-    return damage(manifest.unlisted or problems)
+    return known_problems(repository, manifest) if damaged else []
+
+
+def _show_stream(
+    shared: Shared, repository: Repository, manifest: Manifest, name: str, most_subjects: int | None
+) -> int:
+    from jsbackup.look.stream import find_stream, with_messages
+    from jsbackup.look.subject_counts import largest_subjects
+    from jsbackup.repository.write.pending_acks import load_consumer
+
+    entry = find_stream(manifest, name)
+    problems = _known_problems(shared, repository, replace(manifest, streams=(entry,)))
+    if any(each.pending is not None for each in entry.consumers):
+        check_readable(repository)
+    entry = replace(entry, consumers=tuple(load_consumer(repository.objects, each) for each in entry.consumers))
+    subjects = None
+    if most_subjects is not None:
+        subjects = largest_subjects(repository.objects, with_messages(manifest, entry), most_subjects)
+    tell_stream(shared.output, manifest, entry, subjects, problems=problems)
+    return damage(problems)
 
 
 COMMANDS = {"init": init, "list": list_backups, "show": show}

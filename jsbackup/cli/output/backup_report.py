@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,18 +10,19 @@ from typing import TYPE_CHECKING
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.output.reports import created_text, problem_json, read_as, stream_json
+from jsbackup.cli.output.reports import consumer_json, created_text, problem_json, read_as, stream_json
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.times import parse_time
+from jsbackup.times import format_time, parse_time
 
 if TYPE_CHECKING:
+    from jsbackup.look.subject_counts import SubjectCount
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.keep.holds import Hold
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
     from jsbackup.repository.summary import BackupSummary
 
-__all__ = ["tell_listed", "tell_shown"]
+__all__ = ["tell_listed", "tell_shown", "tell_stream"]
 
 
 # --- a list ---
@@ -160,18 +162,19 @@ def _backup_json(manifest: Manifest, hold: Hold | None, now_ns: int, *, objects:
             "imported": source.extra.get("imported"),
             "transformed": source.extra.get("transformed"),
         },
-        "streams": [
-            {
-                **stream_json(stream),
-                "created": stream.created,
-                "config": stream.config,
-                "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
-                "objects": _objects_json(stream) if objects else [],
-            }
-            for stream in manifest.streams
-        ],
+        "streams": [_shown_stream_json(stream, objects=objects) for stream in manifest.streams],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
         "unlisted": [{"first": one.first, "streams": one.count, "reason": one.reason} for one in manifest.unlisted],
+    }
+
+
+def _shown_stream_json(stream: StreamBackup, *, objects: bool) -> JsonObject:
+    return {
+        **stream_json(stream),
+        "created": stream.created,
+        "config": stream.config,
+        "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
+        "objects": _objects_json(stream) if objects else [],
     }
 
 
@@ -184,20 +187,24 @@ def _print_backup(output: Output, manifest: Manifest, hold: Hold | None, problem
     if hold is not None:
         since = f"since {hold.created}" if hold.created else "since an unknown time"
         output.line(f"held      {since}{f': {hold.reason}' if hold.reason else ''}")
-    output.line()
-    output.table(
-        ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],
-        map(_stream_row, manifest.streams),
-    )
-    consumers = [_consumer_row(stream.name, one) for stream in manifest.streams for one in stream.consumers]
-    if consumers:
-        output.line()
-        output.table(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
-    tell_each(output, _remarks(manifest))
+    _print_streams(output, manifest.streams)
+    tell_each(output, [*_warnings(manifest.streams), *(Said("skipped", o.name, o.reason) for o in manifest.skipped)])
     unlisted = {one.page.key for one in manifest.unlisted}
     tell_each(output, (Said("damaged", p.stream, p.problem, lost=p) for p in problems if p.key not in unlisted))
     for one in manifest.unlisted:
         output.line(State("cannot be listed"), f": {one.words}: {one.reason}")
+
+
+def _print_streams(output: Output, streams: Sequence[StreamBackup]) -> None:
+    output.line()
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],
+        map(_stream_row, streams),
+    )
+    consumers = [_consumer_row(stream.name, each) for stream in streams for each in stream.consumers]
+    if consumers:
+        output.line()
+        output.table(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
 
 
 def _stream_row(stream: StreamBackup) -> tuple[str, ...]:
@@ -223,12 +230,101 @@ def _consumer_row(stream: str, consumer: ConsumerBackup) -> tuple[str, ...]:
     return consumer.name, stream, floor, delivered, pending, consumer.fidelity
 
 
-def _remarks(manifest: Manifest) -> Iterator[Said]:
-    for stream in manifest.streams:
-        for warning in stream.warnings:
-            yield Said("warning", stream.name, warning)
-    for skipped in manifest.skipped:
-        yield Said("skipped", skipped.name, skipped.reason)
+def _warnings(streams: Iterable[StreamBackup]) -> Iterator[Said]:
+    return (Said("warning", stream.name, warning) for stream in streams for warning in stream.warnings)
+
+
+# --- one stream ---
+
+
+def tell_stream(
+    output: Output,
+    manifest: Manifest,
+    stream: StreamBackup,
+    subjects: tuple[Sequence[SubjectCount], int] | None,
+    *,
+    problems: Sequence[Problem],
+) -> None:
+    """Print one stream of a backup, and its known `problems`. Its consumers have their whole states. `subjects` are the
+    largest, and how many subjects it has.
+    """
+    document = {
+        "backup": manifest.id,
+        "created": manifest.created,
+        "result": manifest.result,
+        "streams": [
+            {
+                **_shown_stream_json(stream, objects=output.as_json),
+                "consumers": list(map(_consumer_with_state, stream.consumers)),
+                **({} if subjects is None else _subjects_json(*subjects)),
+            }
+        ],
+        "problems": [{"stream": each.stream, **problem_json(each)} for each in problems],
+    }
+
+    def text() -> None:
+        output.line(f"backup    {manifest.id}  ", _state(manifest.result, damaged=bool(problems)))
+        output.line(f"created   {stream.created}")
+        output.line(f"read      {stream.captured.begun} to {stream.captured.ended}")
+        _print_streams(output, [stream])
+        if manifest.selection is not None and not manifest.selection.consumers:
+            output.line("the backup was made without consumers")
+        output.line()
+        output.table(["SETTING", "VALUE"], [(name, json.dumps(value)) for name, value in sorted(stream.config.items())])
+        if subjects is not None:
+            _print_subjects(output, *subjects)
+        tell_each(output, _warnings([stream]))
+        tell_each(output, (Said("damaged", each.stream, each.problem, lost=each) for each in problems))
+
+    output.result(document, text)
+
+
+def _consumer_with_state(consumer: ConsumerBackup) -> JsonObject:
+    state, exact = consumer.state, consumer.fidelity == "exact"
+    return {
+        **consumer_json(consumer),
+        "delivered_seq": None if state is None else state.delivered.stream,
+        "delivered": None if state is None else state.delivered.consumer,
+        "ack_floor_seq": None if state is None else state.ack_floor.stream,
+        "pending": len(state.pending) if exact and state is not None else None,
+        "redelivered": len(state.redelivered) if exact and state is not None else None,
+        "config": consumer.config,
+    }
+
+
+def _subjects_json(largest: Sequence[SubjectCount], count: int) -> JsonObject:
+    return {
+        "subject_count": count,
+        "subjects": [
+            {
+                "subject": each.subject,
+                "messages": each.messages,
+                "bytes": each.bytes,
+                "first": format_time(each.first_ns),
+                "last": format_time(each.last_ns),
+            }
+            for each in largest
+        ],
+    }
+
+
+def _print_subjects(output: Output, largest: Sequence[SubjectCount], count: int) -> None:
+    output.line()
+    output.table(
+        ["SUBJECT", ">MESSAGES", ">BYTES", "FIRST", "LAST"],
+        [
+            (
+                each.subject,
+                format_count(each.messages),
+                format_bytes(each.bytes),
+                format_time(each.first_ns),
+                format_time(each.last_ns),
+            )
+            for each in largest
+        ],
+    )
+    if len(largest) < count:
+        output.line(f"… and {format_count(count - len(largest), 'more subject')}")
 
 
 def _objects_json(stream: StreamBackup) -> list[JsonObject]:

@@ -81,18 +81,8 @@ def usage_error(wrong: click.ClickException) -> UsageError:
         case _:
             text = " ".join(wrong.format_message().split()).rstrip(".")
             if extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", text):
-                return _extra_argument(extra[1], context, hint)
+                return UsageError(f"unexpected argument {extra[1]}", hint=hint)
             return UsageError(text[:1].lower() + text[1:], hint=hint)
-
-
-def _extra_argument(text: str, context: click.Context | None, hint: str) -> UsageError:
-    if context is not None and context.info_name == "show":
-        return UsageError(
-            f"unexpected argument {text}: show takes a backup, and no stream",
-            hint="To look into a stream: 'jsbackup view BACKUP STREAM' for messages, 'jsbackup subjects BACKUP STREAM' "
-            "or 'jsbackup consumers BACKUP STREAM'.",
-        )
-    return UsageError(f"unexpected argument {text}", hint=hint)
 
 
 def value_error(wrong: click.ClickException) -> str:

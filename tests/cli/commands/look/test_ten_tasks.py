@@ -60,8 +60,8 @@ TASKS = [
         "history files --object draft",
         "deleted",
     ),
-    Task("what is in this stream", "List the subjects", "subjects {a} ORDERS", "orders.eu"),
-    Task("how far the consumer was", "List the consumers", "consumers latest ORDERS", "billing"),
+    Task("what is in this stream", "one stream of it", "show {a} ORDERS --subjects 9", "orders.eu"),
+    Task("how far the consumer was", "consumers", "show latest ORDERS", "billing"),
     Task("the last messages", "Show messages of a stream", "view latest ORDERS --last 2", "paid"),
     Task(
         "put that key back",

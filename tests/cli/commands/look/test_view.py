@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -227,30 +228,51 @@ def test_damage_that_cannot_be_recorded_is_still_told(shelf: Shelf, typed: Type,
     assert "what is damaged is not recorded" in done.err
 
 
+def _shown(typed: Type, *words: object) -> dict[str, Any]:
+    document = check("show", typed("show", "latest", *words, "--json"))
+    (stream,) = document["streams"]
+    assert isinstance(stream, dict)
+    return stream
+
+
 def test_subjects_are_counted(shelf: Shelf, typed: Type) -> None:
-    document = check("subjects", typed("subjects", "latest", "ORDERS", "--json", "-r", shelf.repo))
-    found = {one["subject"]: one for one in document["subjects"]}
-    assert len(found) == document["subject_count"] == 13
-    assert sum(one["messages"] for one in found.values()) == 302
-    (stream,) = typed("show", "latest", "-r", shelf.repo, "--json").document["streams"][2:]
-    assert stream["name"] == "ORDERS" and stream["bytes"] == sum(one["bytes"] for one in found.values())
+    stream = _shown(typed, "ORDERS", "--subjects", "20", "-r", shelf.repo)
+    counts = {each["subject"]: each for each in stream["subjects"]}
+    assert len(counts) == stream["subject_count"] == 13
+    assert sum(each["messages"] for each in counts.values()) == stream["messages"] == 302
+    assert stream["bytes"] == sum(each["bytes"] for each in counts.values())
     times = [line["time"] for line in _lines(typed("view", "latest", "ORDERS", "--json", "-r", shelf.repo))]
-    assert min(one["first"] for one in found.values()) == times[0]
-    assert max(one["last"] for one in found.values()) == times[-1]
-    some = typed("subjects", "latest", "ORDERS", "--subject", "orders.eu.*", "--limit", "2", "-r", shelf.repo)
-    assert some.code == 0 and some.out.endswith("… and 3 more subjects\n")
-    assert "\x1b" not in typed("subjects", "latest", "ORDERS", "-r", shelf.repo).out
-    assert typed("subjects", "latest", "ORDERS", "--subject", "none", "-r", shelf.repo).code == 0
+    assert min(each["first"] for each in counts.values()) == times[0]
+    assert max(each["last"] for each in counts.values()) == times[-1]
+    some = typed("show", "latest", "ORDERS", "--subjects", "10", "-r", shelf.repo)
+    assert some.code == 0 and some.out.endswith("… and 3 more subjects\n") and "\x1b" not in some.out
 
 
-def test_consumers_are_listed(shelf: Shelf, typed: Type) -> None:
-    document = check("consumers", typed("consumers", "latest", "ORDERS", "--json", "-r", shelf.repo))
-    (one,) = document["consumers"]
-    told = {name: one[name] for name in ("name", "delivered_seq", "ack_floor_seq", "pending", "fidelity")}
+def test_a_stream_is_shown_with_its_consumers(shelf: Shelf, typed: Type) -> None:
+    stream = _shown(typed, "ORDERS", "-r", shelf.repo)
+    (consumer,) = stream["consumers"]
+    told = {name: consumer[name] for name in ("name", "delivered_seq", "ack_floor_seq", "pending", "fidelity")}
     assert told == {"name": "billing", "delivered_seq": 6, "ack_floor_seq": 2, "pending": 3, "fidelity": "exact"}
-    assert "billing" in typed("consumers", "latest", "ORDERS", "-r", shelf.repo).out
-    none = typed("consumers", "latest", "KV_settings", "-r", shelf.repo)
-    assert (none.code, none.out) == (0, "stream KV_settings has no consumers\n")
+    assert consumer["config"]["durable_name"] == "billing" and "subjects" not in stream
+    whole = check("show", typed("show", "latest", "-r", shelf.repo, "--json"))["streams"][2]
+    assert stream == {**whole, "consumers": [consumer]}
+    done = typed("show", "latest", "ORDERS", "-r", shelf.repo)
+    assert re.search(r"^billing +ORDERS +2 +6 +3 +exact$", done.out, re.MULTILINE), done.out
+    assert re.search(r'^subjects +\["orders\.>"\]$', done.out, re.MULTILINE), done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["ORDER"], "hint: Did you mean ORDERS?"),
+        (["--subjects", "3"], "--subjects is of one stream"),
+        (["ORDERS", "--subjects", "0"], "range"),
+        (["ORDERS", "OTHER"], "unexpected argument OTHER"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, text: str) -> None:
+    done = typed("show", shelf.backup, *words, "-r", shelf.repo)
+    assert (done.code, text in done.err) == (2, True), done
 
 
 def test_no_match_is_said_on_stderr(shelf: Shelf, typed: Type) -> None:
@@ -269,7 +291,7 @@ def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Ty
     assert typed("copy", "--to-repo", vault, "--to-writer-key", writer, "-r", shelf.repo).code == 0
     for words in (
         ("view", "latest", "ORDERS"),
-        ("subjects", "latest", "ORDERS"),
+        ("show", "latest", "ORDERS", "--subjects", "1"),
         ("kv", "get", "latest", "settings", "theme"),
         ("kv", "ls", "latest", "settings"),
         ("object", "get", "latest", "files", "empty"),
@@ -282,5 +304,5 @@ def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Ty
         assert (done.code, done.out) == (12, ""), (words, done)
         assert done.err.startswith("error: this needs a key that reads the repository\nhint: "), (words, done.err)
     # What the manifest says, it may read.
-    for words in (("history", "ORDERS"), ("consumers", "latest", "ORDERS"), ("kv", "ls", "latest")):
+    for words in (("history", "ORDERS"), ("show", "latest", "ORDERS"), ("kv", "ls", "latest")):
         assert typed(*words, "-r", vault, "--writer-key", writer).code == 0, words
