@@ -45,7 +45,7 @@ from tests.harness.batches import Message, some_messages
 from tests.harness.small_pages import make_pages_small
 from tests.pipeline.places import Kept, keep
 
-WAVE = "jsbackup.pipeline.tasks.waves._MOST_SEGMENTS"
+WAVE = "jsbackup.pipeline.tasks.packing._MOST_SEGMENTS"
 SECRET = b"a secret of the tests"
 
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import LongType, StructType
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.messages.columns import COLUMNS
+from jsbackup.pipeline.messages.segment_rows import gathered
 from jsbackup.pipeline.messages.source import BackupSource
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks import packing
-from jsbackup.pipeline.tasks.gathering import gathered
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.read import broken_lists
 from tests.cli.typed import Typed, in_shell

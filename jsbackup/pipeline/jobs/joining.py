@@ -30,9 +30,8 @@ from jsbackup.errors import IntegrityError
 from jsbackup.formats.segment import SegmentEncoder
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
-from jsbackup.pipeline.tasks.packing import OPENING_BYTES, pack_tasks
+from jsbackup.pipeline.tasks.packing import OPENING_BYTES, as_one, pack_tasks, waves
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.pipeline.tasks.waves import as_one, waves
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases

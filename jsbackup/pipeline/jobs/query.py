@@ -1,23 +1,36 @@
 """SQL over a backup by Spark: the views of `queries/query.py`, read by Spark's own reader where that can, else by ours.
 
 Names that are no identifiers need backquotes. Only the columns that the statement may name are read.
+
+Expressions for header blocks in the column `headers`, without Python.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 from jsbackup.pipeline.messages.backup_frames import BackupFrames
 from jsbackup.pipeline.messages.columns import COLUMNS
-from jsbackup.pipeline.messages.headers import HEADER_MAP
 from jsbackup.pipeline.queries.query import require_duckdb, save_result
 from jsbackup.pipeline.queries.query_model import Answer, names_in, view_names
 from jsbackup.pipeline.session.failures import spark_errors
 from jsbackup.pipeline.tasks.tasks import watched
 from jsbackup.progress import Progress
 
-__all__ = ["run_spark_query"]
+__all__ = ["HEADER_MAP", "run_spark_query"]
+
+_LINES: Final = r"filter(split(try_validate_utf8(cast(headers AS string)), '\r\n'), line -> instr(line, ':') > 1)"
+_NAME: Final = "substring_index(line, ':', 1)"
+_PAIR: Final = f"map({_NAME}, trim(substr(line, instr(line, ':') + 1, length(line))))"
+_ADDED: Final = f"if(map_contains_key(found, {_NAME}), found, map_concat(found, {_PAIR}))"
+
+HEADER_MAP: Final = f"aggregate({_LINES}, cast(map() AS map<string, string>), (found, line) -> {_ADDED})"
+"""In Spark's SQL, the block in the column `headers` as `map<string,string>`; a repeated header has its first value, as
+in NATS clients. Names keep their case. Null without a block; malformed lines are skipped.
+"""
+
 
 # The columns of views, and of which of the data source they are made.
 _MADE = {

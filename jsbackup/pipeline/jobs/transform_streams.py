@@ -21,11 +21,10 @@ from operator import attrgetter, itemgetter
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.jobs.joining import Group, grouped, list_writer, merge_groups
 from jsbackup.pipeline.jobs.transform_plan import TransformPlan
-from jsbackup.pipeline.tasks.packing import pack_tasks
+from jsbackup.pipeline.tasks.packing import as_one, pack_tasks, waves
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.pipeline.tasks.waves import as_one, waves
 from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
 from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within

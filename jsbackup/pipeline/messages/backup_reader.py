@@ -4,7 +4,7 @@ The backup is chosen when the DataFrame (or the temporary view) is made, so that
 its streams are chosen by the first action. Those that a named backup does not have are refused at once.
 
 A partition is some runs of segments, of one stream or of several short ones; pages name them where a stream has many
-(`paged_runs.py`). How they are read is in `segment_rows.py`. Where only
+(`packing.py`). How they are read is in `segment_rows.py`. Where only
 constants are asked for, as to count messages, partitions are just numbers of messages, and no page is read either.
 """
 
@@ -23,13 +23,11 @@ from jsbackup.errors import UsageError
 from jsbackup.pipeline.messages.bounds import ALL
 from jsbackup.pipeline.messages.chosen import ChosenBackup, choose_streams
 from jsbackup.pipeline.messages.columns import arrow_schema, rows_alone
-from jsbackup.pipeline.messages.row_columns import RowColumns
+from jsbackup.pipeline.messages.segment_rows import RowColumns, gathered
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence, read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
-from jsbackup.pipeline.tasks.gathering import gathered
-from jsbackup.pipeline.tasks.packing import pack, task_bytes
-from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
+from jsbackup.pipeline.tasks.packing import PagedRun, pack, packed_runs, task_bytes
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 from jsbackup.repository.manifest import Manifest, SegmentRef
 from jsbackup.repository.pages.segment_list import total_of

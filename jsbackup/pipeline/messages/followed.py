@@ -15,8 +15,7 @@ from jsbackup.config import Glob, is_chosen, parse_glob
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL
 from jsbackup.pipeline.messages.segment_rows import segment_rows
-from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
-from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits
+from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits, StreamOffsets
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.origin import origin_of

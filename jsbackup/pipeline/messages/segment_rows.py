@@ -7,22 +7,87 @@ messages, their number is that in the manifest, and nothing is read.
 
 Measured, two columns of a local segment of 30 MB that cannot be compressed: 30 ms, and 5 by ranges; of one of JSON with
 32 MiB, 1.7 MB stored: 5 ms and 4.
+
+Join short batches of messages: each has some cost, whatever its length, and short segments have short ones.
+
+Measured, 20,000 segments of four messages: statistics take 47 seconds of a processor, and 12 with joined batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, cast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Self, cast
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from jsbackup.formats.segment import decode_segment, scan_segment
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
-from jsbackup.pipeline.messages.columns import CONSTANT, as_text_subjects, rows_alone, shaped, stored_columns
+from jsbackup.pipeline.messages.columns import (
+    CONSTANT,
+    as_text_subjects,
+    check_types,
+    rows_alone,
+    shaped,
+    stored_columns,
+)
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
 
-__all__ = ["segment_rows"]
+__all__ = ["RowColumns", "gathered", "segment_rows"]
+
+# As many rows as a batch for Spark has. A batch with so many bytes is long enough.
+_MOST_ROWS, _MOST_BYTES = 10_000, 2 << 20
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `batches`, in order, in fewer batches. Long ones come as they are, and so do those of another
+    schema than their neighbours. Batches without rows do not come.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        more_rows, more_bytes = batch.num_rows, batch.nbytes
+        if not more_rows:
+            continue
+        fits = rows + more_rows <= _MOST_ROWS and size + more_bytes <= _MOST_BYTES
+        if waiting and not (fits and batch.schema == waiting[0].schema):
+            yield from _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows, size = rows + more_rows, size + more_bytes
+    yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) < 2:
+        yield from batches
+    else:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Names of columns, in order."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: StructType) -> Self:
+        """Return those of a schema that Spark has, of us or of a user. Raises UsageError for other columns or types."""
+        return cls(check_types({field.name: field.dataType.simpleString() for field in schema.fields}))
+
+    @property
+    def are_constant(self) -> bool:
+        """Whether each is the same for all messages of a stream."""
+        return CONSTANT.issuperset(self.names)
+
+    def rows(
+        self, repository: Repository, ref: SegmentRef, bounds: Bounds, *, stream: str, backup: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a segment within `bounds`, as `segment_rows`. Raises the same errors."""
+        yield from segment_rows(repository, ref, self.names, bounds, stream=stream, backup=backup)
 
 
 def segment_rows(

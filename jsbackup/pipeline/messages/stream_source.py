@@ -3,7 +3,7 @@
     spark.readStream.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
 Each message comes once, by stream, incarnation, life and sequence, from the first backup that has it
-(`stream_walk.py`). The offset (`stream_offsets.py`) is in the checkpoint: a query that is started again goes on behind
+(`stream_walk.py`). The offset (`stream_walk.py`) is in the checkpoint: a query that is started again goes on behind
 it. Followed are the backups of one source (cluster and account), made from a server: no imports, no transformed ones,
 none dated in the future.
 
@@ -35,10 +35,9 @@ from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
 from jsbackup.pipeline.messages.chosen import choose_streams
 from jsbackup.pipeline.messages.followed import find_origin, make_walk
-from jsbackup.pipeline.messages.row_columns import RowColumns
+from jsbackup.pipeline.messages.segment_rows import RowColumns
 from jsbackup.pipeline.messages.source_options import SourceOptions, one_sentence
-from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
-from jsbackup.pipeline.messages.stream_walk import BackupWalk, MessageRange, ReadLimits
+from jsbackup.pipeline.messages.stream_walk import BackupWalk, MessageRange, ReadLimits, StreamOffsets
 from jsbackup.pipeline.session.repository_ref import check_readable, opened
 from jsbackup.pipeline.tasks.packing import pack_tasks
 from jsbackup.pipeline.tasks.task_source import freeze_worker

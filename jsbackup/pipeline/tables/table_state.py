@@ -4,7 +4,7 @@ has. Pure.
     {"format": 1, "options": ["--mask …"], "digest": "9f…", "partition": "day", "streams": ["ORDERS"],
      "pending": ["20261121T014500Z-1a2b3c"], "position": {…}}
 
-`position` is as the offset of a streaming query (`stream_offsets.py`), of one stream. An export goes from backup to
+`position` is as the offset of a streaming query (`stream_walk.py`), of one stream. An export goes from backup to
 backup and adds to each table what that has, in one commit. So a backup that a table has is done for all tables of that
 export, but for the last ones, which are `pending`.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
-from jsbackup.pipeline.messages.stream_offsets import StreamOffsets
+from jsbackup.pipeline.messages.stream_walk import StreamOffsets
 from jsbackup.planning.transforming import TransformOptions
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of

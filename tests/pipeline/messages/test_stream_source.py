@@ -18,7 +18,7 @@ import jsbackup
 from jsbackup.cli.main import run
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.pipeline.messages import stream_source
-from jsbackup.pipeline.messages.row_columns import RowColumns
+from jsbackup.pipeline.messages.segment_rows import RowColumns
 from jsbackup.pipeline.messages.source_options import read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.session.session import attach

@@ -13,8 +13,15 @@ from jsbackup.errors import FormatError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import StreamState
 from jsbackup.pipeline.messages import stream_walk
-from jsbackup.pipeline.messages.stream_offsets import ReadPosition, StreamKey, StreamOffsets
-from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange, ReadLimits
+from jsbackup.pipeline.messages.stream_walk import (
+    BackupWalk,
+    FollowedBackup,
+    MessageRange,
+    ReadLimits,
+    ReadPosition,
+    StreamKey,
+    StreamOffsets,
+)
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup, total_of
 from jsbackup.times import format_time, parse_time
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.tasks import packing
-from jsbackup.pipeline.tasks.paged_runs import PagedRun, packed_runs
+from jsbackup.pipeline.tasks.packing import PagedRun, packed_runs
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.refs import PageRef
