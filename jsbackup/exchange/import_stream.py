@@ -15,20 +15,22 @@ Consumers are exactly those of the archive, with two exceptions: a cluster's arc
 unacknowledged messages to their ack floor, and servers before 2.11 do not store where a consumer starts.
 
 The time of creation of a v2 stream is not known: it is set to Go's zero time, which servers ignore.
+
+An archive as a file, read in pieces, repeatedly if needed. Errors contain its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
-from jsbackup.exchange.archive_file import ArchiveFile
+from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable, UnsupportedError
 from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.nats_cli import META_FILE, StreamMetaFile
 from jsbackup.exchange.source import FoundStream
-from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
+from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
 from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
@@ -54,7 +56,53 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["UNKNOWN_TIME", "ImportRun", "consumer_as_imported", "import_stream"]
+__all__ = ["UNKNOWN_TIME", "ArchiveFile", "ImportRun", "consumer_as_imported", "import_stream"]
+
+
+class ArchiveFile:
+    """The file `name` in a folder. `first_seq` is the reported start of the stream; `where` its shown path."""
+
+    def __init__(self, folder: Folder, name: str, first_seq: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._first_seq = first_seq
+        self.where = folder.path_of(name)
+
+    def is_v1(self) -> bool:
+        """Return whether it begins as an archive v1. False also for one that ends before that; reading it raises the
+        error.
+        """
+        decoder = ArchiveDecoder()
+        with self._named():
+            for chunk in self._folder.chunks(self._name):
+                for item in decoder.feed(chunk):
+                    return isinstance(item, StreamMeta) and item.config is not None
+        return False
+
+    def read(
+        self, deleted: SequenceSet, take: Callable[[ArchiveItem], int], advance: Callable[[int, int], None]
+    ) -> ArchiveEnd:
+        """Pass every item, without the messages in `deleted`, to `take`, which returns the number of its messages.
+
+        `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
+        """
+        decoder = ArchiveDecoder(self._first_seq, deleted)
+        with self._named():
+            for chunk in self._folder.chunks(self._name):
+                advance(len(chunk), sum(map(take, decoder.feed(chunk))))
+            items, end = decoder.finish()
+            advance(0, sum(map(take, items)))
+        return end
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self.where}: {error.message}", hint=error.hint) from error
+        except FormatError as error:
+            raise FormatError(f"{self.where}: {error.message}", hint=error.hint) from error
+
 
 UNKNOWN_TIME = format_time(0)
 

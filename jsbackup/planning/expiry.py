@@ -6,7 +6,7 @@ would have without the backup, and nothing that has more is replaced, that is on
 loses all of them: after a disaster, streams of the last hour must not keep the others from being restored.
 
 The time to live of single messages (`Nats-TTL`) is in their headers. It is looked at where a stream that has messages
-would be replaced (`selection/outlived.py`), and counts in the same way, except for markers of deleted keys.
+would be replaced (`selection/limited.py`), and counts in the same way, except for markers of deleted keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.readable import format_count, format_seconds
 from jsbackup.repository.pages.segment_list import either, parts_of, parts_where
 
-__all__ = ["against_expiry", "find_expiring", "shortens_max_age"]
+__all__ = ["against_expiry", "find_expiring"]
 
 _LONG_NS = 3600 * 1_000_000_000  # a shorter `max_age` was perhaps meant in another unit
 _PART = (

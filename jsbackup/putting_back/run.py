@@ -1,28 +1,253 @@
-"""Put something back: connect, find the backup, plan, and write unless something is refused."""
+"""Put something back: connect, find the backup, plan, and write unless something is refused.
+
+Values that the backup does not know any more, but another one: taken from there, or the command that does so.
+
+One command at a time appends messages to a stream that are put back, so that none is written twice.
+
+While it writes, a command has a consumer of a fixed name, which the server creates only once: an ephemeral one, in
+memory, to which a single message is delivered, without its payload. It goes with the command's connection, and after a
+killed command by itself. Nothing else is needed of the user than what reading what was put back before needs. A user
+who may not create consumers has no turn, and neither has one of a stream that takes no more of them.
+
+A turn comes after the plan. So what has come to the stream since the plan is read again, before anything is written and
+afterwards (`arrivals_at`). What is there twice then was written by a command without a turn.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.errors import IncompleteError
-from jsbackup.putting_back.chosen import ChosenMessages
-from jsbackup.putting_back.elsewhere import find_around, with_other_backup
-from jsbackup.putting_back.model import PutBackOptions, PutBackPlan, PutBackReport
+from jsbackup.engine.read.reader_consumer import LEFT_SECONDS, PUT_BACK_DESCRIPTION
+from jsbackup.errors import ApiError, IncompleteError, JsBackupError, NatsError, NatsPermissionDenied, TargetConflict
+from jsbackup.look.buckets.bucket import KeyValueBucket
+from jsbackup.look.buckets.bucket_series import find_series
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.names import is_subject
+from jsbackup.protocol.responses import ErrCode
+from jsbackup.putting_back.chosen import ChosenMessages, find_entry
+from jsbackup.putting_back.living import Arrivals, arrivals_at
+from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackPlan, PutBackReport
 from jsbackup.putting_back.object_writing import write_object
 from jsbackup.putting_back.plan import make_plan
 from jsbackup.putting_back.publishing import WritingRun, write_messages
-from jsbackup.putting_back.target import keeps_one
-from jsbackup.putting_back.turn import write_in_turn
+from jsbackup.putting_back.target import full_filters, is_full, keeps_one, subject_limit
+from jsbackup.readable import format_count
 from jsbackup.repository.crypto.keys import needed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
+from jsbackup.shell import command_line
 
-__all__ = ["PutBackRun", "run_put_back"]
+__all__ = ["PutBackRun", "in_turn", "run_put_back", "write_in_turn"]
+
+_NAME = "jsbackup-put-back"
+_HOUR_NS = 3_600_000_000_000
+
+
+@asynccontextmanager
+async def in_turn(js: JetStream, stream: str) -> AsyncIterator[None]:
+    """Keep other commands from putting messages back into the stream, if the server lets us.
+
+    Raises TargetConflict if another one does; NatsError.
+    """
+    inbox = js.link.new_inbox()
+    async with js.link.subscribe(inbox):
+        try:
+            await js.create_consumer(stream, _config(inbox))
+        except ApiError as error:
+            if error.err_code in (ErrCode.CONSUMER_EXISTS, ErrCode.CONSUMER_NAME_IN_USE):
+                raise TargetConflict(
+                    f"nothing was written: another command is putting messages back into stream {stream}",
+                    hint="Run this again when that command has ended; of a killed one, after "
+                    f"{LEFT_SECONDS:.0f} seconds.",
+                ) from error
+            yield
+            return
+        except NatsPermissionDenied:
+            yield
+            return
+        try:
+            yield
+        finally:
+            with suppress(NatsError):  # then it expires
+                await js.delete_consumer(stream, _NAME)
+
+
+def _config(inbox: str) -> JsonObject:
+    return {
+        "name": _NAME,
+        "description": PUT_BACK_DESCRIPTION,
+        "deliver_subject": inbox,
+        "deliver_policy": "new",
+        "replay_policy": "instant",
+        "ack_policy": "explicit",
+        "ack_wait": _HOUR_NS,
+        "max_ack_pending": 1,
+        "headers_only": True,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": int(LEFT_SECONDS * 1e9),
+    }
+
+
+async def write_in_turn(js: JetStream, chosen: ChosenMessages, plan: PutBackPlan, run: WritingRun) -> PutBackReport:
+    """Write what is planned and was not put back since. Raises as `in_turn` and `write_messages`."""
+    async with in_turn(js, plan.target.name):
+        plan = await _up_to_now(js, plan)
+        if not plan.writes:
+            return PutBackReport(plan)
+        report = await write_messages(js, chosen, plan, run)
+        try:
+            return await _afterwards(js, report)
+        except JsBackupError as error:
+            done = f"{format_count(len(report.written), 'message')} were written and read back"
+            raise error.with_message(f"{error.message}; {done}") from error
+
+
+async def _up_to_now(js: JetStream, plan: PutBackPlan) -> PutBackPlan:
+    """Return the plan without messages that were put back since it was made."""
+    came = await _since(js, plan)
+    messages = []
+    for one in plan.messages:
+        if one.fate is Fate.WRITE and (found := came.origins.get(one.origin)):
+            one = replace(one, fate=Fate.THERE, reason=f"it was put back before, as message {found[-1]}", expected=None)
+        messages.append(one)
+    return replace(plan, messages=tuple(messages))
+
+
+async def _afterwards(js: JetStream, report: PutBackReport) -> PutBackReport:
+    """Return the report with what is the same now because another command wrote it too, and whether limits have removed
+    messages that the plan did not expect.
+    """
+    plan = report.plan
+    before, now = plan.target.state, (await js.stream(plan.target.name)).state
+    came = await _since(js, plan)
+    origins = [one.message.origin for one in report.written]
+    twice = tuple(tuple(found) for one in origins if len(found := came.origins.get(one, ())) > 1)
+    notes = list(report.notes)
+    if twice:
+        first = " and ".join(map(str, twice[0]))
+        notes.append(
+            f"another command put back the same: {format_count(len(twice), 'message')} of stream {plan.target.name} "
+            f"twice, such as messages {first}; remove one of each (nats stream rmm)"
+        )
+    dropped = [] if plan.options.overwrite else list(_dropped(report, came, before, now))
+    return replace(report, twice=twice, dropped=bool(dropped), notes=(*notes, *dropped))
+
+
+async def _since(js: JetStream, plan: PutBackPlan) -> Arrivals:
+    """Return what came to the stream since the plan was made."""
+    info = await js.stream(plan.target.name)
+    first = plan.target.state.last_seq + 1
+    return await arrivals_at(js, info, first, full_filters(plan.options.filters.subject), counted=plan.counts)
+
+
+def _dropped(report: PutBackReport, came: Arrivals, before: StreamState, now: StreamState) -> Iterator[str]:
+    """Yield which limits of the stream have removed messages, because others were published since the plan.
+
+    Subjects with little room were watched while they were written to. The others only come to their limit if others
+    were published; which of them are gone again is not known.
+    """
+    plan = report.plan
+    name, limit, counts = plan.target.name, subject_limit(plan.target), plan.counts
+    unwatched = sorted({one.message.subject for one in report.written if one.message.expected is None})
+    subjects = [one for one in unwatched if 0 < limit <= counts.get(one, 0) + came.subjects.get(one, 0)]
+    if subjects:
+        yield (
+            f"stream {name} now has the {limit:,} messages that it keeps of a subject of "
+            f"{format_count(len(subjects), 'subject')}, such as {subjects[0]}, because others were published "
+            "meanwhile: older ones may be gone"
+        )
+    removed = before.messages + now.last_seq - before.last_seq - now.messages
+    if removed > 0 and now.first_seq > before.first_seq and is_full(plan.target, now):
+        yield (
+            f"stream {name} has reached its limits, because others were published meanwhile: it begins with message "
+            f"{now.first_seq:,}, not {before.first_seq:,}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Another backup that has what was chosen, and the options that choose it there. `notes` are sentences about it."""
+
+    manifest: Manifest
+    options: PutBackOptions
+    notes: tuple[str, ...]
+
+
+def find_around(repository: Repository, manifest: Manifest, options: PutBackOptions) -> Around | None:
+    """Return the one backup around the moment that has all of the chosen keys, as `kv get latest --at` finds them; None
+    if there is none.
+
+    Raises:
+        JsBackupError: by these backups, a key had no value.
+        IntegrityError, KeyUnavailable, StoreError: they cannot be read.
+    """
+    at = options.at
+    if at is None or not options.keys:
+        return None
+    series = find_series(repository, KeyValueBucket(repository.objects, manifest, find_entry(manifest, options)), at)
+    places: set[tuple[str, bool]] = set()
+    notes = []
+    for key in options.keys:
+        if not is_subject(key):
+            if not series.after.keys(at, key).certain:
+                return None
+            places.add((series.after.manifest.id, False))
+            notes.append(f"keys {key} are taken from backup {series.after.manifest.id}")
+            continue
+        try:
+            found = series.value(key)
+        except IncompleteError:
+            return None
+        places.add((found.bucket.manifest.id, bool(found.witness)))
+        proof = f"; as backup {found.witness} shows, it was not written until {at}" if found.witness else ""
+        notes.append(f"revision {found.revision.revision} of {key} is in backup {found.bucket.manifest.id}{proof}")
+    if len(places) != 1:
+        return None
+    [(backup, is_proved)] = places
+    if is_proved:  # it is from before the moment: what it has last is the value
+        options = replace(options, at=None)
+    return Around(repository.manifest(backup, in_part=True), options, tuple(notes))
+
+
+def with_other_backup(
+    problem: IncompleteError, repository: Repository, manifest: Manifest, options: PutBackOptions
+) -> IncompleteError:
+    """Return the error that the backup cannot say what a key was, with the command for the backup that can, if there is
+    one. Raises the errors of `matching`.
+    """
+    at = options.at
+    if at is None:
+        return problem
+    bucket = KeyValueBucket(repository.objects, manifest, find_entry(manifest, options))
+    for key in filter(is_subject, options.keys):
+        try:
+            bucket.value(key, at)
+        except IncompleteError:
+            break
+        except JsBackupError:
+            continue
+    else:
+        return problem
+    try:
+        found = find_series(repository, bucket, at).value(key)
+    except IncompleteError as error:
+        return problem.with_hint(error.hint) if error.hint else problem
+    except JsBackupError as error:
+        return problem.with_hint(f"By other backups, {error.message}.") if error.exit_code == 1 else problem
+    revision = found.revision.revision
+    to = [] if options.to is None else [("--to", options.to)]
+    backup, chosen = found.bucket.manifest.id, [("--key", key), ("--at", str(revision)), *to]
+    return problem.with_hint(
+        f"Backup {backup} has it: {command_line('put-back', backup, options.stream, options=chosen)}"
+    )
 
 
 @dataclass(slots=True)

@@ -16,27 +16,112 @@ one, mounted again. What is in a root that is gone is never reported as absent.
 Leftovers of killed processes are removed at the first put: a temporary file that is older than an hour and on which no
 process holds a lock. Its writer holds an flock on it, which the kernel releases with the process; by age alone a
 sleeping writer's file would be removed, and by the lock alone one that is not locked yet. If in doubt it stays.
+
+The names in a folder, sorted, in little memory: a folder of a large stream may have a million.
+
+Up to some ten thousand names are a list. More are sorted in runs, which are kept compressed and merged while they are
+read. Measured, a million names of segments: 55 MiB instead of 182, and 4.3 s of processor instead of 2.5.
+
+List some of the files in a folder that may be anything: the root of a disk, a home. Limited in entries and
+levels.
 """
 
 from __future__ import annotations
 
 import fcntl
+import heapq
 import itertools
 import os
 import re
 import stat
 import threading
+import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
 from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_key, check_prefix, check_range, is_key
-from jsbackup.stores.folder_names import sorted_names
-from jsbackup.stores.glance import glance_at
 
-__all__ = ["LocalStore", "remove_incoming"]
+__all__ = ["LocalStore", "remove_incoming", "sorted_names"]
+
+_MAX_ENTRIES = 4000
+_MAX_OF_A_FOLDER = 400
+_LEVELS = 3
+
+
+def glance_at(root: Path, prefix: str) -> Glance:
+    """Return files below the folder `prefix` of `root` ("" for all), nearest first, without hidden ones; links are
+    files.
+
+    Raises OSError if the first folder exists and cannot be read.
+    """
+    keys: list[str] = []
+    complete = True
+    left = _MAX_ENTRIES
+    todo = deque([prefix])
+    while todo:
+        base = todo.popleft()
+        try:
+            with os.scandir(root / base) as scan:
+                entries = list(islice(scan, min(left, _MAX_OF_A_FOLDER) + 1))
+        except OSError as error:
+            if base == prefix and not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
+            complete = complete and base == prefix
+            continue
+        if len(entries) > min(left, _MAX_OF_A_FOLDER):
+            complete = False
+            entries.pop()
+        left -= len(entries)
+        for entry in sorted((one for one in entries if is_key(one.name)), key=lambda one: one.name):
+            if not _is_folder(entry):
+                keys.append(base + entry.name)
+            elif base.count("/") < _LEVELS:
+                todo.append(f"{base}{entry.name}/")
+            else:
+                complete = False
+    return Glance(tuple(keys), complete)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISDIR(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+_RUN_NAMES = 1 << 16
+_BLOCK_NAMES = 512  # decompressed at once, of each run
+_LEVEL = 1
+
+
+def sorted_names(names: Iterable[str]) -> Iterable[str]:
+    """Return the names, which have no NUL, in their order. May be iterated once."""
+    names = iter(names)
+    first = sorted(islice(names, _RUN_NAMES))
+    if len(first) < _RUN_NAMES:
+        return first
+    runs = [_compressed(first)]
+    del first
+    while run := sorted(islice(names, _RUN_NAMES)):
+        runs.append(_compressed(run))
+    return heapq.merge(*map(_decompressed, runs))
+
+
+def _compressed(names: list[str]) -> list[bytes]:
+    blocks = (names[start : start + _BLOCK_NAMES] for start in range(0, len(names), _BLOCK_NAMES))
+    return [zlib.compress(os.fsencode("\0".join(block)), _LEVEL) for block in blocks]
+
+
+def _decompressed(blocks: list[bytes]) -> Iterator[str]:
+    for at, block in enumerate(blocks):
+        blocks[at] = b""
+        yield from os.fsdecode(zlib.decompress(block)).split("\0")
+
 
 _INCOMING = ".incoming"
 _TEMPORARY = re.compile(r"\d+-\d+")  # names in it that are ours; a folder of tables may have other writers

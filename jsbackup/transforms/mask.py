@@ -8,7 +8,7 @@ WHAT is a path into the payload (`json_path.py`), `header(NAME)`, or `payload`. 
   A header's value counts as a JSON string, equal to the same string in a payload.
 
 The rest stays byte for byte. For whole payloads HOW is `drop` (it becomes empty) or `zero` (zero bytes, as many as it
-has). Messages whose payload means something to servers or clients keep it (`mask_batch.py`).
+has). Messages whose payload means something to servers or clients keep it (`reshape.py`).
 
 Subjects are those in the backup, before any is mapped. Masks are applied in the given order, each to the result of the
 ones before. Names of headers are compared case-insensitively.
@@ -34,7 +34,7 @@ from jsbackup.transforms.subjects import check_pattern, overlaps
 if TYPE_CHECKING:
     from jsbackup.transforms.json_path import JsonPath
 
-__all__ = ["MIN_SECRET_BYTES", "HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable", "WholePayload"]
+__all__ = ["HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable", "WholePayload"]
 
 # With a shorter one values could be found by trying secrets.
 MIN_SECRET_BYTES = 16

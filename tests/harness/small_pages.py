@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.repository.pages import page_store, paging, stream_pages
+from jsbackup.repository.pages import page_store, stream_pages
+from jsbackup.repository.pages import page_store as paging
 
 
 def make_pages_small(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
-from jsbackup.pipeline.jobs.transform import transform_backup
-from jsbackup.pipeline.jobs.transform_plan import plan_transform
+from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent, place_of
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey

@@ -21,9 +21,7 @@ from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, Sequ
 from jsbackup.pipeline.jobs import joining
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.jobs.joining import grouped, merge_groups
-from jsbackup.pipeline.jobs.transform import transform_backup
-from jsbackup.pipeline.jobs.transform_plan import TransformPlan, plan_transform
-from jsbackup.pipeline.jobs.transform_streams import transform_streams
+from jsbackup.pipeline.jobs.transform import TransformPlan, plan_transform, transform_backup, transform_streams
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
@@ -165,7 +163,7 @@ def test_tasks_give_what_plain_python_gives(
     key = MaskKey((("mask_key_file", str(folder / "key")),))
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
-        patch.setattr("jsbackup.pipeline.jobs.transform_streams.grouped", lambda refs, _: grouped(refs, size))
+        patch.setattr("jsbackup.pipeline.jobs.transform.grouped", lambda refs, _: grouped(refs, size))
         (done,) = transform_streams(_run(place), _planned(entry, reshape), mask_key=key)
     made = done.entry
 

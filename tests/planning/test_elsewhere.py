@@ -7,8 +7,7 @@ from dataclasses import replace
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.repository.read.latest import Choice
-from jsbackup.repository.read.offers import Elsewhere
+from jsbackup.repository.read.latest import Choice, Elsewhere
 from tests.planning.selection.test_chosen_streams import manifest
 
 LACKING = Finding("C", Rule.INCOMPLETE_BACKUP, "is not in this backup: it did not answer")

@@ -24,7 +24,7 @@ from jsbackup.putting_back.chosen import ChosenMessages
 from jsbackup.putting_back.model import PutBackOptions, PutBackPlan, PutBackReport
 from jsbackup.putting_back.plan import make_plan
 from jsbackup.putting_back.publishing import WritingRun
-from jsbackup.putting_back.turn import in_turn, write_in_turn
+from jsbackup.putting_back.run import in_turn, write_in_turn
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.transforms.filters.filters import Filters

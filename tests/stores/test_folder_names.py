@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.stores import folder_names
-from jsbackup.stores.folder_names import sorted_names
-from jsbackup.stores.local import LocalStore
+from jsbackup.stores import local as folder_names
+from jsbackup.stores.local import LocalStore, sorted_names
 
 _NAMES = st.text(st.characters(blacklist_characters="\0/", blacklist_categories=("Cs",)), min_size=1, max_size=12)
 

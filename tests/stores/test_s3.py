@@ -15,7 +15,8 @@ import pytest
 
 from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.model import S3Settings
-from jsbackup.stores import s3, s3_upload
+from jsbackup.stores import s3
+from jsbackup.stores import s3 as s3_upload
 from jsbackup.stores.base import LockMode, ObjectInfo, ObjectLock, ProbedStore, StaleUploads, StoreProbe
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore

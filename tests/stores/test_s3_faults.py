@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
-from jsbackup.stores import s3_upload
+from jsbackup.stores import s3 as s3_upload
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 from jsbackup.stores.retry import RetryingStore

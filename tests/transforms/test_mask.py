@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.transforms.json_path import JsonPath
 from jsbackup.transforms.mask import HeaderName, Mask, MaskAction, MaskCount, Masks, WholePayload
-from jsbackup.transforms.mask_batch import mask_batch
+from jsbackup.transforms.reshape import mask_batch
 from tests.transforms.messages import Message, batch_of, messages_of
 
 SECRET = b"sixteen bytes at least"

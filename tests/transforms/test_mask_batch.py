@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import PlanRefused
 from jsbackup.formats import kernels
 from jsbackup.transforms.mask import MaskCount, Masks
-from jsbackup.transforms.mask_batch import mask_batch
+from jsbackup.transforms.reshape import mask_batch
 from tests.transforms.messages import Message, batch_of, messages_of
 
 SECRET = b"sixteen bytes at least"

@@ -2,16 +2,24 @@
 
 The first of these that has a usable login for an account counts, in this order. What was found and cannot be used is
 named, with the reason, if nothing else can be.
+
+Users of an account, made with its seed or that of a signing key: in memory, for minutes, with the least rights.
+
+The JWT is as https://github.com/nats-io/jwt (v2) describes it: `base64url(header).base64url(claims).signature`, signed
+with Ed25519 over the first two parts. A user of a scoped signing key has the rights of its role and must name none.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from jsbackup.config import Connection, ConnectionOptions, IssuedUser, UserJwt
+from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt
 from jsbackup.config.accounts.claims import AccountClaims
 from jsbackup.config.accounts.connections import with_login, with_options
 from jsbackup.config.accounts.folders import AccountSeed, CredsFile, find_creds, find_seeds, place, read_creds
@@ -19,14 +27,87 @@ from jsbackup.config.accounts.logins_file import ACCOUNT, OTHERS, LoginsFile
 from jsbackup.config.secret_references import is_reference, resolve_reference
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.accounts.found import FoundAccount
-from jsbackup.engine.accounts.least_rights import LoginPurpose, least_rights
-from jsbackup.engine.accounts.minting import SigningKey, lifetime_seconds, mint_user
-from jsbackup.engine.link.nkey_pairs import public_key
+from jsbackup.engine.accounts.least_rights import LoginPurpose, Permissions, least_rights
+from jsbackup.engine.link.nkey_pairs import new_user_seed, public_key, sign
 from jsbackup.errors import UsageError
 from jsbackup.readable import in_short
 from jsbackup.times import format_time
 
-__all__ = ["AccountLogin", "AccountLogins", "LoginSources", "read_sources"]
+__all__ = [
+    "AccountLogin",
+    "AccountLogins",
+    "LoginSources",
+    "SigningKey",
+    "lifetime_seconds",
+    "mint_user",
+    "read_sources",
+]
+
+_HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+_NO_LIMIT = -1
+# A quarter of an hour, and time to move the data at 1 MiB/s, but no more than a day.
+_LEAST_SECONDS = 15 * 60
+_MOST_SECONDS = 24 * 3600
+_BYTES_PER_SECOND = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The seed of an account, or of one of its signing keys; `scoped` if it issues users of a role. `path` is for
+    messages.
+    """
+
+    path: str
+    account: str
+    seed: Secret
+    scoped: bool = False
+
+
+def lifetime_seconds(stored_bytes: int) -> int:
+    """Return for how long a user is made that has so much to read or to write."""
+    return min(_LEAST_SECONDS + stored_bytes // _BYTES_PER_SECOND, _MOST_SECONDS)
+
+
+def mint_user(
+    key: SigningKey,
+    permissions: Permissions,
+    *,
+    name: str,
+    now_seconds: int,
+    for_seconds: int,
+    random: Callable[[int], bytes],
+) -> UserJwt:
+    """Return a new user of the account, who may log in from now on for so many seconds."""
+    seed = new_user_seed(random(32))
+    issuer = public_key(key.seed)
+    rights: dict[str, Any] = {
+        "pub": {"allow": list(permissions.publish)},
+        "sub": {"allow": list(permissions.subscribe)},
+        "subs": _NO_LIMIT,
+        "data": _NO_LIMIT,
+        "payload": _NO_LIMIT,
+    }
+    claims: dict[str, Any] = {
+        "jti": base64.b32encode(random(32)).rstrip(b"=").decode(),
+        "iat": now_seconds,
+        "exp": now_seconds + for_seconds,
+        "iss": issuer,
+        "name": name,
+        "sub": public_key(seed),
+        "nats": {
+            **({"pub": {}, "sub": {}} if key.scoped else rights),
+            **({} if issuer == key.account else {"issuer_account": key.account}),
+            "type": "user",
+            "version": 2,
+        },
+    }
+    signed = ".".join(_encoded(json.dumps(part, separators=(",", ":")).encode()) for part in (_HEADER, claims))
+    return UserJwt(Secret(f"{signed}.{_encoded(sign(key.seed, signed.encode()))}"), seed)
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
 
 _USERS_NAMED = 5
 

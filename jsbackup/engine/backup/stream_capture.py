@@ -1,4 +1,7 @@
-"""Store the messages of one stream: the new ones, or all, with the state that they belong to."""
+"""Store the messages of one stream: the new ones, or all, with the state that they belong to.
+
+Store what can be read of a stream that the server cannot read as a whole (`engine/read/salvage/salvage.py`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, g
 from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
 from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
+from jsbackup.engine.read.salvage.salvage import SalvageRun
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import capture_opaque
@@ -53,9 +57,80 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
 from jsbackup.transforms.removal import is_overwritten
 
-__all__ = ["StreamCapture", "capture_stream"]
+__all__ = ["capture_stream", "salvage"]
 
 _log = logging.getLogger(__name__)
+
+
+async def salvage(capture: StreamCapture, why: str) -> Stored:
+    """Store what can be read of a stream; `why` says what is wrong with it.
+
+    What the last backup has need not be read again, so that this may be everything. Raises NatsError and StoreError.
+    """
+    _log.warning("stream %s: %s; reading what can be read", capture.name, why)
+    info = await capture.js.stream(capture.name)
+    capture.progress.start(capture.name, info.state.bytes, info.state.messages)
+    earlier: Sequence[SegmentRef] = ()
+    if capture.previous is not None and capture.previous.created == info.created:
+        earlier = await capture.still_stored(capture.previous.segments)
+        if (stored := await _increment(capture, earlier, why)) is not None:
+            return stored
+    found = await SalvageRun(
+        capture.js,
+        capture.name,
+        capture.new_writer,
+        SegmentReader(capture.objects),
+        await capture.reusable(),
+        earlier,
+        capture.options.consumers,
+        capture.options.limits,
+        capture.advance,
+    ).run()
+    return Stored(
+        found.archive_format,
+        found.state,
+        Reading(ReadAs.MESSAGES, why),
+        found.config,
+        archived=found.archived,
+        segments=tuple(found.segments),
+        reused=found.reused,
+        stored_bytes=capture.stored_bytes,
+        warnings=(why, *found.flaws, *found.notes),
+    ).with_lost(found.lost)
+
+
+async def _increment(capture: StreamCapture, earlier: Sequence[SegmentRef], why: str) -> Stored | None:
+    """Read only what is new, if all that the server cannot read is in the last backup; None if it is not."""
+    assert capture.previous is not None
+    try:
+        joined = await take_increment(
+            capture.js,
+            Incremental.ALWAYS,
+            capture.previous,
+            earlier,
+            new_writer=lambda: capture.new_writer(earlier),
+            start=lambda _bytes, _messages: None,
+            advance=capture.advance,
+            consumers=capture.options.consumers,
+        )
+    except JsBackupError as error:
+        if not is_salvageable(error):
+            raise
+        return None
+    if isinstance(joined, Whole):
+        return None
+    return Stored(
+        ArchiveFormat.MESSAGES,
+        joined.info.state,
+        Reading(ReadAs.INCREMENT, f"{why}; {joined.why}"),
+        joined.info.config,
+        joined.consumers,
+        segments=await in_thread(capture.paged, joined.segments),
+        reused=joined.reused,
+        stored_bytes=capture.stored_bytes,
+        warnings=(why, "what was stored before the last backup is taken from that"),
+    )
+
 
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
@@ -432,6 +507,5 @@ def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
 
 
 async def _salvaged(capture: StreamCapture, why: str) -> Stored:
-    from jsbackup.engine.backup.salvaging import salvage  # few backups need it
 
     return await salvage(capture, why)

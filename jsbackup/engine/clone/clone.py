@@ -2,30 +2,51 @@
 
 The source is described as if it were a backup made just now; so the plan is the same pure function, and refuses for the
 same reasons. Messages are read while they are sent (`live.py`).
+
+A lower `max_msgs_per_subject` for a clone: the source is asked how many messages its subjects have.
+
+Where live streams with sources end before they are cloned, and how far they had copied by then.
+
+A clone restores origins first, so that copies find them; but a copy read after its origin would be ahead of it. So the
+ends of copies are noted before any origin is read, downstream first, and copies are cloned up to there. Later messages
+they copy again from the cloned origin. A copy that is still empty then is cloned empty. Copies that are also published
+to are cloned completely (`clone.py`).
+
+Clones of streams that copy from others and are published to as well.
+
+They cannot be cut at their end before the origins were read (`clone.py`): messages overwritten meanwhile would
+be lost. So such a stream is cloned completely, and its marks are limited to the ends of its origins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup.backup import choose_streams
-from jsbackup.engine.clone.copy_positions import note_ends
-from jsbackup.engine.clone.growing_copies import Ends, OrderedSupply
-from jsbackup.engine.clone.subject_limits import refuse_subject_limits
+from jsbackup.engine.clone.live import LiveSupply
+from jsbackup.engine.clone.live_source import Replan
+from jsbackup.engine.clone.stream_clone import LiveSent
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source, jetstream_place
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.link.workers import gather_some
+from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.read.copy_reach import reach_of
+from jsbackup.engine.read.downstream import order_of
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
+from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.engine.restore.after_restore import wait_for_replicas
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
 from jsbackup.engine.restore.preview import Preview, preview_plan
+from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.replacing import count_dropped, count_left_out
 from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -33,17 +54,21 @@ from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.sampling import refuse_absent, sample_live
 from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
-from jsbackup.engine.restore.stream_sources import Supply
+from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
 from jsbackup.engine.restore.target import check_allowed, check_snapshot_allowed, look_at, may_update, try_configs
+from jsbackup.errors import FormatError, NatsError
 from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.configs.features import V2_SINCE
-from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
+from jsbackup.planning.configs.overrides import trims
+from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts, SourceFacts, sources_of
+from jsbackup.planning.copies.creation_order import origin_names
 from jsbackup.planning.interrupted.staged import replaced_by
-from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.planning.model import Action, IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.limited import SUBJECT_LIMIT, lowered_subject_limit
 from jsbackup.planning.selection.missed import against_missed
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
@@ -58,9 +83,172 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
+from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.times import format_time
+from jsbackup.transforms.batches import SEQUENCE
+from jsbackup.transforms.copied_from import Mend
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
 
-__all__ = ["Survey", "preview_clone", "run_clone"]
+__all__ = ["note_ends", "preview_clone", "run_clone"]
+
+
+class Ends:
+    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned.
+
+    `matched` are the messages of all of them that met conditions of filters (`ReshapeTally`).
+    """
+
+    def __init__(self, growing: Collection[str]) -> None:
+        self._growing = growing
+        self._last: dict[str, int] = {}
+        self.matched: Counter[str] = Counter()
+
+    def note(self, sent: Sent) -> None:
+        self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
+        self.matched += sent.matched if isinstance(sent, LiveSent) else Counter()
+
+    def bound(self, action: Action) -> Action:
+        """Return the action, with marks limited to what was sent of its origins."""
+        entry = action.entry
+        if entry.name not in self._growing:
+            return action
+        sources = sources_of(entry.config)
+        known = [mark.mend for mark in action.reshape.marks] or [Mend()] * len(sources)
+        mends = {
+            source_key(source): replace(mend, most=self._last[source["name"]])
+            for source, mend in zip(sources, known, strict=True)
+            if not is_external(source) and source["name"] in self._last
+        }
+        return replace(action, reshape=action.reshape.of_copy(entry.config, mends)) if mends else action
+
+
+class OrderedSupply(LiveSupply):
+    """Streams of a server whose ends are noted for the copies that are cloned later."""
+
+    def __init__(
+        self, ends: Ends, js: JetStream, replan: Replan, limits: CaptureLimits, *, secret: bytes = b""
+    ) -> None:
+        super().__init__(js, replan, limits, secret)
+        self.ends = ends
+
+    async def send(self, delivery: Delivery) -> Sent:
+        sent = await super().send(replace(delivery, action=self.ends.bound(delivery.action)))
+        self.ends.note(sent)
+        return sent
+
+    async def prove(self, js: JetStream, action: Action, sent: Sent, *, advance: Advance) -> tuple[Proof | None, str]:
+        return await super().prove(js, self.ends.bound(action), sent, advance=advance)
+
+
+_AT_ONCE = 64
+_MOST = 8192  # how many sequences at the end of a stream are searched
+
+
+async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[StreamInfo], CopyFacts]:
+    """Return the streams, with the present state of those that copy from each other, and what is known about copies.
+
+    Raises NatsError if one of them does not answer.
+    """
+    names = {info.name for info in streams}
+    copies = {info.name for info in streams if origin_names(info.config) & names - {info.name}}
+    origins = {name for info in streams if info.name in copies for name in origin_names(info.config) & names}
+    now = {info.name: info for info in streams}
+    sources: dict[str, Mapping[SourceKey, SourceFacts]] = {}
+    ends: dict[str, int] = {}
+    growing = set()
+    for name in (name for stage in order_of(streams).stages for name in stage if name in copies | origins):
+        found = await js.find_stream(name)
+        if found is None:
+            continue
+        now[name] = found
+        if name not in copies:
+            continue
+        facts = await _facts_of(js, found, now) if sources_of(found.config) else None
+        if found.config.get("subjects"):
+            growing.add(name)
+            facts = facts and {key: _at_least(one) for key, one in facts.items()}
+        else:
+            # A stream that was never used may begin at a sequence of its own.
+            ends[name] = max(found.state.last_seq, found.state.first_seq - 1)
+        if facts is not None:
+            sources[name] = facts
+    latest = [now[info.name] for info in streams]
+    if any(origin_names(info.config) != origin_names(now[info.name].config) for info in streams):
+        return await note_ends(js, latest)  # one has become a copy since it was listed: the order is another
+    return latest, CopyFacts(sources, ends, frozenset(growing))
+
+
+def _at_least(facts: SourceFacts) -> SourceFacts:
+    """Return what is known for certain about a source that continues meanwhile."""
+    return replace(facts, reached=facts.left.sequence if facts.left else 0, exact=False)
+
+
+async def _facts_of(
+    js: JetStream, info: StreamInfo, origins: dict[str, StreamInfo]
+) -> dict[SourceKey, SourceFacts] | None:
+    """Return the facts about the sources; None if they cannot be read."""
+    keys = [source_key(source) for source in sources_of(info.config)]
+    try:
+        left = await _last_marks(js, info, keys)
+    except (NatsError, FormatError):
+        return None
+    if left is None:
+        return None
+    said = {one.key: one.sequence for one in reach_of(info, origins)}
+    state = info.state
+    facts = {}
+    for key in keys:
+        position = left.get(key)
+        at = position.sequence if position else 0
+        reached = max(at, said.get(key, 0))
+        gone = state.last_seq - (position.at + position.later if position else state.messages)
+        most = reached - at if key in said else gone
+        facts[key] = SourceFacts(position, reached, key in said or not gone, (), most)
+    return facts
+
+
+async def _last_marks(
+    js: JetStream, info: StreamInfo, keys: Sequence[SourceKey]
+) -> dict[SourceKey, CopyPosition] | None:
+    """Return the last marks of sources; None if the last messages do not have them, and earlier ones might."""
+    first, last = max(info.state.first_seq, 1), info.state.last_seq
+    least = max(first, last - _MOST + 1)
+    found: dict[SourceKey, CopyPosition] = {}
+    seen = 0
+    while last >= least and len(found) < len(keys) and info.state.messages:
+        sequences = range(max(least, last - _AT_ONCE + 1), last + 1)
+        got = await asyncio.gather(*(js.message(info.name, sequence) for sequence in sequences))
+        rows = [Row(m.sequence, m.timestamp_ns, m.subject.encode(), m.headers, m.data) for m in got if m is not None]
+        if rows:
+            batch = rows_as_batch(rows)
+            for key, one in last_positions(batch, keys).items():
+                found.setdefault(key, CopyPosition(one.sequence, one.identity, one.at, one.later + seen))
+            seen += len(batch.column(SEQUENCE))
+        last = sequences[0] - 1
+    return found if len(found) == len(keys) or last < first else None
+
+
+_MOST_SUBJECTS = 100_000  # are asked for; of more, only their number counts
+
+
+async def refuse_subject_limits(js: JetStream, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    """Return the plan of a clone, refused where subjects of its source have more messages than a limit that was asked
+    for would leave. What filters leave out is not known. Raises NatsError.
+    """
+    refusals = list(plan.refusals)
+    for action in plan.actions:
+        most = lowered_subject_limit(action, options)
+        if not most or action.reshape.drops:
+            continue
+        info = await js.stream(action.entry.name)
+        held, left = info.state.messages, info.subject_count * most
+        if 0 < info.subject_count <= _MOST_SUBJECTS:
+            counts = (await js.subjects(action.entry.name, ">")).values()
+            held, left = sum(counts), sum(min(count, most) for count in counts)
+        if 0 < left < held:
+            refusals.append(trims(action.entry.name, SUBJECT_LIMIT, left, held))
+    return replace(plan, refusals=tuple(refusals))
+
 
 _log = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ Some facts that a repository has in advance are only learnt during the transfer:
   target has them by then, so they are deleted there before the stream counts as complete. Until then it has a
   configuration that allows that (`LiveSupply.on_the_way`). Doubtful ones stay: those replaced by newer messages of a
   subject are removed by the target's own limit.
+
+Messages that the target has, although the source had deleted them by the end of the reading.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from jsbackup.engine.clone.late_messages import find_not_held, not_held, take_out
 from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.clone.run_digests import Ledger
 from jsbackup.engine.link.bounded_queues import Relay
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
@@ -41,7 +45,7 @@ from jsbackup.engine.read.stream_reading import StreamReading, state_at_end
 from jsbackup.engine.restore.attempts import deliver_once
 from jsbackup.engine.restore.stored_archive import writer_for
 from jsbackup.engine.restore.stream_sources import Delivery, Sent
-from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
+from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.formats.archive.archive import late_deletions
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
@@ -64,6 +68,52 @@ from jsbackup.transforms.removal import is_overwritten
 from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["LiveSent", "Passage", "Read"]
+
+_DELETES_AT_ONCE = 64
+
+
+async def find_not_held(js: JetStream, name: str, held: PresentSequences) -> SequenceSet:
+    """Return the messages of the target that the source did not hold in the end."""
+    info = await describe_stream(js, name)
+    ours = PresentSequences(info.state, info.deleted or ())
+    before = ours.within(ours.first, held.first - 1)
+    return SequenceSet([*before, *(s for s in held.deleted.within(held.first, held.last) if s in ours)])
+
+
+def not_held(numbers: RisingSequences, held: PresentSequences) -> SequenceSet:
+    """Return the numbered messages that the source did not hold in the end, by their sequences there."""
+    before = numbers.within(1, held.first - 1).array().to_pylist()
+    return SequenceSet([*before, *(s for s in held.deleted.within(held.first, held.last) if s in numbers)])
+
+
+async def take_out(js: JetStream, name: str, late: SequenceSet, ledger: Ledger) -> str:
+    """Delete these messages from the target and from the ledger; return what prevents it, "" if nothing."""
+
+    async def take(sequence: int) -> None:
+        message = await js.message(name, sequence)
+        if message is None:
+            return
+        await js.delete_message(name, sequence)
+        row = Row(sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data)
+        ledger.remove(rows_as_batch([row]))
+
+    waiting = iter(late)
+    failures: list[JsBackupError] = []
+
+    async def work() -> None:
+        try:
+            for sequence in waiting:
+                await take(sequence)
+        except (ApiError, NatsPermissionDenied) as error:
+            failures.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(_DELETES_AT_ONCE, len(late))):
+            group.create_task(work())
+    if not failures:
+        return ""
+    return f"has messages that were deleted at the source while it was read: {failures[0].message}"
+
 
 _RELAY_BYTES = 2 << 20  # batches have 1 MiB: enough that neither side waits for the next one
 

@@ -10,24 +10,34 @@ not fit, or a consumer of ours would interfere (work queues, interest), the stre
 
 A stream that is behind its last backup may have a new leader that is not up to date yet: this is only accepted if it
 lasts.
+
+The deleted sequences of a stream that is followed, without asking for the list each time.
+
+Consumers left by a killed `follow`: the next one of the same repository removes them.
+
+The server removes a consumer without a listener after a while, but a `follow` that is restarted at once would double
+their number, which streams limit. The server shows which ones are left over: they have no listener. A running `follow`
+listens before it creates its consumer; and a consumer whose connection was lost is useless, because every connection
+creates its own.
+
+What the next backup says of a followed stream, from its entry in the last one and from what the server says now.
+
+All streams at rest are described alike, so that manifests list none of them (`captures.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.follow.backlog import Backlog
 from jsbackup.engine.follow.consumers_since import consumers_since
-from jsbackup.engine.follow.known_deleted import KnownDeleted
-from jsbackup.engine.follow.left_readers import remove_left_readers
 from jsbackup.engine.follow.look import Look
-from jsbackup.engine.follow.next_entry import FOLLOWED, as_before, as_described, followed_on
 from jsbackup.engine.follow.tail import Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
@@ -40,21 +50,31 @@ from jsbackup.engine.read.increment import (
     plan_increment,
 )
 from jsbackup.engine.read.join import read_increment
+from jsbackup.engine.read.reader_consumer import owner_of
 from jsbackup.errors import (
     ApiError,
+    FormatError,
     IntegrityError,
     KeyUnavailable,
+    NatsError,
     NatsTimeout,
     TransferError,
     UnsupportedError,
 )
 from jsbackup.model import StreamState
-from jsbackup.protocol.info import StreamInfo, stored_config
+from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.responses import may_pass
 from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    ReadAs,
+    Reading,
     SegmentRef,
     Source,
     StreamBackup,
+    total_of,
 )
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, ends_of
 from jsbackup.repository.segments import SegmentWriter
@@ -63,9 +83,146 @@ from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
 from jsbackup.times import format_time
 
-__all__ = ["Followed"]
+__all__ = ["Followed", "KnownDeleted", "as_before"]
+
+FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
+
+
+def as_before(entry: StreamBackup, look: Look, now: str) -> StoredStream:
+    """Return the stream with the same messages as before; `now` (RFC 3339) is when that was known."""
+    config, state = stored_config(look.info.config), look.info.state
+    consumers, warnings = _consumers_of(entry, look, look.info)
+    kept = not entry.archive_format.has_messages
+    stream = replace(
+        entry,
+        config=entry.config if config == entry.config else config,
+        state=entry.state if state == entry.state else state,
+        consumers=consumers,
+        warnings=warnings,
+        captured=entry.captured.again(_begun(look.at_ns), now),
+        archive_format=entry.archive_format if kept else ArchiveFormat.MESSAGES,
+        read=entry.read if kept else AT_REST,
+    )
+    return StoredStream(stream, len(entry.segments), 0, incomplete=bool(warnings))
+
+
+def as_described(entry: StreamBackup, look: Look, now: str) -> StoredStream | None:
+    """Return the same for an entry that says just what `look.info` does; None if consumers or warnings have to be
+    compared. That is all that is done for most of thousands of streams.
+    """
+    inventory = look.consumers
+    some = inventory is not None and (inventory.entries or inventory.missing or inventory.offline)
+    if some or look.silent or entry.consumers or entry.warnings or entry.read is not AT_REST:
+        return None
+    again = entry.captured_again(_begun(look.at_ns), now, entry.archive_format, entry.read)
+    return StoredStream(again, len(entry.segments))
+
+
+def followed_on(
+    entry: StreamBackup, look: Look, info: StreamInfo, *, segments: Sequence[SegmentRef], ended: str
+) -> StreamBackup:
+    """Return the stream with all its segments, read up to `info` at the time `ended` (RFC 3339)."""
+    consumers, warnings = _consumers_of(entry, look, info)
+    totals = total_of(segments)
+    return StreamBackup(
+        name=entry.name,
+        incarnation=entry.incarnation,
+        config=stored_config(info.config),
+        created=info.created,
+        state=info.state,
+        captured=Captured.of(totals, _begun(look.at_ns), ended),
+        archive_format=ArchiveFormat.MESSAGES,
+        digest=totals.digest,
+        segments=segments,
+        consumers=consumers,
+        warnings=warnings,
+        read=FOLLOWED,
+        life=entry.life,
+    )
+
+
+_begun = lru_cache(maxsize=4)(format_time)  # all streams of a list were asked for at one time
+
+
+def _consumers_of(
+    entry: StreamBackup, look: Look, info: StreamInfo
+) -> tuple[tuple[ConsumerBackup, ...], tuple[str, ...]]:
+    """Return the consumers as they are now, and warnings about stream and consumers."""
+    leftover = about_leftover(info.config)
+    if look.silent:
+        return entry.consumers, (*leftover, "its consumers did not answer in time, and are as they were before")
+    if look.consumers is None:
+        return (), leftover
+    lost = sorted({*look.consumers.missing, *look.consumers.offline})
+    warnings = (f"consumer {name} did not answer; its positions are not known" for name in lost)
+    return consumers_since(entry.consumers, look.consumers, info), (*leftover, *warnings)
+
 
 _log = logging.getLogger(__name__)
+
+# A server at the other end of a gateway learns of a listener a moment after the consumer was created.
+_YOUNG_SECONDS = 2.0
+
+
+def left_readers(consumers: Iterable[ConsumerInfo], owner: str) -> list[str]:
+    """Return the names of `consumers` that belong to `owner` and are left over."""
+    return [
+        info.name
+        for info in consumers
+        if owner_of(info.config) == owner
+        and not info.push_bound
+        and info.now_ns - info.created_ns > _YOUNG_SECONDS * 1e9
+    ]
+
+
+async def remove_left_readers(js: JetStream, stream: str, owner: str, consumers: Iterable[ConsumerInfo] | None) -> None:
+    """Remove the left consumers of `owner`, a repository's id. They are requested if `consumers` is None.
+
+    Nothing is raised: consumers that cannot be removed expire.
+    """
+    try:
+        if consumers is None:
+            consumers = (await js.consumers(stream)).entries.values()
+        for name in left_readers(consumers, owner):
+            await js.delete_consumer(stream, name)
+            _log.info("stream %s: removed consumer %s of a follow that was killed", stream, name)
+    except (NatsError, FormatError) as error:
+        _log.debug("stream %s: %s", stream, error.message)
+
+
+class KnownDeleted:
+    """The deleted sequences at a state of the stream. While its tail exists, the counts of a later state show whether
+    anything was deleted since.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[StreamState, tuple[int, ...]] | None = None
+        self._next: tuple[StreamState, tuple[int, ...]] | None = None
+
+    def forget(self) -> None:
+        self._known = self._next = None
+
+    def note(self, state: StreamState, deleted: tuple[int, ...]) -> None:
+        """Note what a backup has that is not committed yet."""
+        self._next = state, deleted
+
+    def committed(self) -> None:
+        """What was noted last is in a backup."""
+        self._known, self._next = self._next or self._known, None
+
+    def at(self, state: StreamState) -> tuple[int, ...] | None:
+        """Return those of a later state if nothing was deleted since, but from the front; else None."""
+        if self._known is None:
+            return None
+        then, deleted = self._known
+        present = PresentSequences(then, deleted)
+        gone = present.count(then.first_seq, state.first_seq - 1)
+        if not then.first_seq <= state.first_seq <= then.last_seq:
+            return None
+        if then.messages - gone + state.last_seq - then.last_seq != state.messages:
+            return None
+        return tuple(sequence for sequence in deleted if sequence >= state.first_seq)
+
 
 _ATTEMPTS = 5
 # How long a stream has to be behind its last backup before that is accepted.

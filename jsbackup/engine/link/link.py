@@ -1,5 +1,5 @@
 """The link to a NATS server. Takes and returns plain values; raises jsbackup.errors. Only this module and
-`nats_client.py` use nats-py.
+`link.py` use nats-py.
 
 - Headers are passed on byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
   spaces; so `NatsClient` takes each message before that, and sends a header block as it is.
@@ -13,38 +13,261 @@ This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_p
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_client`, `_bare_io_writer`, `_reading_task`,
 `_flusher_task`, `_send_command`, `_flush_pending`, `_flush_queue`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py
 fails if one of them changes its meaning.
+
+Explain a failed attempt to connect to the user.
+
+Turns an error of the operating system, TLS or the server into one with the server's address (never its credentials) and
+a hint. The server's own words pass through `one_line`: they are foreign text.
+
+Make a TLS context from the configured files.
+
+nats-py's client, so that it passes on messages and header blocks byte for byte, and accepts no endless ones.
+
+It relies on internals of nats-py, which the docstring of `link.py` lists.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import json
+import os
 import re
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Final, Self
+from types import FunctionType
+from typing import Any, Final, Protocol, Self
 
 import nats.errors
 import nats.protocol.parser
-from nats.aio.client import RawCredentials
-from nats.aio.transport import TcpTransport, WebSocketTransport
+from nats.aio.client import Client, RawCredentials
+from nats.aio.transport import TcpTransport, Transport, WebSocketTransport
+from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-from jsbackup.config import Connection, IssuedUser, Nkey, Secret, UserJwt, UserPassword
-from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
-from jsbackup.engine.link.nats_client import NatsClient, credentials_of, join_writes
+from jsbackup.config import Connection, IssuedUser, Nkey, Secret, Server, Tls, UserJwt, UserPassword
 from jsbackup.engine.link.nkey_pairs import public_key
 from jsbackup.engine.link.peer import AnyHeaders, Candidate, NatsConnection, Peer
 from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.link.subscription import Subscription
-from jsbackup.engine.link.tls import tls_context
 from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
-from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
+from jsbackup.protocol.headers import NO_RESPONDERS, one_line, parse_status
 
-__all__ = ["Link", "Subscription"]
+__all__ = ["Link"]
+
+# The server's own limits: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
+_MESSAGE_LIMIT_BYTES: Final = 65 << 20
+_CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
+# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects with a
+# vertical tab or a form feed.
+_ARGUMENTS = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
+_PATTERNS: Final = {
+    "MSG_RE": re.compile(rb"\AMSG" + _ARGUMENTS + rb"(\d+)\r\n"),
+    "HMSG_RE": re.compile(rb"\AHMSG" + _ARGUMENTS + rb"(\d+)[ \t]+(\d+)\r\n"),
+}
+# The same code with these patterns, so that nats-py is unchanged for other users in this process.
+_parse: Final = FunctionType(Parser.parse.__code__, {**nats.protocol.parser.__dict__, **_PATTERNS}, "parse", (b"",))
+
+
+class _Owner(Protocol):
+    """The connection that a client belongs to: it gets what arrives."""
+
+    conversation: Conversation
+    token_on_top: str | None
+
+    def take_info(self, info: JsonObject, initial: bool) -> None: ...
+
+
+class _BoundedParser(Parser):
+    """nats-py's parser, which would otherwise accept messages of any size and endless control lines."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        await _parse(self, data)
+        if self.state == AWAITING_MSG_PAYLOAD:
+            if self.needed > _MESSAGE_LIMIT_BYTES:
+                raise nats.errors.ProtocolError
+        elif len(self.buf) > _CONTROL_LINE_LIMIT_BYTES:
+            raise nats.errors.ProtocolError
+
+
+class NatsClient(Client):
+    """nats-py's client, with access to unparsed messages and to the server's INFO."""
+
+    def __init__(self, owner: _Owner) -> None:
+        super().__init__()
+        self._owner = owner
+        self._ps = _BoundedParser(self)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        # Does not call super, which would parse the headers and queue the message, with limits that drop messages.
+        if headers and len(headers) + len(data) != self._ps.needed:
+            raise nats.errors.ProtocolError  # the parser accepts headers that are longer than their message
+        text = subject.decode("utf-8", "surrogateescape")
+        answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
+        self._owner.conversation.deliver(sid, Message(text, answer_to, headers or b"", data))
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        self._owner.take_info(info, initial_connection)
+        await super()._process_info(info, initial_connection)
+
+    async def publish_block(self, subject: str, payload: bytes, reply: str, block: bytes) -> None:
+        """Publish with a header block, byte for byte; none if it is empty. nats-py would copy the payload twice."""
+        sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
+        command = f"{'HPUB' if block else 'PUB'} {subject} {f'{reply} ' if reply else ''}{sizes}\r\n"
+        await self._send_command(b"".join((command.encode(), block, payload, b"\r\n")))
+        if self._flush_queue is not None and self._flush_queue.empty():  # as nats-py: a full queue waits for ever
+            await self._flush_pending()
+
+    def _connect_command(self) -> bytes:
+        # nats-py omits the token if there is a user and a password; an auth callout may need both.
+        command: bytes = super()._connect_command()
+        if self._owner.token_on_top is None:
+            return command
+        options = json.loads(command.removeprefix(b"CONNECT "))
+        options["auth_token"] = self._owner.token_on_top
+        return b"CONNECT " + json.dumps(options).encode() + b"\r\n"
+
+
+def join_writes(transport: Transport | None) -> None:
+    """Make the transport write many parts as one.
+
+    In Python 3.12 and early 3.13 `writelines` on a lost socket keeps watching its file descriptor, which may be that of
+    the next connection by then: that one hangs (https://github.com/python/cpython/issues/136234).
+    """
+    if transport is not None:
+        transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
+
+
+def credentials_of(jwt: str, seed: str) -> RawCredentials:
+    """Return JWT and seed as the text of a credentials file, the only form in which nats-py takes both from memory."""
+    return RawCredentials(
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext | None:
+    """Return the context for these files; None (the system's authorities) without any. Raises UsageError."""
+    if tls.ca is None and tls.cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(f"the TLS certificate authority {tls.ca} holds no certificate in PEM form") from error
+    # Python 3.13 turns this on. Many private authorities sign without the key identifiers that it requires, and such
+    # certificates work with the nats CLI.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if tls.cert is not None:
+        try:
+            # With a callback for the password; otherwise OpenSSL asks for it on the terminal.
+            context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
+        except (ssl.SSLError, OSError) as error:
+            raise UsageError(
+                f"the TLS certificate {tls.cert} and the key {tls.key} cannot be used",
+                hint="Both have to be PEM files that belong together, and the key must not be encrypted.",
+            ) from error
+    return context
+
+
+_ERROR_NUMBER = re.compile(r"\[Errno (\d{1,4})\]", re.ASCII)
+
+
+class NoTls(Exception):
+    """TLS is required and the server does not offer it. Raised before any credentials are sent."""
+
+    def __str__(self) -> str:
+        return "the server offers no TLS"
+
+
+def connect_error(server: Server, connection: Connection, info: JsonObject, cause: BaseException) -> NatsError:
+    """Return the error for an attempt on `server` that failed with `cause`; `info` is the server's INFO, if it
+    arrived.
+    """
+    where = f"cannot connect to {server}"
+    if isinstance(cause, NatsError):
+        return cause
+    if isinstance(cause, asyncio.TimeoutError):
+        advice = "Check the address, or allow more time with --timeout."
+        if not connection.tls.first:
+            advice += " A server that wants the TLS handshake first needs --tlsfirst."
+        return NatsTimeout(f"{where}: no answer within {connection.timeout_seconds:g} s", hint=advice)
+    hint = _hint(connection, server, cause)
+    if info.get("tls_verify") is True and connection.tls.cert is None:
+        # The server's alert may arrive as an alert, a reset, a broken pipe or an end of file.
+        hint = "The server asks for a client certificate: give --tlscert and --tlskey."
+    return NatsError(f"{where}: {plain_reason(cause)}", hint=hint)
+
+
+def plain_reason(cause: BaseException) -> str:
+    """Return `cause` as a phrase: lower case, one line, without the name of a library."""
+    if isinstance(cause, NoTls):
+        return str(cause)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {one_line(cause.verify_message)}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {one_line((cause.reason or str(cause)).replace('_', ' ').lower())}"
+    if isinstance(cause, socket.gaierror):
+        return f"the host name is not known ({one_line(cause.strerror or str(cause)).lower()})"
+    number = _error_number(cause)
+    if number is not None:
+        return os.strerror(number).lower()
+    text = one_line(str(cause)).removeprefix("nats: ").strip("'\" ")
+    return text.lower() if text else type(cause).__name__
+
+
+def _error_number(cause: BaseException) -> int | None:
+    """Return the errno, even if asyncio has joined the errors of several addresses of a host into one text."""
+    if not isinstance(cause, OSError):
+        return None
+    if cause.errno is not None and cause.errno > 0:
+        return cause.errno
+    numbers = set(_ERROR_NUMBER.findall(str(cause)))
+    return int(numbers.pop()) if len(numbers) == 1 else None
+
+
+def _hint(connection: Connection, server: Server, cause: BaseException) -> str | None:
+    text = str(cause).lower()
+    if isinstance(cause, NoTls):
+        return "Use a nats:// URL and no TLS options if the connection is meant to be plain."
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "Name the authority that signed it with --tlsca, and the server as its certificate does."
+    if isinstance(cause, ssl.SSLError):
+        if connection.tls.first:
+            return "The server may not want the TLS handshake first: try without --tlsfirst."
+        return "Check --tlsca, --tlscert and --tlskey; the server may ask for a client certificate."
+    if _error_number(cause) == errno.ECONNREFUSED:
+        return "Check that a nats-server runs there and that address and port are right."
+    if isinstance(cause, socket.gaierror):
+        return "Check the spelling of the host name."
+    if "authorization" in text or "authentication" in text:
+        return _login_hint(connection, server)
+    if "maximum" in text:
+        return "A limit of the server or the account is reached; ask its operator."
+    return None
+
+
+def _login_hint(connection: Connection, server: Server) -> str:
+    login = server.login or (None if server.token else connection.login)
+    match login:
+        case UserPassword(user=user):
+            return f"The server does not accept user {user!r} with this password."
+        case Nkey():
+            return "The server does not know the nkey."
+        case IssuedUser():
+            return "The server does not accept users of the signing key; it may be revoked, or no key of the account."
+        case UserJwt():
+            return "The server does not accept the credentials; they may be expired, revoked or for another operator."
+        case _:
+            if server.token or connection.token:
+                return "The server does not accept the token."
+            return "The server wants credentials; give --creds, --nkey, --user or --token, or name a nats context."
+
 
 # A peer that does not answer PINGs for three intervals is lost. Generous: a server that writes a restore to a slow disk
 # does not read the restore's connection meanwhile, and transfers have tighter watchdogs of their own.

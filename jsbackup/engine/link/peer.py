@@ -4,12 +4,15 @@ A transfer must not continue after a reconnect: a snapshot whose client reconnec
 and a restore would miss a chunk. So when the connection is lost, every pending request and every subscription on it
 fails at once with a TransferError. The next `request` or `subscribe` makes a new connection, in a limited number of
 attempts, and `generation` rises. `publish` does not: its transfer has failed.
+
+What a server reports about itself on connecting: its INFO, parsed defensively.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +21,6 @@ from typing import Final, Protocol, Self, TypeAlias
 
 from jsbackup.config import Connection, Server
 from jsbackup.engine.link.pending_replies import Conversation
-from jsbackup.engine.link.server_facts import ServerFacts
 from jsbackup.engine.link.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from jsbackup.errors import FormatError, NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
@@ -28,6 +30,57 @@ from jsbackup.protocol.responses import decode_response
 from jsbackup.strict_json import read_object
 
 __all__ = ["AnyHeaders", "Candidate", "NatsConnection", "Peer"]
+
+_VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})", re.ASCII)
+
+
+class ServerFacts(ABC):
+    """The facts as properties of `server_info`, which may change with the connection."""
+
+    @property
+    @abstractmethod
+    def server_info(self) -> JsonObject:
+        """The INFO as JSON."""
+
+    @property
+    def server_version(self) -> tuple[int, int, int]:
+        """Major, minor, patch; (0, 0, 0) if the server reports no version."""
+        match = _VERSION.match(self._text("version") or "")
+        return (int(match[1]), int(match[2]), int(match[3])) if match else (0, 0, 0)
+
+    @property
+    def server_version_text(self) -> str:
+        """The version as the server writes it, such as `2.15.0-dev`."""
+        return self._text("version") or "unknown"
+
+    @property
+    def server_name(self) -> str | None:
+        return self._text("server_name")
+
+    @property
+    def cluster_name(self) -> str | None:
+        return self._text("cluster")
+
+    @property
+    def domain(self) -> str | None:
+        """The JetStream domain of the server itself."""
+        return self._text("domain")
+
+    @property
+    def jetstream(self) -> bool:
+        """Whether the server runs JetStream itself; a leaf node may reach one elsewhere."""
+        return self.server_info.get("jetstream") is True
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest message that the server accepts, including headers. 0 if it does not report it."""
+        limit = self.server_info.get("max_payload")
+        return limit if isinstance(limit, int) else 0
+
+    def _text(self, key: str) -> str | None:
+        value = self.server_info.get(key)
+        return value if isinstance(value, str) and value else None
+
 
 # Attempts to replace a lost connection, with the pause before each. A cluster elects a new leader in that time; a
 # server that restarts with much data takes longer, which is left to the retries of whole transfers.

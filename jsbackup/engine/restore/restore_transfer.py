@@ -5,7 +5,7 @@ works ahead before the restore is requested, because the server silently gives u
 any chunk. If the thread still falls behind (a slow store), the current chunk is sent byte by byte, one every two
 seconds, until the next one is ready: that keeps the restore alive.
 
-A restore begins and ends in its turn (`restore_mutex.py`): it takes a turn before it is requested, gives it back when
+A restore begins and ends in its turn (`jetstream.py`): it takes a turn before it is requested, gives it back when
 the server has read more than the first frame, and before its last chunk waits for another turn, sending byte by byte as
 above.
 """

@@ -6,6 +6,18 @@
 
 `kubectl apply -f DIR` takes them. Files to read may be divided in any way, and be lists, as `kubectl get -o yaml`
 prints them. Resources of other groups are ignored.
+
+Read YAML that people or kubectl wrote. Hostile input: no objects of Python, no aliases (a few bytes of them become
+gigabytes), limited size and depth. A name that an object has twice is an error.
+
+The fields of NACK's resources in `jetstream.nats.io/v1beta2`.
+
+Read from github.com/nats-io/nack: `deploy/crds.yml` for names, types and defaults, `pkg/jetstream/apis` and
+`internal/controller` for what becomes of them. Kubernetes drops fields that the definition lacks: it lacks
+`republish.headers_only`, which the controller would know.
+
+Without `maxAge` the controller's control loop takes the default of its library, which is a year, although the
+definition says unlimited; so it is always written. Without `ackWait` the definition says a nanosecond.
 """
 
 from __future__ import annotations
@@ -13,6 +25,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import yaml
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, StreamConfigs, without_server_metadata
@@ -24,16 +38,235 @@ from jsbackup.exchange.declared.declared import (
     is_durable,
     stream_notes,
 )
-from jsbackup.exchange.declared.fields import Place, Rounded, read_fields, write_fields
+from jsbackup.exchange.declared.fields import (
+    AGE,
+    AGE_NANOSECONDS,
+    BOOL,
+    GO_DURATION,
+    HISTORY,
+    INTEGER,
+    PATTERN,
+    PATTERNS,
+    PERCENT,
+    TEXT,
+    TEXT_MAP,
+    TEXTS,
+    TIME,
+    Form,
+    Nested,
+    Place,
+    Rounded,
+    listed,
+    one_of,
+    read_fields,
+    write_fields,
+)
 from jsbackup.exchange.declared.labels import unique_labels
-from jsbackup.exchange.declared.nack_fields import CONNECTION_FIELDS, CONSUMER, KEY_VALUE, OBJECT_STORE, STREAM
 from jsbackup.exchange.folder import Folder, printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.failure import Failure
 from jsbackup.formats.yaml_text import to_yaml
 from jsbackup.model import JsonObject
 
-__all__ = ["NACK_SUFFIXES", "read_nack_files", "write_nack_files"]
+__all__ = ["KEY_VALUE", "NACK_SUFFIXES", "STREAM", "read_nack_files", "write_nack_files"]
+
+# How the controller connects, and what it may do.
+CONNECTION_FIELDS = frozenset(
+    ("account", "creds", "nkey", "preventDelete", "preventUpdate", "servers", "tls", "tlsFirst", "jsDomain")
+)
+
+_TRANSFORM = (Place("src", "source", TEXT, unset=""), Place("dest", "dest", TEXT))
+_PLACEMENT = (Place("cluster", "cluster", TEXT), Place("tags", "tags", TEXTS))
+_SOURCE = (
+    Place("name", "name", TEXT),
+    Place("opt_start_seq", "optStartSeq", INTEGER),
+    Place("opt_start_time", "optStartTime", TIME),
+    Place("filter_subject", "filterSubject", PATTERN),
+    Place("external.api", "externalApiPrefix", TEXT),
+    Place("external.deliver", "externalDeliverPrefix", TEXT),
+    Place("subject_transforms", "subjectTransforms", Nested(_TRANSFORM, many=True)),
+)
+_REPUBLISH = (Place("dest", "destination", TEXT), Place("src", "source", TEXT, unset=""))
+_STORAGE = one_of(file="file", memory="memory")
+
+STREAM = (
+    Place("name", "name", TEXT),
+    Place("description", "description", TEXT),
+    Place("subjects", "subjects", PATTERNS),
+    Place("retention", "retention", one_of(limits="limits", interest="interest", workqueue="workqueue"), "limits"),
+    Place("max_consumers", "maxConsumers", INTEGER, -1),
+    Place("max_msgs", "maxMsgs", INTEGER, -1),
+    Place("max_bytes", "maxBytes", INTEGER, -1),
+    Place("discard", "discard", one_of(old="old", new="new"), "old"),
+    Place("discard_new_per_subject", "discardPerSubject", BOOL),
+    Place("max_age", "maxAge", AGE, unset="0s"),
+    Place("max_msgs_per_subject", "maxMsgsPerSubject", INTEGER),
+    Place("max_msg_size", "maxMsgSize", INTEGER, -1),
+    Place("storage", "storage", _STORAGE, "memory", unset="file"),
+    Place("num_replicas", "replicas", INTEGER, 1),
+    Place("no_ack", "noAck", BOOL),
+    Place("duplicate_window", "duplicateWindow", AGE),
+    Place("placement", "placement", Nested(_PLACEMENT)),
+    Place("mirror", "mirror", Nested(_SOURCE)),
+    Place("sources", "sources", Nested(_SOURCE, many=True)),
+    Place("sealed", "sealed", BOOL),
+    Place("deny_delete", "denyDelete", BOOL),
+    Place("deny_purge", "denyPurge", BOOL),
+    Place("allow_rollup_hdrs", "allowRollup", BOOL),
+    Place("compression", "compression", one_of(none="none", s2="s2", **{"": ""})),
+    Place("first_seq", "firstSequence", INTEGER),
+    Place("subject_transform", "subjectTransform", Nested(_TRANSFORM)),
+    Place("republish", "republish", Nested(_REPUBLISH)),
+    Place("allow_direct", "allowDirect", BOOL),
+    Place("mirror_direct", "mirrorDirect", BOOL),
+    Place("allow_msg_ttl", "allowMsgTtl", BOOL),
+    Place("subject_delete_marker_ttl", "subjectDeleteMarkerTtl", AGE),
+    Place("allow_msg_counter", "allowMsgCounter", BOOL),
+    Place("allow_atomic", "allowAtomicPublish", BOOL),
+    Place("allow_msg_schedules", "allowMsgSchedules", BOOL),
+    Place("persist_mode", "persistMode", one_of(default="default", **{"async": "async", "": ""})),
+    Place(
+        "consumer_limits",
+        "consumerLimits",
+        Nested(
+            (
+                Place("inactive_threshold", "inactiveThreshold", GO_DURATION),
+                Place("max_ack_pending", "maxAckPending", INTEGER),
+            )
+        ),
+    ),
+    Place("metadata", "metadata", TEXT_MAP),
+)
+
+_DELIVER = one_of(
+    all="all",
+    last="last",
+    new="new",
+    by_start_sequence="byStartSequence",
+    by_start_time="byStartTime",
+    last_per_subject="lastPerSubject",
+)
+# As text: "30" and "30%" are the same.
+_SAMPLED = Form(lambda value: f"{PERCENT.write(value)}%", lambda value: PERCENT.read(PERCENT.write(value or "0")))
+
+CONSUMER = (
+    Place("durable_name", "durableName", TEXT),
+    Place("description", "description", TEXT),
+    Place("deliver_policy", "deliverPolicy", _DELIVER, "all"),
+    Place("opt_start_seq", "optStartSeq", INTEGER),
+    Place("opt_start_time", "optStartTime", TIME),
+    Place("deliver_subject", "deliverSubject", TEXT),
+    Place("deliver_group", "deliverGroup", TEXT),
+    Place("ack_policy", "ackPolicy", one_of(none="none", all="all", explicit="explicit"), "none"),
+    Place("ack_wait", "ackWait", GO_DURATION, "1ns", unset="0s"),
+    Place("max_deliver", "maxDeliver", INTEGER),
+    Place("backoff", "backoff", listed(GO_DURATION)),
+    Place("filter_subject", "filterSubject", TEXT),
+    Place("filter_subjects", "filterSubjects", TEXTS),
+    Place("replay_policy", "replayPolicy", one_of(instant="instant", original="original"), "instant"),
+    Place("sample_freq", "sampleFreq", _SAMPLED),
+    Place("rate_limit_bps", "rateLimitBps", INTEGER),
+    Place("max_ack_pending", "maxAckPending", INTEGER),
+    Place("max_waiting", "maxWaiting", INTEGER),
+    Place("flow_control", "flowControl", BOOL),
+    Place("headers_only", "headersOnly", BOOL),
+    Place("idle_heartbeat", "heartbeatInterval", GO_DURATION),
+    Place("max_batch", "maxRequestBatch", INTEGER),
+    Place("max_expires", "maxRequestExpires", GO_DURATION),
+    Place("max_bytes", "maxRequestMaxBytes", INTEGER),
+    Place("inactive_threshold", "inactiveThreshold", GO_DURATION),
+    Place("pause_until", "pauseUntil", Form(TIME.write, lambda value: TIME.read(value) if value else "")),
+    Place(
+        "priority_policy",
+        "priorityPolicy",
+        one_of(none="none", overflow="overflow", pinned_client="pinned_client", prioritized="prioritized", **{"": ""}),
+    ),
+    Place("priority_timeout", "pinnedTtl", GO_DURATION),
+    Place("priority_groups", "priorityGroups", TEXTS),
+    Place("num_replicas", "replicas", INTEGER),
+    Place("mem_storage", "memStorage", BOOL),
+    Place("metadata", "metadata", TEXT_MAP),
+)
+
+# Of buckets, `ours` are the fields of their streams; see `bucket_streams.py` for the others.
+_COMPRESSED = one_of(none=False, s2=True)
+
+KEY_VALUE = (
+    Place("description", "description", TEXT),
+    Place("max_msg_size", "maxValueSize", INTEGER),
+    Place("max_msgs_per_subject", "history", HISTORY, 1),
+    Place("max_age", "ttl", AGE),
+    Place("subject_delete_marker_ttl", "limitMarkerTtl", AGE_NANOSECONDS),
+    Place("max_bytes", "maxBytes", INTEGER),
+    Place("storage", "storage", _STORAGE, "file"),
+    Place("num_replicas", "replicas", INTEGER, 1),
+    Place("placement", "placement", Nested(_PLACEMENT)),
+    Place("republish", "republish", Nested(_REPUBLISH)),
+    Place("compression", "compression", _COMPRESSED, False),
+)
+
+OBJECT_STORE = (
+    Place("description", "description", TEXT),
+    Place("max_age", "ttl", AGE),
+    Place("max_bytes", "maxBytes", INTEGER),
+    Place("storage", "storage", _STORAGE, "file"),
+    Place("num_replicas", "replicas", INTEGER, 1),
+    Place("placement", "placement", Nested(_PLACEMENT)),
+    Place("compression", "compression", _COMPRESSED, False),
+    Place("metadata", "metadata", TEXT_MAP),
+)
+
+
+_MAX_DEPTH = 32
+_MAX_BYTES = 16 << 20
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Times stay texts, as for Kubernetes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+        self.depth = getattr(self, "depth", 0) + 1
+        if self.depth > _MAX_DEPTH:
+            raise yaml.YAMLError(f"it is nested deeper than {_MAX_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(names) != len(node.value):
+            raise yaml.YAMLError("a name is not a text")
+        if len(set(names)) != len(names):
+            raise yaml.YAMLError(f"it has a name twice in line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(data: bytes, what: str) -> list[Any]:
+    """Return the documents in `data`. Raises `UsageError` if it is not such YAML; `what` begins its message."""
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{what} has more than {_MAX_BYTES} bytes")
+    try:
+        return list(yaml.load_all(str(data, "utf-8"), Loader=_Loader))  # a safe loader
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8"
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = f"{error.problem or 'it cannot be parsed'}{place}"
+    except yaml.YAMLError as error:
+        problem = str(error).partition("\n")[0]
+    except (ValueError, RecursionError):  # such as a number of too many digits
+        problem = "it has a value that cannot be read"
+    raise UsageError(f"{what} is not YAML: {problem}")
+
 
 NACK_SUFFIXES = (".yaml", ".yml")
 
@@ -128,7 +361,6 @@ def read_nack_files(root: Folder, files: Iterable[str]) -> Declarations:
         UsageError: a file or a resource is not valid.
         StoreError: a file cannot be read.
     """
-    from jsbackup.exchange.declared.yaml_reading import read_yaml
 
     found = Declarations()
     for file in files:

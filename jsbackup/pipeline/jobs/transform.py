@@ -1,45 +1,303 @@
 """Transform streams of a backup into a new backup, as a restore with the same options would send them.
 
-The changes of each stream are planned first (`transform_plan.py`), then carried out (`transform_streams.py`), and then
+The changes of each stream are planned first (`transform.py`), then carried out (`transform.py`), and then
 the driver commits the manifest. An unchanged stream keeps its segments and its incarnation; any other gets a new
 incarnation.
 
 The manifest has `source.transformed`: the original backup, the options, and the edges of the cut. Its time is that of
 the transform, `captured` is that of the server; but not later than the end of a cut, so that it is not used as a backup
 of a later state.
+
+Carry out the transform of streams: messages by tasks, then states and consumers of the kept messages.
+
+Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
+(`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects,
+and for new sequences how many messages each run of segments keeps.
+
+Some thousands of segments are held: runs are planned in waves, and what a wave has made is joined and listed in pages
+before the next one.
+
+Plan a transform of a backup into a new one (`planning/transforming.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 
 from pyspark.sql import SparkSession
 
 from jsbackup.config import is_chosen
+from jsbackup.errors import UsageError
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.transform_plan import TransformPlan, plan_transform
-from jsbackup.pipeline.jobs.transform_streams import Made, transform_streams
+from jsbackup.pipeline.jobs.joining import Group, grouped, list_writer, merge_groups
+from jsbackup.pipeline.messages.chosen import choose_streams
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
 from jsbackup.pipeline.session.session import attach
-from jsbackup.pipeline.tasks.reshape_task import MaskKey
+from jsbackup.pipeline.tasks.packing import as_one, pack_tasks, waves
+from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
+from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
-from jsbackup.planning.transforming import TransformOptions, refuse_results
+from jsbackup.planning.selection.count_subset import WatchedConsumers
+from jsbackup.planning.selection.renumbering import renumbered_entry
+from jsbackup.planning.selection.subset import KeptSequences, KeptStream, kept_from, segments_within
+from jsbackup.planning.transforming import (
+    PlannedStream,
+    TransformOptions,
+    about_transformed,
+    plan_streams,
+    refuse_results,
+    transformed_entry,
+)
 from jsbackup.progress import Progress
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
+    Captured,
     Manifest,
     Result,
+    SegmentRef,
     Selection,
     Source,
+    StreamBackup,
+    total_of,
 )
-from jsbackup.repository.write.new_backup import NewBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import raw_bytes_of
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import StoredSegments
+from jsbackup.repository.write.new_backup import NewBackup, StoredStream
+from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
+from jsbackup.times import format_time, parse_time
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.renumber import KnownRanks
 
-__all__ = ["Transformed", "transform", "transform_backup"]
+__all__ = ["TransformPlan", "Transformed", "plan_transform", "transform", "transform_backup", "transform_streams"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransformPlan:
+    """The planned changes of a backup."""
+
+    manifest: Manifest
+    options: TransformOptions
+    streams: tuple[PlannedStream, ...]
+
+
+def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPlan:
+    """Plan the changes of each stream; reads no messages.
+
+    Raises:
+        UsageError: the options name no stream of the backup, or nothing is to be done.
+        PlanRefused, TargetConflict: a restore with these options would be refused.
+        FormatError: a configuration is damaged.
+    """
+    if not options.words:
+        raise UsageError("nothing to transform", hint="Say what to change, such as --mask or --rename-prefix.")
+    entries = choose_streams(manifest, [glob.pattern for glob in options.streams])
+    return TransformPlan(manifest, options, plan_streams(manifest, entries, options, "transformed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new stream, stored, with notes, and what is `kept` in it of the old one."""
+
+    stored: StoredStream
+    notes: tuple[str, ...]
+    kept: KeptStream
+
+    @property
+    def entry(self) -> StreamBackup:
+        return self.stored.stream
+
+
+def transform_streams(run: JobRun[TaskRunner], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
+    """Store the streams of a plan. Raises the same errors as `transform_backup` (`transform.py`)."""
+    return _Making(run, plan, mask_key).make()
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """One run of a plan."""
+
+    run: JobRun[TaskRunner]
+    plan: TransformPlan
+    mask_key: MaskKey
+
+    @property
+    def objects(self) -> Objects:
+        return self.run.repository.objects
+
+    def make(self) -> list[Made]:
+        runner, place, progress = self.run.runner, self.run.place, self.run.progress
+        reading = [one for one in self.plan.streams if one.reads]
+        reading = with_newest_of(place, reading)
+        storing = {one.entry.name: _Storing(self.run.repository, one, self._watched(one)) for one in reading}
+        with closing(self._reshaped(storing)) as reshaped:
+            streams = ((name, (ref for _, ref in found)) for name, found in groupby(reshaped, itemgetter(0)))
+            for name, _, merged in merge_groups(runner, place, streams, progress):
+                storing[name].take_merged(merged)
+        return [self._finished(one, storing.get(one.entry.name)) for one in self.plan.streams]
+
+    def _reshaped(self, storing: Mapping[str, _Storing]) -> Generator[tuple[str, SegmentRef], None, None]:
+        """Store the changed messages of streams; yield the name of the stream and each segment, in order."""
+        runner, place, obfuscation = self.run.runner, self.run.place, self.plan.options.reshape.obfuscation
+        before: Counter[str] = Counter()
+        runs = (run for one in storing.values() for run in self._runs(one.planned, one.consumers))
+        with as_one(self.run.progress, sum(one.raw_bytes for one in storing.values())) as progress:
+            for wave in waves(runs, attrgetter("segments")):
+                numbered = numbered_runs(runner, place, self.mask_key, wave, before=before, progress=progress)
+                parts: dict[str, list[ReshapedRun]] = {}
+                for run, part in zip(numbered, self._store(numbered, progress), strict=True):
+                    if obfuscation is not None:
+                        obfuscation.names.learn(part.hashed)
+                        part = replace(part, hashed=frozenset())
+                    parts.setdefault(run.stream, []).append(part)
+                for name, found in parts.items():
+                    refs = storing[name].take(found)
+                    yield from ((name, ref) for ref in refs)
+
+    def _watched(self, one: PlannedStream) -> WatchedConsumers:
+        return WatchedConsumers(self.objects, one.entry if one.moves_consumers else replace(one.entry, consumers=()))
+
+    def _runs(self, one: PlannedStream, consumers: WatchedConsumers) -> Iterator[SegmentRun]:
+        folder = self.objects.sealing.folder(one.reshaped.name, one.incarnation)
+        reshape, to_know = one.reshaped.messages, sorted(consumers.to_know)
+        to_rank = sorted(consumers.to_rank) if reshape.renumber else []
+        groups = groups_of(one, self.objects.segment_bytes)
+        for group, following in pairwise(chain(groups, [None])):
+            assert group is not None, "only the last one is"
+            first, last = group[0].first_seq, group[-1].last_seq
+            # Ranks of sequences between two runs are those of the end of the first one.
+            before = 1 << 63 if following is None else following[0].first_seq
+            known = to_know[bisect_left(to_know, first) : bisect_right(to_know, last)]
+            ranked = to_rank[bisect_left(to_rank, first) : bisect_left(to_rank, before)]
+            run = SegmentRun.of(one.entry.name, group, reshape, folder=folder)
+            yield replace(run, to_know=tuple(known), to_rank=tuple(ranked))
+
+    def _store(self, runs: Sequence[SegmentRun], progress: Progress | None) -> Iterator[ReshapedRun]:
+        tasks, weights = [], []
+        for part in pack_tasks([run.cost for run in runs], self.run.runner.cores):
+            tasks.append(ReshapePieces(self.run.place, self.mask_key, tuple(runs[part])))
+            weights.append(sum(run.bytes for run in runs[part]))
+        for results in self.run.runner.run("the transform", tasks, weights=weights, progress=progress):
+            yield from results
+
+    def _finished(self, one: PlannedStream, stored: _Storing | None) -> Made:
+        run = None if stored is None else stored.run
+        kept = self._kept(one, run, None if stored is None else stored.consumers)
+        found = list(about_transformed(one, kept, self.plan.options))
+        notes = [finding.reason for finding in found if not finding.code]
+        notes += [
+            f"consumer {after.name}: {after.reason}"
+            for before, after in zip(one.entry.consumers, kept.entry.consumers, strict=True)
+            if after.reason != before.reason
+        ]
+        segments = one.entry.segments if stored is None else stored.listed.finish()
+        made = transformed_entry(one, kept)
+        made = replace(
+            made,
+            incarnation=one.incarnation,
+            segments=segments,
+            digest=made.digest if stored is None else total_of(segments).digest,
+            captured=_not_after(made.captured, one.reshaped.messages.cut, run),
+        )
+        made = self._with_pending(made, moved=one.incarnation != one.entry.incarnation)
+        reused, stored_bytes = (0, 0) if stored is None else (stored.reused, stored.stored_bytes)
+        return Made(StoredStream(made, reused, stored_bytes), tuple(notes), kept)
+
+    def _kept(self, one: PlannedStream, stored: ReshapedRun | None, consumers: WatchedConsumers | None) -> KeptStream:
+        """Return what is kept of a stream, as a restore finds it (`planning/selection/count_subset.py`)."""
+        entry, messages, had = one.entry, one.reshaped.messages, one.entry.captured.messages
+        if not entry.archive_format.has_messages or not one.works:
+            return KeptStream(entry, had=had)
+        stored = stored or ReshapedRun()
+        if consumers is None:  # an empty stream
+            consumers = WatchedConsumers(self.objects, entry)
+        kept = entry
+        if stored.counted.cut.messages or messages.cut:
+            present = KeptSequences(stored.found, ())
+            kept = kept_from(entry, messages.cut, stored.counted, present, whole=consumers.whole)
+            if not one.moves_consumers:
+                kept = replace(kept, consumers=entry.consumers)
+        numbers = None
+        if messages.renumber:
+            extent = stored.counted.kept
+            numbers = KnownRanks(stored.ranks, extent.last_seq, extent.messages)
+            kept = renumbered_entry(kept, numbers)
+        return KeptStream(
+            kept, masked=stored.masked, had=had, matched=stored.matched, markers=stored.markers, numbers=numbers
+        )
+
+    def _with_pending(self, entry: StreamBackup, *, moved: bool) -> StreamBackup:
+        """Store large pending sets in the new folder."""
+        if not moved:
+            return entry
+        folder = self.objects.sealing.folder(entry.name, entry.incarnation)
+        whole = (load_consumer(self.objects, consumer) for consumer in entry.consumers)
+        return replace(entry, consumers=tuple(store_consumer(self.objects, folder, one) for one in whole))
+
+
+class _Storing:
+    """A `planned` stream that is being stored: `run` is the result of all its runs so far, without segments. These are
+    `listed` when short ones are joined.
+    """
+
+    def __init__(self, repository: Repository, planned: PlannedStream, consumers: WatchedConsumers) -> None:
+        self.planned = planned
+        self.consumers = consumers
+        self.run = ReshapedRun()
+        self.listed = list_writer(repository)
+        self.reused = 0
+        self.stored_bytes = 0
+
+    @property
+    def raw_bytes(self) -> int:
+        """The raw bytes that are read of it."""
+        return raw_bytes_of(segments_within(self.planned.entry, self.planned.reshaped.messages.cut))
+
+    def take(self, parts: Sequence[ReshapedRun]) -> tuple[SegmentRef, ...]:
+        """Add the results of the next runs, and return their segments."""
+        whole = ReshapedRun.joined([self.run, *parts])
+        self._count(whole.stored)
+        self.run = replace(whole, stored=StoredSegments())
+        return whole.stored.refs
+
+    def take_merged(self, merged: StoredSegments) -> None:
+        self._count(merged)
+        self.listed.add(merged.refs)
+
+    def _count(self, stored: StoredSegments) -> None:
+        self.reused += stored.reused
+        self.stored_bytes += stored.stored_bytes
+
+
+def groups_of(one: PlannedStream, segment_bytes: int) -> Iterator[Group]:
+    """Return the segments that may be kept in part, those to be joined to segments of that size together."""
+    return grouped(segments_within(one.entry, one.reshaped.messages.cut), segment_bytes)
+
+
+def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Captured:
+    """Limit the time of what is known about the stream to the end of the cut."""
+    if isinstance(cut.until, AtTime):
+        known_ns = cut.until.time_ns
+    elif isinstance(cut.until, AtSequence) and stored is not None and stored.counted.cut.messages:
+        known_ns = stored.counted.cut.last_ns
+    else:
+        return captured
+    return (
+        captured
+        if parse_time(captured.begun, "captured") <= known_ns
+        else replace(captured, begun=format_time(known_ns))
+    )
 
 
 @dataclass(frozen=True, slots=True)

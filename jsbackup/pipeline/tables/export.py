@@ -8,6 +8,8 @@ gets what a backup has in one commit, which also says which backups the table ha
 
 A task reads, verifies, encodes and writes a few files (`writing.py`): three times as fast as sending the messages
 through Spark to its own writers, and without Spark the same files.
+
+Tables that an export does without: the others are brought up to date, and each of these is named.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.delta_table import DeltaLakeTable, require_deltalake
 from jsbackup.pipeline.tables.iceberg_table import PyIcebergTable, open_catalog, require_pyiceberg
 from jsbackup.pipeline.tables.parquet_table import GrowingTable, ParquetTable
-from jsbackup.pipeline.tables.refused import all_refused
 from jsbackup.pipeline.tables.table_state import TableState, life_of, refuse_unsteady, source_of
 from jsbackup.pipeline.tables.target import ExportTarget
 from jsbackup.pipeline.tables.writing import DAY, FileToWrite, TableFormat, WriteFiles, WrittenFile, WrittenRun
@@ -54,7 +55,7 @@ from jsbackup.planning.transforming import (
     refuse_results,
 )
 from jsbackup.progress import Progress
-from jsbackup.readable import format_count
+from jsbackup.readable import alike, format_count, without_name
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.origin import origin_of
@@ -65,7 +66,45 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Exported", "PlannedExport", "TablesAsked", "export_tables", "plan_export", "require_package"]
+__all__ = ["Exported", "PlannedExport", "TablesAsked", "all_refused", "export_tables", "plan_export", "require_package"]
+
+
+def all_refused(refused: Mapping[str, JsBackupError]) -> JsBackupError:
+    """Return one error for an export of which nothing is left: all streams have one in `refused`, which is not empty.
+
+    It names each stream, and is of their kind if all have the same exit code.
+    """
+    first = next(iter(refused.values()))
+    if len(refused) == 1:
+        return first
+    groups = alike((name, name, without_name(name, error.message), None) for name, error in refused.items())
+    sentences = []
+    hints: dict[str, None] = {}
+    for names in groups:
+        name, error = names[0], refused[names[0]]
+        alone = len(names) == 1
+        said = error.message if alone else _of_several(name, error.message)
+        sentences.append(f"stream{'' if alone else 's'} {', '.join(names)}: {said}")
+        if error.hint:
+            hints[error.hint if alone else _of_several(name, error.hint)] = None
+    message = f"nothing was exported: {'; '.join(sentences)}"
+    codes = {error.exit_code for error in refused.values()}
+    whole = first.with_message(message) if len(codes) == 1 else JsBackupError(message)
+    return whole.with_hint(" ".join(hints)) if hints else whole
+
+
+def _of_several(name: str, text: str) -> str:
+    """Return a text about a stream as it is after the names of several."""
+    said = without_name(name, text)
+    for words, instead in (
+        (" of stream <stream>", ""),
+        ("in its table", "in their tables"),
+        ("the table of <stream>", "its table"),
+        ("stream <stream>", "each"),
+    ):
+        said = said.replace(words, instead)
+    return said
+
 
 _MANIFESTS = 16  # that are kept, for backups around one that came late
 

@@ -1,28 +1,98 @@
 """What limits remove of stored streams: counted in their messages, where bounds in the manifest do not decide.
 
 Only those segments are read that have messages on both sides of a `max_age`; of subjects, all; of times to live of
-single messages, the first ones up to a limit (`outlived.py`).
+single messages, the first ones up to a limit (`limited.py`).
+
+Stored messages that a stream removes as soon as they are restored because of their own time to live (`Nats-TTL`), or
+publishes because their schedule is due.
+
+That is in their headers, so all segments have to be fetched; only these columns are decoded. The first ones are looked
+at, up to a limit: what is known of the others is nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
 
 from jsbackup.errors import IntegrityError, KeyUnavailable
+from jsbackup.model import JsonObject
 from jsbackup.planning.configs.overrides import trims
 from jsbackup.planning.model import Action, Outlived, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.count_subset import survey_cut
 from jsbackup.planning.selection.newest_pass import with_newest
-from jsbackup.planning.selection.outlived import find_outlived
-from jsbackup.planning.selection.subset import KeptStream
-from jsbackup.repository.manifest import StreamBackup
+from jsbackup.planning.selection.subset import KeptStream, segments_within
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.columns import read_columns
+from jsbackup.transforms.batches import TIMESTAMP
 from jsbackup.transforms.cut import AtTime, Cut
 from jsbackup.transforms.filters.newest import NewestRule
+from jsbackup.transforms.removal import Cause, removal_of
 
-__all__ = ["SUBJECT_LIMIT", "LimitedStreams", "Lived", "lowered_subject_limit"]
+__all__ = ["MOST_BYTES", "SUBJECT_LIMIT", "LimitedStreams", "Lived", "find_outlived", "lowered_subject_limit"]
+
+# Stored bytes and messages of a stream that are looked at: some seconds from S3, and some of one core.
+MOST_BYTES = 512 << 20
+_MOST_MESSAGES = 4_000_000
+
+_THREADS = 3  # they wait for the store, or compute SHA-256
+# What stands for a deletion: no content is lost with it.
+_MARKERS = (b"\r\nNats-Marker-Reason:", b"\r\nKV-Operation: DEL\r\n", b"\r\nKV-Operation: PURGE\r\n")
+
+
+def find_outlived(
+    objects: Objects, entry: StreamBackup, cut: Cut, config: JsonObject, *, now_ns: int, most_bytes: int = MOST_BYTES
+) -> Outlived:
+    """Return how many of the messages within a cut are gone at once from a stream with this configuration. Markers of
+    deleted keys are not counted.
+
+    Raises IntegrityError, KeyUnavailable and StoreError.
+    """
+    look = partial(_look_at, objects, cut=cut, config=config, now_ns=now_ns)
+    tasks = (partial(look, ref) for ref in _first(entry, cut, most_bytes))
+    with closing(in_order(tasks, _THREADS)) as outlived:
+        return sum(outlived, Outlived())
+
+
+def _first(entry: StreamBackup, cut: Cut, most_bytes: int) -> Iterator[SegmentRef]:
+    size = messages = 0
+    for ref in segments_within(entry, cut):
+        if size and (size + ref.size > most_bytes or messages + ref.messages > _MOST_MESSAGES):
+            return
+        size, messages = size + ref.size, messages + ref.messages
+        yield ref
+
+
+def _look_at(objects: Objects, ref: SegmentRef, *, cut: Cut, config: JsonObject, now_ns: int) -> Outlived:
+    by_ttl = expired = looked = due = 0
+    ageless = {**config, "max_age": 0}
+
+    def is_gone(stored_ns: int, block: bytes, rules: JsonObject) -> Cause | None:
+        removal = removal_of(stored_ns, block, rules)
+        return removal[1] if removal is not None and removal[0] <= now_ns else None
+
+    for batch in read_columns(objects, ref, ["headers"]):
+        kept: pa.RecordBatch = batch.filter(cut.rows(batch)) if cut else batch
+        looked += kept.num_rows
+        headers = kept.column("headers")
+        if headers.null_count == len(headers) and not config.get("max_age"):
+            continue
+        for stored_ns, block in zip(kept.column(TIMESTAMP).to_pylist(), headers.to_pylist(), strict=True):
+            cause = is_gone(stored_ns, block or b"", config)
+            if cause is Cause.FIRED:
+                due += 1
+            elif cause is not None and not (block and any(marker in block for marker in _MARKERS)):
+                expired += 1
+                by_ttl += is_gone(stored_ns, block or b"", ageless) is not None
+    return Outlived(by_ttl, expired, looked, due)
+
 
 SUBJECT_LIMIT = "max_msgs_per_subject"
 _BY_HEADERS = ("max_age", "allow_msg_ttl", "allow_msg_schedules")

@@ -2,9 +2,11 @@
 
 An age file has a header, with one stanza for each recipient that holds the file's key, and the content in authenticated
 blocks of 64 KiB. Decrypting never expands it. Errors are distinct: no stanza is for a given identity
-(`KeyUnavailable`), or the file is damaged (`FormatError`). Files for a passphrase are opened by `passphrase_file.py`.
+(`KeyUnavailable`), or the file is damaged (`FormatError`). Files for a passphrase are opened by `keys.py`.
 
 No error message of this module repeats its input: users may have passed a secret in place of a public key.
+
+The public part of an SSH private key, with `cryptography`; pyrage does not tell it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.formats.paged import PagedFile
-from jsbackup.repository.crypto.ssh_keys import ssh_public_key
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -36,6 +37,26 @@ __all__ = [
     "parse_recipient",
     "random_identity",
 ]
+
+
+def ssh_public_key(private: bytes) -> str | None:
+    """Return the public key of a private one without passphrase, as `ssh-ed25519 …` or `ssh-rsa …`. `private` is the
+    content of a file as OpenSSH writes it now, or in PEM. None if that cannot be read.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+        load_ssh_private_key,
+    )
+
+    load = load_ssh_private_key if private.startswith(b"-----BEGIN OPENSSH ") else load_pem_private_key
+    try:
+        return load(private, None).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+
 
 _SSH_KEY = "-----BEGIN "
 _SECRET = "AGE-SECRET-KEY-1"

@@ -1,4 +1,4 @@
-"""How the content of objects becomes the bytes that are stored: as it is, or encrypted (`encryption.py`).
+"""How the content of objects becomes the bytes that are stored: as it is, or encrypted (`opening.py`).
 
 A sealing decides three things: the names of objects (a digest or a stream's name in a key would reveal to anybody who
 can list keys what is stored), the stored bytes, and how they are read again.

@@ -18,11 +18,15 @@ In doubt nothing is deleted. Prune stops if a manifest is damaged, of a newer fo
 this repository does not use, replaced, or removed by something else than `forget` (`manifest_chain.py`); and, if there
 is no manifest at all, if an object is newer than the last catalog. Foreign objects are never touched. If it is killed,
 it has only deleted what the next run would have deleted.
+
+The objects that some backups name. Each page is read once, however many backups share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,20 +37,84 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import refuse_gaps
 from jsbackup.repository.keep.leases import Lease, Mode
-from jsbackup.repository.keep.named_objects import NamedObjects
 from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.keep.unused_objects import Mark, put_marks, read_marks
 from jsbackup.repository.layout import ObjectKind
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.pages.segment_list import Part, parts_of
+from jsbackup.repository.pages.stream_pages import StreamPages
+from jsbackup.repository.refs import PageRef, StreamPageRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
 
-__all__ = [
-    "LeaseTaker",
-    "PruneReport",
-    "preview_prune",
-    "prune",
-]
+__all__ = ["NamedObjects", "PruneReport", "preview_prune", "prune"]
+
+_AT_ONCE = 4096  # pages whose references are held
+
+
+class NamedObjects:
+    """A set of keys.
+
+    Holds a hash of each key instead of the key: 8 bytes for an object, sorted when one is first looked for. If two keys
+    had the same hash, an unused object would seem named, and stay. The keys of pages, one in some forty, are held as
+    they are: a page that seemed known would not be read, and what only it lists would seem unused.
+    """
+
+    def __init__(self, pages: StreamPages) -> None:
+        self._pages = pages
+        self._hashes = array("q")
+        self._sorted = True
+        self._pages_seen: set[str] = set()
+        self._unread: dict[str, PageRef] = {}
+        self._unread_streams: dict[str, StreamPageRef] = {}
+
+    def __contains__(self, key: str) -> bool:
+        if not self._sorted:
+            self._hashes = array("q", sorted(self._hashes))
+            self._sorted = True
+        wanted = hash(key)
+        at = bisect_left(self._hashes, wanted)
+        return at < len(self._hashes) and self._hashes[at] == wanted
+
+    def add(self, manifest: Manifest) -> None:
+        """Add what a manifest names itself. `read_pages` adds what its pages list."""
+        if manifest.stream_pages:
+            new = {page.key: page for page in manifest.stream_pages if page.key not in self._pages_seen}
+            self._unread_streams.update(new)
+            self._note_pages(new)
+            return
+        self._add_streams(manifest.streams)
+
+    def read_pages(self, threads: int) -> None:
+        """Read the pages that were added, and those that they list. Raises as `StreamPages.read`."""
+        while self._unread_streams:
+            some = [self._unread_streams.popitem()[1] for _ in range(min(len(self._unread_streams), _AT_ONCE))]
+            self._add_streams(self._pages.read(some))
+        while self._unread:
+            some_pages = [self._unread.popitem()[1] for _ in range(min(len(self._unread), _AT_ONCE))]
+            for parts in in_order([partial(self._pages.segments.read, page) for page in some_pages], threads):
+                self._add(parts)
+
+    def _add_streams(self, streams: Iterable[StreamBackup]) -> None:
+        for stream in streams:
+            self._add(parts_of(stream.segments))
+            self._note(piece.key for piece in stream.opaque)
+            self._note(one.pending.key for one in stream.consumers if one.pending is not None)
+
+    def _add(self, parts: Sequence[Part]) -> None:
+        new = {part.key: part for part in parts if isinstance(part, PageRef) and part.key not in self._pages_seen}
+        self._unread.update(new)
+        self._note_pages(new)
+        self._note(part.key for part in parts if not isinstance(part, PageRef))
+
+    def _note_pages(self, keys: Collection[str]) -> None:
+        self._pages_seen.update(keys)
+        self._note(keys)
+
+    def _note(self, keys: Iterable[str]) -> None:
+        self._hashes.extend(hash(key) for key in keys)
+        self._sorted = False
+
 
 LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 """Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""

@@ -19,10 +19,10 @@
     (from Monday). Passing time removes nothing: if no new backups are made, none is removed.
 
 **Partial backups** lack something, so they never replace a complete one; nor does a backup without any stream, if there
-    were some before (`worth.py`): the server may have lost them. In a period with a complete backup the newest complete
-    one is kept. A period with only partial ones does not count among the N: its newest is kept in addition, for up to N
-    such periods, if it is newer than the oldest that is counted. So partial backups do not change which complete ones
-    are kept.
+    were some before (`groups.py`): the server may have lost them. In a period with a complete backup the newest
+    complete one is kept. A period with only partial ones does not count among the N: its newest is kept in addition,
+    for up to N such periods, if it is newer than the oldest that is counted. So partial backups do not change which
+    complete ones are kept.
 
 **Damaged backups** need an object that is known to be missing or damaged (`damage.py`). They take no other's place, not
     even that of another damaged one, which may lack something else: the rules are applied as if they did not exist. A
@@ -49,15 +49,7 @@ from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
-__all__ = [
-    "DAMAGED_REASON",
-    "Decisions",
-    "KeptBackup",
-    "Policy",
-    "RemovedBackup",
-    "TagRule",
-    "apply_policy",
-]
+__all__ = ["Decisions", "KeptBackup", "Policy", "RemovedBackup", "TagRule", "apply_policy"]
 
 DAMAGED_REASON = "damaged, takes no other's place"
 
@@ -205,7 +197,7 @@ def _of_others(inventory: Inventory, profile: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Backup:
-    """`hollow`: it has none of the streams that there were before (`worth.py`), so it replaces no other backup."""
+    """`hollow`: it has none of the streams that there were before (`groups.py`), so it replaces no other backup."""
 
     summary: BackupSummary
     created_ns: int

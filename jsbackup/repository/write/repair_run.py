@@ -7,17 +7,55 @@ lists is looked for: an object is then repaired, and counted, once for all backu
 what the other repository lacks. What was repaired is read again and recorded, so that the next backup can build on it.
 
 A dry run does the same in an overlay, which keeps manifests and pages in memory.
+
+Put key files of readers back that were removed or damaged, from another repository that has copies.
+
+Without its key file a reader cannot open the repository (`crypto/keys.py`), so this comes before anything that needs an
+identity. A copy is taken if one of these proves that it is the right one:
+
+- the record here names its SHA-256 (`crypto/readers.py`), or
+- a given identity opens it, and what it finds is the secret of this repository, or
+- there is no record, as in repositories of older tools, and the copy comes from a replica of this repository, is an age
+  file for the reader whom its name says, and no record there contradicts it. This lets nobody read who could not
+  before: who opens it proves what is inside.
+
+Only what is known to be missing or damaged is put back: a key file that only the copy has may have been removed here.
+If there is none at all here, those of the copy are. A key file here that a given identity opens is right, whatever its
+record says, which is made anew. Where both have one without a record here, and they differ, only its reader can tell
+which is damaged.
+
+Put the records of writers back that were removed or damaged, from another repository that has copies.
+
+Without its record nothing that a writer has signed can be read (`crypto/writers.py`). A copy is taken only if the
+authority of this repository has signed it, as every record that counts: who can change the copy cannot make one. Which
+authority that is says the descriptor, which was compared with the user's keys when the repository was opened.
+
+Only those are put back that are damaged, or that something here needs. If the writer key of the copy was replaced, its
+record of that would make the writer key of this repository invalid.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
-from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, NatsError, StoreError
+from jsbackup.errors import (
+    IntegrityError,
+    JsBackupError,
+    KeyUnavailable,
+    NatsError,
+    ObjectNotFound,
+    StoreError,
+    UnsupportedError,
+)
 from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
@@ -25,9 +63,23 @@ from jsbackup.repository.checks.outcomes import VerifyOutcome, read_verifies
 from jsbackup.repository.checks.verified import read_findings, remember
 from jsbackup.repository.checks.verify import Level, Verifier
 from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.readers import BrokenReader
+from jsbackup.repository.crypto.keys import labels_of, list_identities, open_wrapped
+from jsbackup.repository.crypto.readers import (
+    MAX_READER_BYTES,
+    BrokenReader,
+    examine_readers,
+    is_key_file,
+    put_record,
+    read_record,
+    whom_of,
+)
+from jsbackup.repository.crypto.secret import RepositorySecret
+from jsbackup.repository.crypto.signing import Signers, read_signed
+from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, decode_writer, load_signers
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.copying import is_replica
 from jsbackup.repository.write.repair import (
     Broken,
     Found,
@@ -35,17 +87,296 @@ from jsbackup.repository.write.repair import (
     RepairOutcome,
     fetch_from,
     find_broken,
+    put_document,
     put_in_place,
     read_sound_part,
 )
 from jsbackup.repository.write.repair_manifests import BrokenManifest, ManifestRepair, broken_manifests
-from jsbackup.repository.write.repair_readers import ReaderRepair
-from jsbackup.repository.write.repair_writers import BrokenWriter, WriterRepair
 from jsbackup.stores.base import Store
 from jsbackup.stores.overlay import OverlayStore
 from jsbackup.tool import TOOL
 
 __all__ = ["AskServer", "RepairReport", "RepairRun"]
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenWriter:
+    """The record `key` of a writer, which is missing or damaged. `certain`: it was there. Otherwise someone may only
+    have put a manifest here that is signed with a key of another repository.
+    """
+
+    key: str
+    problem: str
+    certain: bool = True
+
+
+class WriterRepair:
+    """Repairs records that manifests need, and what else is damaged of them. Reads all manifests if they are signed.
+
+    Raises IntegrityError if there are too many records, and StoreError if they cannot be listed.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        signed = repository.descriptor.authority is not None
+        self._signers = load_signers(repository.store, repository.descriptor) if signed else Signers("")
+        self._claimed = _claimed_signers(repository, repository.backups()) if signed else {}
+
+    def find(self) -> list[BrokenWriter]:
+        """Return the records that are missing or damaged, in the order of their keys. Raises StoreError."""
+        store, descriptor = self._repository.store, self._repository.descriptor
+        if descriptor.authority is None:
+            return []
+        found = {}
+        for info in list(store.list(layout.WRITERS)):
+            if layout.kind_of(info.key) is layout.ObjectKind.WRITER:
+                try:
+                    _read_record(self._repository, store, info.key)
+                except ObjectNotFound:
+                    continue
+                except (IntegrityError, UnsupportedError) as error:
+                    problem = f"{error.message}; nothing that this writer has signed can be read"
+                    found[info.key] = BrokenWriter(info.key, problem)
+        needed = set(self._claimed.values())
+        if descriptor.recipient is None:
+            needed.add(descriptor.authority)  # which is the first writer
+        for signer in needed - self._signers.current - self._signers.replaced.keys():
+            key = layout.writer_key(signer)
+            problem = f"{key} is missing; nothing that this writer has signed can be read"
+            found.setdefault(key, BrokenWriter(key, problem, signer == descriptor.authority))
+        return [found[key] for key in sorted(found)]
+
+    def mend(self, broken: BrokenWriter, other: Store) -> None:
+        """Put a record back.
+
+        Raises:
+            IntegrityError: the other repository does not have it, or the authority has not signed what it has, or it
+                would make a manifest invalid.
+            StoreError: a store does not answer, or does not allow it.
+        """
+        key = broken.key
+        try:
+            data, writer = _read_record(self._repository, other, key)
+        except ObjectNotFound:
+            raise IntegrityError(f"{other.location} has no copy of it; {_record_by_hand(key)}") from None
+        except (IntegrityError, UnsupportedError) as error:
+            raise IntegrityError(
+                f"{other.location} has no sound copy ({error.message}); {_record_by_hand(key)}"
+            ) from error
+        self._refuse_new_rule(writer, other)
+        put_document(self._repository.store, key, data)
+
+    def _refuse_new_rule(self, writer: Writer, other: Store) -> None:
+        """Raise IntegrityError if the writer replaces one that has signed other backups here: then its record is not
+        that of a replacement which was made here.
+        """
+        for backup, signer in self._claimed.items():
+            replaced = writer.replaces.get(signer) if signer in self._signers.current else None
+            if replaced is not None and layout.manifest_key(backup) not in replaced:
+                raise IntegrityError(
+                    f"the writer key was replaced in {other.location}, and by that record backup {backup} could not be "
+                    "read any more"
+                )
+
+
+def _record_by_hand(key: str) -> str:
+    return (
+        f"copy {key} from where you keep the folder keys/, or from another copy: it counts only if the root signing "
+        "key of this repository has signed it"
+    )
+
+
+def _read_record(repository: Repository, store: Store, key: str) -> tuple[bytes, Writer]:
+    """Return a record as it is stored there, and what it says. Raises ObjectNotFound, StoreError,
+    UnsupportedError, and IntegrityError if it is not one of this repository that its authority has signed.
+    """
+    descriptor = repository.descriptor
+    data = store.get_range(key, 0, MAX_WRITER_BYTES + 1)
+    document = read_signed(descriptor.id, key, data)
+    if document.signer != descriptor.authority:
+        raise IntegrityError(f"{key} was stored by someone who may not add writers")
+    writer = decode_writer(document.data, key)
+    # One that names another recipient keeps everybody from opening the repository (`load_writers`).
+    if (layout.writer_key(writer.signer), writer.repository, writer.recipient) != (
+        key,
+        descriptor.id,
+        descriptor.recipient,
+    ):
+        raise IntegrityError(f"{key} is not a record of this repository")
+    return data, writer
+
+
+def _claimed_signers(repository: Repository, backups: Sequence[str]) -> dict[str, str]:
+    """Return who claims to have signed the manifests, by backup."""
+
+    def signer_of(backup: str) -> str | None:
+        key = layout.manifest_key(backup)
+        with suppress(JsBackupError):  # missing or unreadable, which others report
+            wrapped = repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
+            return repository.documents.claimed_signer(key, wrapped)
+        return None
+
+    found = in_order([partial(signer_of, backup) for backup in backups], _THREADS)
+    return {backup: signer for backup, signer in zip(backups, found, strict=True) if signer is not None}
+
+
+class ReaderRepair:
+    """Repairs key files of readers and their records. `keys` are those of the user: an identity proves most."""
+
+    def __init__(self, repository: Repository, keys: GivenKeys, other: Store | None) -> None:
+        self._repository = repository
+        self._keys = keys
+        self._other = other
+        self._labels = labels_of(keys.identities)
+        self._undecided: set[str] = set()
+
+    def find(self) -> list[BrokenReader]:
+        """Return what is missing or damaged, in the order of keys. Raises StoreError."""
+        store, descriptor = self._repository.store, self._repository.descriptor
+        readers = examine_readers(store, descriptor, self._repository.signers)
+        found = {one.key: one for one in readers.broken}
+        if layout.KEYS in found and self._other is not None:  # then all that the copy has
+            copied = list_identities(self._other, descriptor)
+            found = {one.key: BrokenReader(one.key, f"{one.key} is missing") for one in copied} or found
+        for key in readers.whole:
+            if whom_of(key) in self._labels and not self._opens(key):
+                problem = f"{key} is damaged, or was exchanged: the identity that was given does not open it"
+                found.setdefault(key, BrokenReader(key, problem))
+        if self._other is not None:
+            for key, sha256 in readers.unrecorded:
+                if whom_of(key) not in self._labels and _sha256_in(self._other, key) not in (None, sha256):
+                    problem = f"{key} is another one in {self._other.location}, and no record says which is right"
+                    found.setdefault(key, BrokenReader(key, problem))
+                    self._undecided.add(key)
+        return [found[key] for key in sorted(found)]
+
+    def _opens(self, key: str) -> bool:
+        try:
+            return self._opened_here(key) is not None
+        except ObjectNotFound:  # removed meanwhile
+            return True
+
+    def _opened_here(self, key: str) -> tuple[RepositorySecret, bytes] | None:
+        """Return what a given identity finds in a key file of this repository, and the file. Raises ObjectNotFound."""
+        data = self._repository.store.get_range(key, 0, MAX_READER_BYTES)
+        try:
+            return open_wrapped(data, key, self._repository.descriptor, self._keys), data
+        except (IntegrityError, KeyUnavailable):
+            return None
+
+    def mend(self, broken: BrokenReader) -> None:
+        """Put a key file, or the record of one, back.
+
+        Raises:
+            IntegrityError: the other repository does not have it, or nothing proves what it has.
+            StoreError: a store does not answer, or does not allow it.
+        """
+        if broken.sha256 is not None and whom_of(broken.key) in self._labels and self._record_anew(broken.key):
+            return
+        if self._other is None:
+            raise IntegrityError(f"only another repository can supply it; {_by_hand(broken.key)}")
+        if broken.key == layout.KEYS:
+            raise IntegrityError(f"{self._other.location} has none either; {_by_hand('them')}")
+        if broken.key in self._undecided:
+            raise IntegrityError("with --identity FILE, its reader can find out")
+        if broken.key.endswith(".json"):
+            self._mend_record(broken, self._other)
+        else:
+            self._mend_file(broken, self._other)
+
+    def _record_anew(self, key: str) -> bool:
+        """Record a key file that a given identity opens, and whose record says something else: an older version's,
+        which was damaged when it was recorded, and put back by hand. Return whether it is so.
+        """
+        try:
+            opened = self._opened_here(key)
+        except ObjectNotFound:
+            return False
+        if opened is not None:
+            repository, (secret, data) = self._repository, opened
+            sha256, id = hashlib.sha256(data).hexdigest(), repository.descriptor.id
+            put_record(repository.store, id, secret.authority, key=key, sha256=sha256, anew=True)
+        return opened is not None
+
+    def _mend_file(self, broken: BrokenReader, other: Store) -> None:
+        key = broken.key
+        data = _read(other, key)
+        sha256 = hashlib.sha256(data).hexdigest()
+        theirs, record = self._record_of(key, other)
+        secret = self._opened(key, data, other)
+        if secret is None:
+            self._prove(broken, data, sha256, theirs, other=other)
+        put_document(self._repository.store, key, data)
+        if broken.sha256 == sha256:
+            return
+        signatory = self._repository.signatory if secret is None else secret.authority
+        if broken.sha256 is None and theirs == sha256:
+            put_document(self._repository.store, layout.reader_key(key), record)
+        elif signatory is not None:  # otherwise the next backup does it
+            repository = self._repository
+            put_record(repository.store, repository.descriptor.id, signatory, key=key, sha256=sha256, anew=True)
+
+    def _opened(self, key: str, data: bytes, other: Store) -> RepositorySecret | None:
+        """Return what a given identity finds in a copy; None without an identity for it."""
+        if whom_of(key) not in self._labels:
+            return None
+        try:
+            return open_wrapped(data, key, self._repository.descriptor, self._keys)
+        except (IntegrityError, KeyUnavailable) as error:
+            raise IntegrityError(f"{other.location} has no sound copy ({error.message}); {_by_hand(key)}") from error
+
+    def _prove(self, broken: BrokenReader, data: bytes, sha256: str, theirs: str | None, *, other: Store) -> None:
+        key = broken.key
+        if broken.sha256 is not None:
+            if sha256 != broken.sha256:
+                raise IntegrityError(f"{other.location} has another file (SHA-256 differs); {_by_hand(key)}")
+        elif not is_replica(self._repository, Repository.open(other)):
+            raise IntegrityError(f"{other.location} is not a copy of this repository; {_by_hand(key)}")
+        elif not is_key_file(whom_of(key), data) or theirs not in (None, sha256):
+            raise IntegrityError(f"{other.location} has no sound copy; {_by_hand(key)}")
+
+    def _record_of(self, key: str, store: Store) -> tuple[str | None, bytes]:
+        """Return the SHA-256 that the record there says, and the record; None if there is none that counts here."""
+        try:
+            data = store.get_range(layout.reader_key(key), 0, MAX_READER_BYTES)
+            return read_record(self._repository.descriptor, self._repository.signers, key, data), data
+        except (ObjectNotFound, IntegrityError, UnsupportedError):
+            return None, b""
+
+    def _mend_record(self, broken: BrokenReader, other: Store) -> None:
+        store, key = self._repository.store, layout.recorded_identity(broken.key)
+        sha256, record = self._record_of(key, other)
+        again = "'jsbackup key remove' and 'jsbackup key add' make a new one"
+        if sha256 is None:
+            raise IntegrityError(f"{other.location} has no sound copy of it; {again}")
+        try:
+            here = hashlib.sha256(store.get_range(key, 0, MAX_READER_BYTES)).hexdigest()
+        except ObjectNotFound:
+            here = sha256
+        if here != sha256:
+            raise IntegrityError(f"what {other.location} has is the record of another {key}; {again}")
+        put_document(store, broken.key, record)
+
+
+def _sha256_in(other: Store, key: str) -> str | None:
+    try:
+        return hashlib.sha256(other.get_range(key, 0, MAX_READER_BYTES)).hexdigest()
+    except ObjectNotFound:
+        return None
+
+
+def _read(other: Store, key: str) -> bytes:
+    try:
+        return other.get_range(key, 0, MAX_READER_BYTES)
+    except ObjectNotFound:
+        raise IntegrityError(f"{other.location} has no copy of it; {_by_hand(key)}") from None
+
+
+def _by_hand(key: str) -> str:
+    return f"copy {key} from where you keep the folder keys/, or from another copy of the repository"
+
 
 AskServer = Callable[[Sequence[Broken]], Sequence[RepairOutcome | JsBackupError]]
 """Repairs objects from the messages of a server; returns what became of each. Raises NatsError."""

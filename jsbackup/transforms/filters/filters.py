@@ -1,30 +1,154 @@
-"""The conditions that a message is judged by alone: its subject, its headers, its payload.
+r"""The conditions that a message is judged by alone: its subject, its headers, its payload.
 
 Those of one kind that keep are alternatives: a message has to meet one of them, if there are any. None of those that
 leave out may hold. All kinds have to agree. So it is in `nats backup edit` (jsm.go `backup/filter.go`).
 
 Messages that are not kept are as if deleted: sequences stay, and so does the stream's last one.
+
+`--header NAME[:VALUE]`, `--exclude-header NAME[:VALUE]`: messages that have a header.
+
+A header is what `nats backup edit` takes for one (jsm.go `backup/headers.go`, nats.go `DecodeHeadersMsg`), so that the
+same option keeps the same messages:
+
+- Names are compared without regard to case, as Unicode folds single characters (Go's `strings.EqualFold`).
+- A value is the rest of the line after blanks and tabs; blanks at its end belong to it. It has to be equal. Of a header
+  that occurs several times, one value has to be.
+- The block ends at its first empty line.
+
+What differs from the nats CLI 0.5.1: a block with a malformed line ends their command; here its other lines are read.
+An inline status (`NATS/1.0 503`) is none of the headers here, and the header `Status` there. Blanks after the colon of
+the option do not count here; there they belong to the value, which no header then has. `--exclude-header` takes no
+value there. In both, a name cannot have colons or blanks; here neither an equals sign, which is a slip for the colon.
+
+`--payload-match REGEX`, `--exclude-payload-match REGEX`: messages whose payload has a match.
+
+Expressions are those of RE2 (github.com/google/re2/wiki/Syntax), which takes time in proportion to the payload for any
+of them, and mean what they mean in Go, and so in `nats backup edit`: a match may be anywhere, `^` and `$` are the ends
+of the payload (of each line with `(?m)`), and `.` is no line break (unless `(?s)`).
+
+Go reads text as characters in UTF-8, and each byte that is not part of one as the character U+FFFD, which `.`, `[^a]`
+and `\x{FFFD}` match. RE2 in C++ never matches such a byte. So in payloads that are not UTF-8 these bytes are replaced
+before. `\C`, which Go does not have, is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TypeVar
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UsageError
+from jsbackup.formats import kernels
 from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import MessageBatch
-from jsbackup.transforms.filters.header_rule import HeaderRule
-from jsbackup.transforms.filters.payload_rule import PayloadRule, as_text
 from jsbackup.transforms.filters.subject_rules import parse_patterns, subject_rows
 
-__all__ = ["Filters", "option_of"]
+__all__ = ["Filters", "HeaderRule", "PayloadRule", "as_text"]
+
+_QUOTED = re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL)
+_ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRule:
+    """A payload in which the expression has a match."""
+
+    expression: str
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> PayloadRule:
+        """Return the rule. Raises UsageError, which names the option, for what is not an expression."""
+        try:
+            pc.match_substring_regex(pc.binary_array([b""]).view(pa.string()), text)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            reason = str(error).partition("regular expression: ")[2] or "it is not UTF-8"
+            raise UsageError(
+                f"{option}: not a regular expression: {text[:80]!r}: {reason[:200]}",
+                hint="The syntax is that of RE2 and Go; quote the expression for the shell.",
+            ) from error
+        if _ANY_BYTE.search(_QUOTED.sub("", text)):
+            raise UsageError(f"{option}: \\C is not supported: {text[:80]!r}", hint="Write (?s:.) for any character.")
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.expression
+
+    def rows(self, text: pa.StringArray) -> pa.BooleanArray:
+        """Return for each payload, `as_text`, whether it has a match."""
+        return pc.match_substring_regex(text, self.expression)
+
+
+def as_text(column: pa.Array) -> pa.StringArray:
+    """Return payloads as Go reads them: themselves if all are UTF-8, else with U+FFFD for each byte that is not."""
+    text = column.view(pa.string())
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        _, offsets, data = column.buffers()
+        within = memoryview(offsets)[4 * column.offset : 4 * (column.offset + len(column) + 1)]
+        replaced = map(pa.py_buffer, kernels.replace_strays(within, memoryview(data)))
+        return pa.Array.from_buffers(pa.string(), len(column), [None, *replaced])
+    return text
+
+
+# A line that is not empty, with the break that ends it. The expressions are for bytes: Arrow's type `binary`.
+_LINE = r"(?:[^\r\n][^\n]*|\r[^\n]+)\n"
+_BEFORE = rf"(?s)\ANATS/1\.0[^\n]*\n(?:{_LINE})*"
+
+# Characters that are not ASCII, and are folded to a letter that is.
+_FOLDED = {"k": "\u212a", "s": "\u017f"}
+
+
+@dataclass(frozen=True)
+class HeaderRule:
+    """A header with this name; with this value, unless it is None."""
+
+    name: str
+    value: str | None = None
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> HeaderRule:
+        """Parse `NAME` or `NAME:VALUE`. Raises UsageError, which names the option."""
+        name, colon, value = text.partition(":")
+        if not name or re.search(r"[= \t\r\n]", name) or re.search(r"[\r\n]", value):
+            raise UsageError(f"{option}: not a header: {text[:80]!r}", hint=f"Write {option} NAME or NAME:VALUE.")
+        # No header has a value that begins with a blank.
+        return cls(name, value.lstrip(" \t") if colon else None)
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}:{self.value}"
+
+    def rows(self, column: pa.Array) -> pa.BooleanArray:
+        """Return for each header block (null: none) whether it has the header."""
+        if column.null_count == len(column):
+            return pa.repeat(pc.equal(pc.int64_array([0]), 1)[0], len(column))
+        return pc.fill_null(pc.match_substring_regex(column, self._expression), False)
+
+    @cached_property
+    def _expression(self) -> str:
+        name = "".join(map(_in_any_case, self.name))
+        if self.value is None:
+            return rf"{_BEFORE}{name}:[^\n]*\n"
+        return rf"{_BEFORE}{name}:[ \t]*{_literally(self.value)}\r?\n"
+
+
+def _in_any_case(character: str) -> str:
+    # Turkish i and others have variants of two characters, which fold to nothing else.
+    variants = {character, character.lower(), character.upper(), character.title(), _FOLDED.get(character.lower(), "")}
+    variants |= {letter for letter, other in _FOLDED.items() if other == character}
+    variants |= {one.upper() for one in variants} | {one.lower() for one in variants}
+    return f"(?:{'|'.join(_literally(one) for one in sorted(variants) if len(one) == 1)})"
+
+
+def _literally(text: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
+
 
 R = TypeVar("R", HeaderRule, PayloadRule)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jsbackup.engine.backup.emptied import find_vanished
+from jsbackup.engine.backup.backup import find_vanished
 from jsbackup.engine.backup.run import RecordedRestores
 from jsbackup.repository.manifest import Captured
 from jsbackup.repository.write.new_backup import StoredStream

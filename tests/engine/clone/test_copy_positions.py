@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from jsbackup.engine.clone.copy_positions import note_ends
+from jsbackup.engine.clone.clone import note_ends
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.planning.copies.copy_facts import CopyFacts
 from jsbackup.protocol.info import stream_info

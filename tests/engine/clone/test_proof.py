@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.engine.clone.proof import CopyVerdict, Rows, judge
+from jsbackup.engine.clone.live import CopyVerdict, Rows, judge
 from jsbackup.engine.clone.run_digests import Ledger, Run
 from jsbackup.engine.read.compare import Missing
 from jsbackup.engine.read.consume import Row, rows_as_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.follow.known_deleted import KnownDeleted
+from jsbackup.engine.follow.followed_stream import KnownDeleted
 from jsbackup.model import StreamState
 
 

@@ -14,7 +14,7 @@ from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
-from jsbackup.repository.pages.paging import arrange
+from jsbackup.repository.pages.page_store import arrange
 from jsbackup.repository.pages.segment_list import SegmentList, split_at
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.write.reuse import Cuts

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.link.restore_mutex import Turn
+from jsbackup.engine.link.jetstream import JetStream, Turn, connect_jetstream
 from jsbackup.engine.restore.restore_transfer import Make, TransmitLimits, cut_chunks, transmit
 from jsbackup.errors import (
     ApiError,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
-from jsbackup.formats.archive import index_db_writer
+from jsbackup.formats.archive import archive_v1_writer as index_db_writer
 from jsbackup.formats.archive.archive_items import IndexState
+from jsbackup.formats.archive.archive_v1_writer import IndexWriter
 from jsbackup.formats.archive.index_db import IndexReader
-from jsbackup.formats.archive.index_db_writer import IndexWriter
 from jsbackup.formats.sequence_bitmap import GivenSequences
 
 STREAM = "ORDERS"

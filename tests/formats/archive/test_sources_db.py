@@ -5,7 +5,7 @@ from struct import unpack_from
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.formats.archive.sources_db import encode_sources
+from jsbackup.formats.archive.archive_v1_writer import encode_sources
 
 
 def _decode(data: bytes) -> tuple[int, list[tuple[str, int, str]]]:

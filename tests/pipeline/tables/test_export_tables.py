@@ -26,7 +26,7 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.pipeline.tables import delta_table, iceberg_table
 from jsbackup.pipeline.tables import export as export_module
-from jsbackup.pipeline.tables.refused import all_refused
+from jsbackup.pipeline.tables.export import all_refused
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.transforming import TransformOptions

@@ -9,7 +9,7 @@ from pyrage import passphrase as library
 
 from jsbackup.errors import FormatError, KeyUnavailable
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.passphrase_file import ARMOR, decrypt_passphrase_file, is_passphrase_file
+from jsbackup.repository.crypto.keys import ARMOR, decrypt_passphrase_file, is_passphrase_file
 from tests.harness.age_files import cheap_passphrase_file
 
 FOR_A_KEY = age.encrypt(b"hello", [age.age_identity(bytes(32)).recipient])  # type: ignore[list-item]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jsbackup.repository import layout
-from jsbackup.repository.keep import named_objects
-from jsbackup.repository.keep.named_objects import NamedObjects
+from jsbackup.repository.keep import prune as named_objects
+from jsbackup.repository.keep.prune import NamedObjects
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import FIRST, SECOND, make_repository, store_backup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.repository.pages.paging import LEAST, MOST, arrange
+from jsbackup.repository.pages.page_store import LEAST, MOST, arrange
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.refs import SegmentRef
 from tests.repository.pages.segments import MemoryPages, segment, segments

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.repository.pages.paging import arrange
+from jsbackup.repository.pages.page_store import arrange
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.refs import PageRef, SegmentRef
 from tests.harness.small_pages import make_pages_small

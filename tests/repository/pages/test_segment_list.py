@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError
 from jsbackup.repository.manifest import total_of
-from jsbackup.repository.pages.paging import arrange
+from jsbackup.repository.pages.page_store import arrange
 from jsbackup.repository.pages.segment_list import BrokenPage, Part, SegmentList, parts_of, size_of, touching
 from jsbackup.repository.refs import PageRef, SegmentRef
 from tests.harness.small_pages import make_pages_small

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.transforms.filters.header_rule import HeaderRule
+from jsbackup.transforms.filters.filters import HeaderRule
 
 
 def headers_of(block: bytes) -> list[tuple[str, bytes]]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.transforms.filters.payload_rule import PayloadRule, as_text
+from jsbackup.transforms.filters.filters import PayloadRule, as_text
 from tests.formats.test_kernels import as_go_reads
 
 # They mean the same in Python and in RE2, where \Z is written \z.

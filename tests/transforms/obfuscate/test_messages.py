@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
 from jsbackup.transforms.header_block import fields
-from jsbackup.transforms.obfuscate.header_values import obfuscate_headers
-from jsbackup.transforms.obfuscate.messages import Obfuscation
+from jsbackup.transforms.obfuscate.messages import (
+    Obfuscation,
+    digest_of_zeros,
+    obfuscate_headers,
+    obfuscate_object_info,
+)
 from jsbackup.transforms.obfuscate.names import ObfuscatedNames, encoded_name
-from jsbackup.transforms.obfuscate.object_info import digest_of_zeros, obfuscate_object_info
 from jsbackup.transforms.reshape import Reshape
 from tests.transforms.messages import Message, batch_of, messages_of
 

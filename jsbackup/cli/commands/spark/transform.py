@@ -78,8 +78,7 @@ def transform(
     """
     start_log(shared)
     from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.transform import transform_backup
-    from jsbackup.pipeline.jobs.transform_plan import plan_transform
+    from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
 

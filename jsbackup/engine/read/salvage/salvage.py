@@ -8,6 +8,8 @@
 3. What is still lacking is taken from the last backup, if that has it: a message never changes under its sequence.
 
 What is lost after that is known exactly: the server says which sequences it has, and which it has lost.
+
+Put messages between those of stored segments.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.increment import PresentSequences
-from jsbackup.engine.read.salvage.around_damage import AroundDamage, SequenceRanges
+from jsbackup.engine.read.salvage.around_damage import AroundDamage, SequenceRanges, merged
 from jsbackup.engine.read.salvage.damage import REPORTED, Ranges, spans_of
-from jsbackup.engine.read.salvage.filling import fill_in
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import Advance, Capture, capture_snapshot
@@ -51,7 +52,63 @@ from jsbackup.repository.manifest import ArchiveFormat, Losses, LostSpan, Segmen
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 
-__all__ = ["SalvageRun", "SalvagedStream"]
+__all__ = ["SalvageRun"]
+
+
+async def fill_in(
+    writer: SegmentWriter,
+    segments: Sequence[SegmentRef],
+    batches: AsyncGenerator[pa.RecordBatch, None],
+    reader: SegmentReader,
+) -> list[SegmentRef]:
+    """Return the segments with the messages of `batches`, which come in order and are in none of them.
+
+    `writer` continues the `segments`. One is read again only if messages come within it. Raises the errors of both.
+    """
+    more = _Ahead(batches)
+    for ref in segments:
+        for batch in await more.up_to(ref.first_seq - 1):
+            await in_thread(writer.add, batch)
+        within = await more.up_to(ref.last_seq)
+        if within:
+            stored = await in_thread(_read, reader, ref)
+            await in_thread(writer.add, merged([*stored, *within]))
+        else:
+            await in_thread(writer.keep, ref)
+    while rest := await more.next():
+        await in_thread(writer.add, rest)
+    return await in_thread(writer.finish)
+
+
+def _read(reader: SegmentReader, ref: SegmentRef) -> list[pa.RecordBatch]:
+    return list(reader.read(ref))
+
+
+class _Ahead:
+    """Batches, cut where they are needed."""
+
+    def __init__(self, batches: AsyncGenerator[pa.RecordBatch, None]) -> None:
+        self._batches = batches
+        self._batch: pa.RecordBatch | None = None
+
+    async def next(self) -> pa.RecordBatch | None:
+        """Return the next batch, or the rest of one."""
+        batch, self._batch = self._batch, None
+        return batch if batch is not None else await anext(self._batches, None)
+
+    async def up_to(self, last: int) -> list[pa.RecordBatch]:
+        """Return what comes up to the sequence `last`."""
+        found: list[pa.RecordBatch] = []
+        while (batch := await self.next()) is not None:
+            sequences = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
+            count = sum(1 for one in sequences if one <= last) if sequences[-1] > last else len(sequences)
+            if count:
+                found.append(batch.slice(0, count))
+            if count < len(sequences):
+                self._batch = batch.slice(count)
+                break
+        return found
+
 
 _STEP = 1 << 20  # sequences that are compared at once
 _MOST_SUBJECTS = 10_000
