@@ -12,6 +12,7 @@ from tests.fuzz.world import World
 from tests.harness.commands import Ran
 
 _RECENT = 4
+PUT_BACK = "put the server's folder back"
 IN_PLACE = ("--if-exists", "replace", "--replace-with-part")
 _EMAIL = json.dumps({"email": "someone@example.org"}).encode()
 
@@ -54,7 +55,7 @@ async def put_back(world: World, name: str) -> None:
     if not world.copies:
         await copy_folder(world, name)
         return
-    world.note("put the server's folder back")
+    world.note(PUT_BACK)
     world.server.kill()
     shutil.rmtree(world.store)
     shutil.copytree(world.chance.choice(world.copies[-2:]), world.store)
