@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
-from pathlib import Path
 
 import pytest
 
@@ -81,9 +79,3 @@ def test_the_version_is_the_projects() -> None:
     from importlib.metadata import version
 
     assert version("jsbackup") == jsbackup.__version__
-
-
-def test_the_changes_begin_with_this_version() -> None:
-    changes = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
-    versions = [one for one in re.findall(r"^## (\S+)", changes, re.MULTILINE) if one != "Unreleased"]
-    assert versions[0] == jsbackup.__version__
