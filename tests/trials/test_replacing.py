@@ -45,11 +45,11 @@ def server(started: NatsServer) -> Iterator[str]:
     delete(started.url, *names(started.url))
 
 
-def put(where: str, **keys: bytes) -> None:
+def put(where: str, bucket: str = "config", **keys: bytes) -> None:
     async def work() -> None:
         async with connected(where) as nc:
             for key, value in keys.items():
-                await nc.request(f"$KV.config.{key}", value, timeout=20)
+                await nc.request(f"$KV.{bucket}.{key}", value, timeout=20)
 
     asyncio.run(work())
 
@@ -231,7 +231,64 @@ def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
     lost = newest.streams[0].segments[-1]
     (tmp_path / "repo" / lost.key).unlink()
     done = typed("restore", "latest", "S", "--partial", *REPLACE, *where)
-    assert done.code == 15 and "would replace a stream with 20" in done.err, done
+    assert done.code == 15 and f"lacks {lost.messages} of 20 messages" in done.err, done
     assert count(server, "S") == 20
     done = typed("restore", "latest", "S", "--partial", *REPLACE, CONSENT, *where, "-q")
     assert done.code == 3 and count(server, "S") == 20 - lost.messages
+
+
+def test_the_rest_of_a_damaged_backup_does_not_replace_what_only_the_stream_has(
+    server: str, typed: Type, tmp_path: Path
+) -> None:
+    """The stream has lost its end since, so that the rest has as many messages: others."""
+    where = ("-s", server, "-r", tmp_path / "repo")
+    assert typed("init", "-r", tmp_path / "repo", "--segment-size", "4KiB", "-q").code == 0
+    fill(server, "S", 400)
+    assert typed("backup", *where, "-q").code == 0
+    segment = min((tmp_path / "repo" / "segments").glob("S-*/*.parquet"), key=lambda path: int(path.name.split("-")[0]))
+    segment.unlink()
+    lost = int(segment.name.split("-")[1])
+    for sequence in range(401 - lost, 401):
+        ask(server, "STREAM.MSG.DELETE.S", {"seq": sequence})
+    done = typed("restore", "latest", "S", *REPLACE, *where)
+    assert done.code == 14, done
+    done = typed("restore", "latest", "S", *REPLACE, "--partial", *where)
+    assert done.code == 15 and f"the rest lacks {lost} of {400 - lost} messages at the target" in done.err, done
+    assert "jsbackup repair" in done.err and count(server, "S") == 400 - lost
+    assert typed("restore", "latest", "S", *REPLACE, "--partial", CONSENT, *where).code == 3
+
+
+def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, typed: Type) -> None:
+    """The clone and its source have gone on, each by itself."""
+    clone = ("clone", "KV_config", "--rename", "KV_config=KV_T", *REPLACE, "-s", server, "--to-server", server)
+    ask(server, "STREAM.CREATE.KV_config", BUCKET)
+    put(server, **KEYS)
+    assert typed(*clone, "-q").code == 0
+    assert typed(*clone, "-q").code == 0  # as it was
+    put(server, **{"users.new": b"5"})
+    assert typed(*clone, "-q").code == 0  # the source has more, and all that the clone has
+    put(server, "T", **{"users.mine": b"5"})
+    for line in ((*clone, "--dry-run"), clone):
+        done = typed(*line)
+        assert done.code == 15 and "lacks 1 of 6 messages at the target" in done.out + done.err, done
+    put(server, **{"users.newer": b"6", "users.newest": b"7"})
+    done = typed(*clone)
+    assert done.code == 15 and "lacks 1 of 6 messages at the target" in done.err, done
+
+
+def test_an_emptied_stream_that_goes_back_begins_another_life(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 6)
+    assert typed("backup", *where, "-q").code == 0
+    first = typed("list", *where[2:], "--json").document["backups"][0]["backup"]
+    fill(server, "S", 47)
+    assert typed("backup", *where, "-q").code == 0
+    ask(server, "STREAM.PURGE.S", {})
+    assert typed("backup", *where, "-q").code in (0, 3)
+    assert typed("restore", first, "S", *REPLACE, *where, "-q").code == 0
+    assert typed("backup", *where, "-q").code == 0
+    fill(server, "S", 60)
+    assert typed("backup", *where, "-q").code == 0
+    sql = "SELECT count(*) FROM (SELECT DISTINCT sequence, timestamp_ns FROM S)"
+    every = typed("query", "--all-backups", sql, *where[2:], "--json").document["rows"]
+    assert every == [[6 + 47 + 60]]

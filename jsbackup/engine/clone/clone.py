@@ -276,7 +276,7 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
         target = await look_at(js, run.now_ns())
         same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
         plan = _plan(survey, target, options, same_place=same_place)
-        plan = await count_left_out(js, survey.manifest, plan, target, options=options)
+        plan = await count_left_out(js, survey.manifest, plan, target, options=options, held=origin)
         plan = count_dropped(plan, target, options)
         plan = await refuse_absent(origin, survey.manifest, plan, options)
         plan = await refuse_subject_limits(origin, plan, options)
@@ -340,7 +340,7 @@ async def preview_clone(
         options = replace(options, exclude=())  # they are already left out
         same_place = (await jetstream_place(origin)).same(await jetstream_place(js))
         preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
-        counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options)
+        counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options, held=origin)
         counted = count_dropped(counted, preview.target, options)
         counted = await refuse_absent(origin, survey.manifest, counted, options)
         counted = await refuse_subject_limits(origin, counted, options)

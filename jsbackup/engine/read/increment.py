@@ -191,12 +191,14 @@ def signs_of_loss(previous: StreamBackup, info: StreamInfo) -> str:
     Sequences never go back. Missing messages are a loss only where nobody may delete one and no limit removes any.
     """
     state, then = info.state, previous.state
-    if info.created != previous.created or not previous.segments:
+    if info.created != previous.created or not previous.archive_format.has_messages:
         return ""
     last_stored = max(then.last_seq, previous.captured.last_seq)
     if state.last_seq < last_stored:
         return f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup"
-    if state.first_seq < then.first_seq:
+    if not previous.captured.messages and state.messages and state.first_seq <= last_stored:
+        return f"it has sequence {state.first_seq}, and was empty up to {last_stored} in the last backup"
+    if state.messages and state.first_seq < then.first_seq:
         return f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup"
     missing = previous.captured.messages - (state.messages - (state.last_seq - last_stored))
     if missing > 0 and not any(

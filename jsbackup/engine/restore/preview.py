@@ -63,7 +63,7 @@ async def preview_restore(
         preview = await preview_plan(js, make, now_ns)
         manifest, options = listed.manifest, listed.options
         counted = await count_left_out(
-            js, manifest, preview.plan, preview.target, options=options, objects=repository.objects
+            js, manifest, preview.plan, preview.target, options=options, held=repository.objects
         )
         preview = replace(preview, plan=count_dropped(counted, preview.target, options))
     plan = preview.plan

@@ -3,33 +3,34 @@
 They would be lost, so the plan is refused unless the user confirms that. What a selection leaves out is counted at the
 target, by its own subjects and sequences. What the backup lacks is counted by sequences, if the stream is still the one
 that was backed up, or was restored from this backup: then nothing but later messages. Otherwise the stream is read and
-compared with the backup.
+compared with the backup, or with the source of a clone; and always where a part of the backup is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.restore.proof import read_back
 from jsbackup.errors import ApiError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.preflight import PartialPlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import share_of
 from jsbackup.progress import ignored
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.responses import lacks_stream
 from jsbackup.readable import format_count
-from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
-from jsbackup.repository.read.message_diff import MessageDiff
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.filters.filters import Filters
@@ -44,7 +45,10 @@ _HINT = (
 )
 _LACKING = "Restore the backup beside it with --rename; --replace-with-part replaces it anyway."
 _SUBJECTS = {"--subject": "subject", "--exclude-subject": "exclude_subject"}
-_REMAINS = "Restore it under another name with --rename; --replace-with-part replaces it anyway."
+_REMAINS = (
+    "'jsbackup repair' may bring back what is lost, from a copy or from the server. Restore the rest under another "
+    "name with --rename; --replace-with-part replaces the stream anyway."
+)
 
 
 async def count_left_out(
@@ -54,10 +58,10 @@ async def count_left_out(
     target: Target,
     *,
     options: RestoreOptions,
-    objects: Objects | None = None,
+    held: Objects | JetStream,
 ) -> RestorePlan:
     """Return the plan with the number of messages of each replaced stream that what replaces it leaves out by their
-    sequences and subjects, or lacks. `objects` has the messages of the backup; None in a clone.
+    sequences and subjects, or lacks. `held` has the messages of the backup, or is the source of a clone.
 
     That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError and StoreError.
     """
@@ -73,35 +77,30 @@ async def count_left_out(
         if reshape.cut or reshape.filters.by_subject:
             left_out = await _left_out(js, entry, action, there, reshape=reshape)
         if not left_out.messages and entry.archive_format.has_messages:
-            left_out = await _lacking(js, action, entry, there, objects=objects)
+            left_out = await _lacking(js, action, entry, there, held)
         if left_out.messages:
             counted[action.name] = left_out
     return _with(plan, counted, options)
 
 
 async def _lacking(
-    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, objects: Objects | None
+    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, held: Objects | JetStream
 ) -> LeftOut:
-    """Return how many messages of the existing stream the backup lacks."""
-    held = there.state.messages
+    """Return how many messages of the existing stream the backup lacks: all of them, if they cannot be compared."""
     try:
         if await _goes_on(js, entry, there):
-            return await _after(js, there, entry.last_seq)
-        if objects is not None:
-            compared = await _compared(js, entry, there, objects)
-            # Of messages that are altered, those with the same sequences take each other's place.
-            changed = 0 if action.alters else compared.changed
-            return LeftOut(compared.added + changed, held, True)
-    except (NatsPermissionDenied, IntegrityError, KeyUnavailable):  # objects are checked elsewhere
-        pass
+            after = await _after(js, there, entry.last_seq)
+            if after.exact or after.messages:
+                return after
+        return await _compared(js, action, entry, there, held)
+    except NatsPermissionDenied:
+        return LeftOut(there.state.messages, there.state.messages, False)
+    except (IntegrityError, KeyUnavailable):  # objects are checked elsewhere, see `refuse_remains`
+        return LeftOut(0, there.state.messages, True)
     except ApiError as error:
         if not lacks_stream(error):
             raise
-        return LeftOut(0, held, True)  # another command has just deleted it
-    if not _is_same(entry, there):
-        return LeftOut(held, held, True)
-    newer = max(0, there.state.last_seq - entry.last_seq)
-    return LeftOut(max(min(newer, 1), newer - there.state.deleted), held, False)
+        return LeftOut(0, there.state.messages, True)  # another command has just deleted it
 
 
 def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
@@ -135,14 +134,46 @@ async def _after(js: JetStream, there: StreamInfo, sequence: int) -> LeftOut:
     return LeftOut(after if exact else max(0, after - state.deleted), there.state.messages, exact)
 
 
-async def _compared(js: JetStream, entry: StreamBackup, there: StreamInfo, objects: Objects) -> MessageDiff:
-    """Compare the whole stream with its backup."""
+async def _compared(
+    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, held: Objects | JetStream
+) -> LeftOut:
+    """Compare the whole stream with its backup, or with the source of a clone."""
+    if isinstance(held, JetStream):
+        return LeftOut(await _only_at(js, there, held, entry.name), there.state.messages, True)
+    reader = SegmentReader(held)
 
     def sink() -> AlongSegments:
-        return AlongSegments(SegmentReader(objects), entry.segments, there.state.last_seq, Side.A, named=0)
+        return AlongSegments(reader, entry.segments, there.state.last_seq, Side.A, named=0)
 
-    _, compared = await read_back(js, there.name, sink, ignored)
-    return await in_thread(compared.finish)
+    _, along = await read_back(js, there.name, sink, ignored)
+    compared = await in_thread(along.finish)
+    # Of messages that are altered, those with the same sequences take each other's place.
+    return LeftOut(compared.added + (0 if action.alters else compared.changed), there.state.messages, True)
+
+
+async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str) -> int:
+    """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time."""
+    count = 0
+    async with (
+        aclosing(_times(js, await js.stream(there.name))) as ours,
+        aclosing(_times(origin, await origin.stream(name), first=there.state.first_seq)) as theirs,
+    ):
+        other = await anext(theirs, None)
+        async for mine in ours:
+            while other is not None and other[0] < mine[0]:
+                other = await anext(theirs, None)
+            count += other != mine
+    return count
+
+
+async def _times(js: JetStream, info: StreamInfo, *, first: int = 0) -> AsyncGenerator[tuple[int, int], None]:
+    """Yield the sequence and the time of each message, in order."""
+    async with aclosing(read_messages(js, info, ignored, first=first, only={"headers_only": True})) as batches:
+        async for batch in batches:
+            for pair in zip(
+                batch.column("sequence").to_pylist(), batch.column("timestamp_ns").to_pylist(), strict=True
+            ):
+                yield pair
 
 
 def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
@@ -166,23 +197,25 @@ def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) ->
     return _with(plan, counted, options)
 
 
-def refuse_remains(
-    plan: RestorePlan, target: Target, lost: Mapping[str, Collection[Problem]], options: RestoreOptions
+async def refuse_remains(
+    js: JetStream, left: PartialPlan, target: Target, objects: Objects, *, options: RestoreOptions
 ) -> RestorePlan:
-    """Return the plan, refused if the rest of a damaged backup would replace a stream that has more messages."""
+    """Return the plan, refused where the rest of a damaged backup would replace a stream that has more of it."""
     refusals = []
-    for action in plan.actions:
-        there = target.streams.get(action.name)
-        if action.entry.name not in lost or not action.replaces or there is None or options.replace_with_part:
+    entries = {entry.name: entry for entry in left.manifest.streams}
+    for action in left.plan.actions:
+        there, name = target.streams.get(action.name), action.entry.name
+        if name not in left.lost or not action.replaces or there is None or options.replace_with_part:
             continue
-        left, held = action.entry.captured.messages, there.state.messages
-        if left < held:
-            gone = sum(problem.messages for problem in lost[action.entry.name])
-            reason = (
-                f"lacks {format_count(gone, 'lost message')}, has {left:,}, and would replace a stream with {held:,}"
-            )
-            refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _REMAINS))
-    return replace(plan, refusals=(*plan.refusals, *refusals))
+        try:
+            lacking = await _compared(js, action, entries[name], there, objects)
+        except NatsPermissionDenied:
+            lacking = LeftOut(there.state.messages, there.state.messages, False)
+        if lacking.messages:
+            gone = format_count(sum(problem.messages for problem in left.lost[name]), "message")
+            reason = f"{gone} of it are lost in the repository, and the rest {_reason(lacking, 'would be')}"
+            refusals.append(Finding(name, Rule.PART_REPLACES, reason, _REMAINS))
+    return replace(left.plan, refusals=(*left.plan.refusals, *refusals))
 
 
 def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOptions) -> RestorePlan:
@@ -215,6 +248,8 @@ def _reason(left_out: LeftOut, verb: str) -> str:
     least = "" if left_out.exact else "at least "
     subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
     what = f"{least}{left_out.messages:,} of {format_count(left_out.of, 'message')} at the target{subjects}"
+    if not left_out.by and not left_out.exact and left_out.messages == left_out.of:
+        return f"may lack any of {format_count(left_out.of, 'message')} at the target, which this user may not read"
     if not left_out.by:
         return f"lacks {what}, which {verb} deleted"
     return f"left out by {left_out.by}: {what}, which {verb} deleted"

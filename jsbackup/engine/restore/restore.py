@@ -49,7 +49,7 @@ from jsbackup.repository.checks.verify import Checker
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.repository import Repository
-from jsbackup.times import format_time
+from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ __all__ = [
     "make_sure",
     "prepare_restore",
     "refuse_if_stale",
+    "refuse_part",
     "run_restore",
 ]
 
@@ -136,7 +137,7 @@ async def prepare_restore(
     `try_configs`.
     """
     prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
-    return await in_thread(make_sure, manifest, prospect, run.settings)
+    return await refuse_part(js, prospect, await in_thread(make_sure, manifest, prospect, run.settings))
 
 
 @with_own_threads
@@ -154,7 +155,7 @@ async def continue_restore(
 ) -> RestoreReport:
     """Check and execute a restore that was begun a moment ago. Raises as `run_restore`."""
     async with connect_jetstream(run.connection) as js, advisories(js.link):
-        prepared = await in_thread(make_sure, manifest, prospect, run.settings)
+        prepared = await refuse_part(js, prospect, await in_thread(make_sure, manifest, prospect, run.settings))
         return await carry_out_restore(run, repository, js, prepared)
 
 
@@ -164,7 +165,7 @@ async def _look_and_plan(
     target = await look_at(js, run.now_ns())
     planning = Planning(repository, target, run.options)
     plan = await in_thread(planning.plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options, objects=repository.objects)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options, held=repository.objects)
     if saved is not None:
         from jsbackup.planning.saved_plan import refuse_if_changed
 
@@ -190,7 +191,6 @@ def make_sure(
     sound = PartialPlan(plan, manifest, {}, ())
     if settings.partial:
         sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker=checker)
-        refuse_if_refused(refuse_remains(sound.plan, planning.target, sound.lost, planning.options))
     else:
         look_at_objects(objects, manifest, plan)
         check_before_removal(objects, manifest, plan, marking=prospect.marking, checker=checker)
@@ -205,13 +205,23 @@ def make_sure(
     return Prepared(plan, planning.target, sound, prospect.marking)
 
 
+async def refuse_part(js: JetStream, prospect: Prospect, prepared: Prepared) -> Prepared:
+    """Return what was prepared, unless the rest of a damaged backup would replace a stream that has more of it. Raises
+    PlanRefused and NatsError.
+    """
+    planning = prospect.planning
+    objects = planning.repository.objects
+    refuse_if_refused(await refuse_remains(js, prepared.sound, planning.target, objects, options=planning.options))
+    return prepared
+
+
 @with_own_threads
 async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> None:
     """Raise PlanRefused or TargetConflict if a restore that was prepared a while ago would now do something else."""
     target = await look_at(js, run.now_ns())
     manifest = prepared.sound.manifest
     plan = await in_thread(Planning(repository, target, run.options).plan, manifest)
-    plan = await count_left_out(js, manifest, plan, target, options=run.options, objects=repository.objects)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options, held=repository.objects)
     refuse_if_refused(plan)
     now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
     for action in prepared.plan.actions:
@@ -260,10 +270,12 @@ def _note_restore(
     """Record which streams of a plan go back to an earlier state than the repository has of them, for the next backup:
     all but those that were `left` as they are. Returns the key of the record, "" if there is none.
     """
-    newest = max((one.id for one in repository.inventory().summaries if origin_of(one) == origin), default="")
-    if not newest or (newest == plan.backup and not any(action.reshape.drops for action in plan.actions)):
+    mine = (summary for summary in repository.inventory().summaries if origin_of(summary) == origin)
+    newest = max(mine, key=lambda summary: summary.id, default=None)
+    if newest is None or (newest.id == plan.backup and not any(action.reshape.drops for action in plan.actions)):
         return ""
-    now = format_time(run.now_ns())
+    # After the newest backup, also if the clock of this machine is behind that of the one that made it.
+    now = format_time(max(run.now_ns(), parse_time(newest.ended or newest.created) + 1))
     streams = tuple(action.name for action in plan.actions if action.name not in left)
     note = RestoreNote(now, now, not left, plan.backup, origin, streams)
     try:

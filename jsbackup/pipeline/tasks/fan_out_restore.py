@@ -30,10 +30,11 @@ from jsbackup.config import (
 )
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
+from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.link.source import read_source
 from jsbackup.engine.restore.after_restore import wait_for_replicas
 from jsbackup.engine.restore.execution import bytes_to_move
-from jsbackup.engine.restore.restore import Prospect, RestoreReport, begin_restore, make_sure
+from jsbackup.engine.restore.restore import Prepared, Prospect, RestoreReport, begin_restore, make_sure, refuse_part
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.settled_copies import look_at_copying
@@ -122,7 +123,7 @@ def restore_streams(
             hint="Set it to false.",
         )
     checker = SparkChecker(executors.session, executors.place, NullProgress())
-    prepared = make_sure(manifest, prospect, settings, checker)
+    prepared = complete(_refuse_part(run, prospect, make_sure(manifest, prospect, settings, checker)))
     plan, sound = prepared.plan, prepared.sound
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     start = StartingPoint(
@@ -167,6 +168,11 @@ def restore_streams(
     results.sort(key=lambda one: one.name)
     failures.sort(key=lambda one: one.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
+
+
+async def _refuse_part(run: RestoreRun, prospect: Prospect, prepared: Prepared) -> Prepared:
+    async with connect_jetstream(run.connection) as js:
+        return await refuse_part(js, prospect, prepared)
 
 
 def _parts(stage: Sequence[Action], settings: RestoreSettings, cores: int) -> list[list[Action]]:
