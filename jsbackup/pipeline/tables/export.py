@@ -56,6 +56,7 @@ from jsbackup.planning.transforming import (
 )
 from jsbackup.progress import Progress
 from jsbackup.readable import alike, format_count, without_name
+from jsbackup.repository.checks.verify import Level, check_object
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.origin import origin_of
@@ -238,6 +239,7 @@ class _Planning:
         self._told: dict[str, list[str]] = {}
         self._additions: list[tuple[Manifest, tuple[Addition, ...]]] = []
         self._seen: set[str] = set()
+        self._present: dict[str, int] = {chosen.id: 0}  # backups like the chosen one, with the time when they ended
 
     def planned(self) -> PlannedExport:
         for glob in self._patterns:
@@ -267,7 +269,7 @@ class _Planning:
             except (FormatError, IntegrityError, UnsupportedError) as error:  # the next export tries again
                 self._refused[f"backup {backup}"] = error
                 continue
-            if self._add(manifest, backups, finished):
+            if self._add(manifest, finished):
                 finished.add(backup)
 
     def _backups(self) -> dict[str, int]:
@@ -277,6 +279,7 @@ class _Planning:
         inventory, like = self._repository.inventory(), summary_of(self._chosen)
         ours = {one.id: parse_time(one.ended or one.created) for one in inventory.summaries if _is_like(one, like)}
         ours |= {one.id: 0 for one in inventory.unreadable}
+        self._present = ours
         return {one: ours[one] for one in sorted(ours) if one <= self._chosen.id}
 
     def _done(self, backups: Mapping[str, int]) -> set[str]:
@@ -340,7 +343,7 @@ class _Planning:
         self._states[name] = TableState(source, streams=self._typed) if state is None else state
         return table
 
-    def _add(self, manifest: Manifest, ended: Mapping[str, int], finished: set[str]) -> bool:
+    def _add(self, manifest: Manifest, finished: set[str]) -> bool:
         """Plan what of a backup is added. Returns whether nothing of it is left out."""
         entries = self._wanted(manifest)
         broken = broken_lists(entries)
@@ -354,23 +357,22 @@ class _Planning:
             if not one.entry.archive_format.has_messages:
                 self._note(one.reshaped.name, f"backup {manifest.id} has no messages of it")
                 continue
-            found = self._addition(table, one, manifest.id, ended=ended, finished=finished)
+            found = self._addition(table, one, manifest.id, finished=finished)
             if found is not None:
                 additions.append(found)
         if additions:
             self._additions.append((manifest, tuple(additions)))
         return not broken and all(one.reshaped.name not in self._refused for one in planned)
 
-    def _addition(
-        self, table: GrowingTable, one: PlannedStream, backup: str, *, ended: Mapping[str, int], finished: set[str]
-    ) -> Addition | None:
+    def _addition(self, table: GrowingTable, one: PlannedStream, backup: str, *, finished: set[str]) -> Addition | None:
         name = table.name
         state = self._states[name]
         if self._asked.append and table.state is not None:
             state = state.with_done(finished)
         if state.position.knows(backup):
             return None
-        there = {id_: ns for id_, ns in ended.items() if id_ == backup or state.position.knows(id_)}
+        # Also those after the chosen one, which was made when a clock was ahead.
+        there = {id_: ns for id_, ns in self._present.items() if id_ == backup or state.position.knows(id_)}
         told: list[str] = []
         walk = BackupWalk(
             state.position,
@@ -394,6 +396,13 @@ class _Planning:
         self._states[name] = after = replace(after, commits=state.commits + 1)
         within = {ref.key for ref in segments_within(one.entry, one.reshaped.messages.cut)}
         ranges = tuple(found for found in walk.ranges if found.ref.key in within)
+        objects = self._repository.objects
+        for ref in [found.ref for found in ranges if self._asked.append and objects.is_damaged(found.ref)]:
+            # A command that tried to read it has found it so: other streams are not to wait for its repair.
+            if flaw := check_object(objects, ref, Level.DATA):
+                hint = "Bring it back with 'jsbackup repair'."
+                self._refused[name] = IntegrityError(f"backup {backup}: {flaw.text}", hint=hint)
+                return None
         return Addition(table, one, ranges, after)
 
     def _followed(self, one: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:

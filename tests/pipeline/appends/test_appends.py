@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,9 @@ def test_a_damaged_backup_takes_nothing_of_those_before_it(tmp_path: Path, kind:
         path.write_bytes(content[:-1])
     words = ["export", "latest", "--append", "--format", kind, "--output", out, *world.kept.line]
     assert in_shell(*words).code == 14
+    for _ in keys:  # each time one more is known
+        again = in_shell(*words)
+    assert again.code in (3, 14) and "'jsbackup repair'" in again.out + again.err, again
     world.committed.remove(last.id)
     world.check(out, kind)
     for path, content in zip(paths, whole, strict=True):
@@ -156,6 +160,23 @@ def test_a_damaged_backup_takes_nothing_of_those_before_it(tmp_path: Path, kind:
     assert in_shell(*words).code == 0
     world.committed.add(last.id)
     world.check(out, kind)
+
+
+@each
+def test_backups_after_one_of_a_clock_that_was_ahead(tmp_path: Path, kind: TableFormat) -> None:
+    world, out = World(tmp_path / "r"), tmp_path / "out"
+    place, ahead = place_of(str(out), S3Settings(), {}), "2026-11-20T00:00:00Z"
+    for day, manifest in enumerate(world.ten_days()):
+        if day == 4:
+            streams = [
+                replace(one, captured=replace(one.captured, begun=ahead, ended=ahead)) for one in manifest.streams
+            ]
+            later = replace(manifest, id="20261120T000000Z-ffffff", created=ahead, streams=tuple(streams))
+            world.expected[later.id] = world.expected.pop(manifest.id)
+            manifest = later
+        world.commit(manifest)
+        export(world.kept, manifest, place, kind, token=f"{day:07x}a")
+        world.check(out, kind)
 
 
 @each
