@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.api import connected
+from tests.harness.api import call, connected
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, delete, names, typing
 
@@ -50,6 +50,9 @@ async def _fill(url: str) -> None:
         for number in range(5):
             for subject in ("orders.eu", "users.eu"):
                 await nc.request(f"{subject}.{number}", b"{}", timeout=20)
+        # On a busy machine the copy takes a while.
+        while (await call(nc, "STREAM.INFO.COPY", {}))["state"]["messages"] < 5:
+            await asyncio.sleep(0.05)
 
 
 def test_what_excludes_no_stream_is_refused(pair: tuple[str, str], typed: Type, tmp_path: Path) -> None:
