@@ -101,7 +101,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         BASE
         | {"memory", "protocol", "formats", "stores", "repository", "transforms", "exchange", "planning", "engine"}
         | {"look", "putting_back", "pipeline", "api", "html", "browse"},
-        {"click", "prometheus_client", "tqdm"},
+        {"click", "jinja2", "prometheus_client", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),
     "__init__": ({"errors", "config", "planning", "api"}, set()),

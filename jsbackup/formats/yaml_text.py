@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["to_yaml"]
+__all__ = ["to_yaml", "yaml_scalar"]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*", re.ASCII)
 # Words that older YAML parsers treat as booleans or null.
@@ -26,13 +26,13 @@ def _lines(value: Any) -> Iterable[str]:
         return _map(value)
     if value and isinstance(value, list):
         return _list(value)
-    return [_scalar(value)]
+    return [yaml_scalar(value)]
 
 
 def _map(value: Mapping[str, Any]) -> Iterator[str]:
     for key, inner in value.items():
         plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS
-        name = key if plain else _scalar(key)
+        name = key if plain else yaml_scalar(key)
         if inner and isinstance(inner, Mapping | list):
             yield f"{name}:"
             yield from _indented(_lines(inner))
@@ -40,7 +40,7 @@ def _map(value: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: |"
             yield from _indented(inner.removesuffix("\n").split("\n"))
         else:
-            yield f"{name}: {_scalar(inner)}"
+            yield f"{name}: {yaml_scalar(inner)}"
 
 
 def _list(values: Sequence[Any]) -> Iterator[str]:
@@ -54,7 +54,8 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" if line else "" for line in lines)
 
 
-def _scalar(value: Any) -> str:
+def yaml_scalar(value: Any) -> str:
+    """Return a text, number or boolean on one line."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
 

@@ -22,11 +22,12 @@ from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
-    from jsbackup.cli.schedules.jobs import Plan, ScheduleFile
+    from jsbackup.cli.schedules.files import ScheduleFile
+    from jsbackup.cli.schedules.planning import Plan
 
 __all__ = ["COMMANDS"]
 
-# As `schedules/jobs.py` has them.
+# As `schedules/planning.py` has them.
 JOB_NAMES = ("backup", "forget", "verify", "status", "drill")
 FORMATS = ("cron", "systemd", "kubernetes")
 
@@ -137,25 +138,19 @@ def _profile(shared: Shared) -> Profile:
 
 
 def _files(kind: str, plan: Plan, profile: Profile, image: str | None, *, run_as: str | None) -> list[ScheduleFile]:
-    if kind == "cron":
-        from jsbackup.cli.schedules.cron import cron_files
-
-        return cron_files(plan)
-    if kind == "systemd":
-        from jsbackup.cli.schedules.systemd import systemd_files
-
-        if run_as is not None and not _USER.fullmatch(run_as):
-            raise UsageError(f"no user can be named {run_as!r}")
-        return systemd_files(plan, run_as)
-    from jsbackup.cli.schedules.kubernetes import kubernetes_files
+    from jsbackup.cli.schedules.files import schedule_files
     from jsbackup.cli.schedules.planning import without_secrets
 
+    if run_as is not None and not _USER.fullmatch(run_as):
+        raise UsageError(f"no user can be named {run_as!r}")
+    if kind != "kubernetes":
+        return schedule_files(kind, plan, user=run_as)
     if image is None:
         raise UsageError("there is no image for Kubernetes to run", hint="Name the one you have built with --image.")
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"not the name of an image: {image!r}")
     config, withheld = without_secrets(profile)
-    return kubernetes_files(plan, image, config, withheld)
+    return schedule_files(kind, plan, image=image, config=config, withheld=tuple(withheld))
 
 
 def _write(folder: Path, files: Sequence[ScheduleFile], *, force: bool) -> None:

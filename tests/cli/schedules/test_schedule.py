@@ -19,10 +19,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.cli.schedules.cron import cron_files
-from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, times_of
-from jsbackup.cli.schedules.kubernetes import kubernetes_files, toml_text
-from jsbackup.cli.schedules.systemd import _escaped, systemd_files
+from jsbackup.cli.schedules.files import _escaped, schedule_files
+from jsbackup.cli.schedules.planning import JOBS, Credential, Job, Plan, times_of, toml_text
 from jsbackup.errors import UsageError
 from jsbackup.formats.yaml_text import to_yaml
 from tests.cli.test_json import check
@@ -234,7 +232,7 @@ def test_manifests_are_what_kubernetes_takes_and_run_with_what_is_mounted(
         mounted_config.write_text(text)
         mounted_config.chmod(0o600)
         # A profile with variables in place of its secrets is one.
-        assert typed("config", "check", "--config", mounted_config, "--profile", profile).code == 0
+        assert typed("schedule", "--format", "cron", "--config", mounted_config, "--profile", profile).code == 0
         assert profile != "shop" or typed("init", "--profile", "shop").code == 0
         for job in jobs:
             arguments = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -391,8 +389,8 @@ def _plan(**changes: Any) -> Plan:
 
 
 def _files(plan: Plan) -> list[str]:
-    files = [*cron_files(plan), *systemd_files(plan, None), *kubernetes_files(plan, "i", "[profiles.p]\n", [])]
-    return [file.content for file in files]
+    kinds = ("cron", "systemd", "kubernetes")
+    return [file.content for kind in kinds for file in schedule_files(kind, plan, image="i", config="[profiles.p]\n")]
 
 
 @settings(max_examples=60)

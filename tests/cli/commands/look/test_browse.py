@@ -80,7 +80,7 @@ def test_what_cannot_be_is_one_sentence(repo: Path, typed: Type, tmp_path: Path)
 @pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(repo: Path) -> None:
     program = "import sys; sys.modules['{}'] = None; from jsbackup.cli.main import main; main()"
-    for name in ("uvicorn", "starlette", "jinja2"):
+    for name in ("uvicorn", "starlette"):
         line = [sys.executable, "-c", program.format(name), "browse", "-r", str(repo)]
         done = subprocess.run(line, capture_output=True, text=True, env=environment())
         assert done.returncode == 13 and "pip install 'jsbackup[browse]'" in done.stderr and name in done.stderr
