@@ -144,8 +144,8 @@ def find_vanished(
     marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
     note = (
-        f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if it "
-        "is meant to be empty, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
+        f"{_NOTHING_LEFT} {before.id} has: check whether the server has lost its streams or is a different one; if "
+        "that is meant, run 'jsbackup backup --allow-nothing' once: 'latest' means that backup then"
     )
     return Lost(tuple(marked), tuple(gone), note)
 

@@ -193,7 +193,7 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
             BreachRule.EMPTY,
             line.words,
             f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.title})",
-            "Check whether the server has lost its streams or is a different one. If it is meant to be empty, run "
+            "Check whether the server has lost its streams or is a different one. If that is meant, run "
             "'jsbackup backup --allow-nothing' once: 'latest' means that backup then.",
         )
     lacking = [*(one.name for one in line.skipped), *line.warned]
