@@ -5,7 +5,7 @@ check, which executors do), the same order of origins and mirrors, the same repo
 small ones; one that replaces another stream has its own task. A stream that fails does not affect others. For a task
 that is run again, because its worker was lost, see `engine/backup/worker_share.py`.
 
-With a single server tasks run one at a time: restores take turns there (`engine/link/restore_mutex.py`), and executors
+With a single server tasks run one at a time: restores take turns there (`engine/link/jetstream.py`), and executors
 do not know of each other.
 
 A worker that is killed cannot clean up: the streams that it was sending remain incomplete, marked as such, and the next

@@ -3,7 +3,7 @@
 Backups that show that a server has lost its streams.
 
 Such a backup has nothing of what an earlier one of the same streams had. New ones are marked as partial when they are
-made (`engine/backup/emptied.py`). Those of older tools are marked as complete; here they are recognized by their
+made (`engine/backup/backup.py`). Those of older tools are marked as complete; here they are recognized by their
 numbers.
 """
 
