@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,13 +18,13 @@ from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.jobs.job_run import JobRun
 from jsbackup.pipeline.tables.table_files import Table
 from jsbackup.pipeline.tables.table_rows import ReadRows, Unordered, in_order, sorted_rows
-from jsbackup.pipeline.tasks.row_notes import notes_on
-from jsbackup.pipeline.tasks.row_rules import RowCounts, SinkRules
-from jsbackup.pipeline.tasks.row_storing import StoredPartition, store_messages
+from jsbackup.pipeline.tasks.row_storing import OddRows, RowCounts, SinkRules, StoredPartition, store_messages
 from jsbackup.progress import NullProgress
+from jsbackup.readable import format_count
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Source, StreamBackup, total_of
+from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.late_repository import is_late, make_now
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
@@ -38,10 +38,38 @@ __all__ = [
     "imported_incarnation",
     "imported_stream",
     "is_bucket",
+    "notes_on",
     "rules_of",
     "with_notes",
     "write_rows",
 ]
+
+_HEADERS = "headers that clients may not read: after such a message nats-py reads nothing more, and nats.go drops them"
+_SUBJECTS = "subjects that clients may not read: nats-py reads nothing more after such a message"
+
+
+_UNIT = "timestamp_ns is in nanoseconds since 1970"
+# NATS is younger, and so is any time in nanoseconds that is meant. One in microseconds is in 1970 until 3973.
+_EARLY_NS = 315_532_800 * 10**9  # 1980
+
+
+def notes_on(name: str, segments: Sequence[SegmentRef], counts: RowCounts, *, from_server: bool) -> Iterator[str]:
+    """Yield sentences about messages of a stream, in these segments, that clients may not read; and about their times,
+    if these are not `from_server`.
+    """
+    newest_ns = max((one.max_ns for one in segments), default=_EARLY_NS)
+    if newest_ns < _EARLY_NS and not from_server:
+        newest = format_time(newest_ns) if newest_ns else "1970-01-01T00:00:00Z"
+        yield f"stream {name}: {_UNIT}, so its newest message is of {newest}; other units need to be converted"
+    for odd, what in ((counts.headers, _HEADERS), (counts.subjects, _SUBJECTS)):
+        if odd.messages:
+            yield f"stream {name}: {_of(odd)} {what}"
+
+
+def _of(odd: OddRows) -> str:
+    if odd.messages == 1:
+        return f"1 message ({odd.first}) has"
+    return f"{format_count(odd.messages, 'message')} (the first is {odd.first}) have"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tables.line_files import LINE_SCHEMA
 from jsbackup.pipeline.tables.table_files import refuse_other_streams
-from jsbackup.pipeline.tasks.row_rules import NO_COUNTS, SinkRules
-from jsbackup.pipeline.tasks.row_storing import StoredPartition
+from jsbackup.pipeline.tasks.row_storing import NO_COUNTS, SinkRules, StoredPartition
 from jsbackup.pipeline.tasks.segment_sink import store_by_writer, store_rows
 from jsbackup.pipeline.tasks.task_reader import row_reader
 from jsbackup.pipeline.tasks.tasks import OnSpark, watched

@@ -23,8 +23,7 @@ from pyspark.sql.types import StructType
 from jsbackup.errors import JsBackupError
 from jsbackup.pipeline.session.data_sources import register
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
-from jsbackup.pipeline.tasks.row_rules import SinkRules
-from jsbackup.pipeline.tasks.row_storing import StoredPartition, store_messages
+from jsbackup.pipeline.tasks.row_storing import SinkRules, StoredPartition, store_messages
 from jsbackup.pipeline.tasks.task_source import freeze_worker
 
 __all__ = [

@@ -12,7 +12,7 @@ from importlib.resources import files
 import pytest
 
 from jsbackup.cli.main import COMMANDS
-from jsbackup.cli.manual.plain import plain
+from jsbackup.cli.manual.help import plain
 from tests.cli.typed import Typed
 from tests.harness.commands import command_line, environment
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from jsbackup.cli.main import COMMANDS, cli
-from jsbackup.cli.manual.pages import read_page, topics
+from jsbackup.cli.manual.help import read_page, topics
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.command_help import command_help
 from jsbackup.exit_codes import EXIT_CODES

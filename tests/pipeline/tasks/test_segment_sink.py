@@ -8,8 +8,14 @@ import pyarrow as pa
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.pipeline.tasks.row_rules import OddRows, SinkRules, as_messages, count_rows
-from jsbackup.pipeline.tasks.row_storing import StoredPartition, store_messages
+from jsbackup.pipeline.tasks.row_storing import (
+    OddRows,
+    SinkRules,
+    StoredPartition,
+    as_messages,
+    count_rows,
+    store_messages,
+)
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PlainSealing
 from jsbackup.times import ZERO_TIME
