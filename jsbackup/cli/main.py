@@ -121,7 +121,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "transform": (
             "jsbackup.cli.commands.spark.transform",
-            "Make a new backup from another one: renamed, cut, masked (on Spark).",
+            "Make a new backup from another one: renamed, cut, masked.",
         ),
         "compact": (
             "jsbackup.cli.commands.spark.transform",

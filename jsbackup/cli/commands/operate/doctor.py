@@ -160,7 +160,7 @@ def _java() -> Check:
     from jsbackup.pipeline.session.java import LEAST_JAVA, find_java, java_version
 
     if find_spec("pyspark") is None:
-        fix = "Run `pip install 'jsbackup[spark]'` for query, transform, imports of tables, and runs on a cluster."
+        fix = "Run `pip install 'jsbackup[spark]'` for --spark, and DataFrames."
         return Check.not_tried("java", "Spark is not installed", fix)
     try:
         java = find_java(environment())
