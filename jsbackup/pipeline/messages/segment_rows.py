@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from jsbackup.formats.segment import decode_segment, scan_segment
 from jsbackup.pipeline.messages.bounds import ALL, Bounds
@@ -34,6 +33,9 @@ from jsbackup.pipeline.messages.columns import (
 )
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["RowColumns", "gathered", "segment_rows"]
 
