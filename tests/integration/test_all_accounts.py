@@ -85,6 +85,14 @@ def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["account_name"] or one["account"]: one for one in document["accounts"]}
 
 
+def named(folder: Path, **settings: str | Path) -> tuple[str, Path]:
+    """The option for a new file that says where logins are."""
+    lines = [f"{key.replace('_', '-')} = {json.dumps(str(value))}\n" for key, value in settings.items()]
+    path = folder / f"accounts-{len(list(folder.glob('accounts-*')))}.toml"
+    path.write_text("".join(lines))
+    return "--accounts", path
+
+
 def run(command: str, server: NatsServer, creds: Path, repository: Path, *options: str | Path, **environ: str) -> Ran:
     """A command for all accounts, as a user of the system account."""
     return jsbackup(
@@ -113,7 +121,7 @@ def test_a_dozen_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
     with NatsServer(NEWEST, config=nsc.full_resolver(tmp_path / "jwt"), name="old") as server:
         nsc.push(server.url)
         before = filled(server, nsc, NAMES)
-        options = ("--account-creds", nsc.creds_folder, "--account-user", "backup")
+        options = named(tmp_path, creds=nsc.creds_folder, user="backup")
         document = checked("backup_accounts", run("backup", server, reader, repository, *options).ok())
         assert (document["result"], document["problems"], document["servers"]) == (
             "complete",
@@ -143,7 +151,7 @@ def test_a_dozen_accounts_come_back_under_other_keys(tmp_path: Path) -> None:
 
     with NatsServer(NEWEST, config=other.full_resolver(tmp_path / "jwt2"), name="new") as server:
         other.push(server.url)
-        options = ("--account-signing-keys", other.keys_folder)
+        options = named(tmp_path, signing_keys=other.keys_folder)
         planned = run("plan", server, writer, repository, *options).ok()
         assert {one["code"] for one in checked("plan_accounts", planned)["accounts"]} == {0}
         restored = checked("restore_accounts", run("restore", server, writer, repository, *options).ok())
@@ -201,16 +209,16 @@ def test_every_way_to_the_credentials_comes_to_the_same(system: System, tmp_path
     (tools / "op").write_text(f'#!/bin/sh\ncat "{nsc.creds_folder}/$(basename "$(dirname "$2")")/admin.creds"\n')
     (tools / "op").chmod(0o755)
     ways: dict[str, tuple[str | Path, ...]] = {
-        "folder": ("--account-creds", nsc.creds_folder),
-        "names are no matter": ("--account-creds", flat),
-        "by name": ("--account-creds", f"{nsc.creds_folder}/{{account}}/admin.creds"),
-        "by key": ("--account-creds", f"{flat}/{{account}}.creds"),
-        "nsc's folder": ("--account-creds", "nsc"),
-        "nsc's folder of an operator": ("--account-creds", "nsc://OP"),
-        "nsc itself": ("--account-creds", "nsc://OP/{account}/admin"),
-        "op": ("--account-creds", "op://vault/{account}/creds"),
-        "seeds": ("--account-signing-keys", nsc.keys_folder),
-        "nsc's seeds": ("--account-signing-keys", "nsc"),
+        "folder": named(tmp_path, creds=nsc.creds_folder),
+        "names are no matter": named(tmp_path, creds=flat),
+        "by name": named(tmp_path, creds=f"{nsc.creds_folder}/{{account}}/admin.creds"),
+        "by key": named(tmp_path, creds=f"{flat}/{{account}}.creds"),
+        "nsc's folder": named(tmp_path, creds="nsc"),
+        "nsc's folder of an operator": named(tmp_path, creds="nsc://OP"),
+        "nsc itself": named(tmp_path, creds="nsc://OP/{account}/admin"),
+        "op": named(tmp_path, creds="op://vault/{account}/creds"),
+        "seeds": named(tmp_path, signing_keys=nsc.keys_folder),
+        "nsc's seeds": named(tmp_path, signing_keys="nsc"),
     }
     environ = {**nsc.environment, "PATH": f"{tools}:/usr/bin:/bin"}
     for number, (way, options) in enumerate(ways.items()):
@@ -231,7 +239,7 @@ def test_an_account_without_credentials_is_named_and_fails_what_watches(system: 
     nsc, folder = system.nsc, tmp_path / "creds"
     for name in ("shop", "twin"):
         shutil.copytree(nsc.creds_folder / name, folder / name)
-    ran = run("backup", system.server, system.reader, tmp_path / "repo", "--account-creds", folder)
+    ran = run("backup", system.server, system.reader, tmp_path / "repo", *named(tmp_path, creds=folder))
     document = checked("backup_accounts", ran)
     assert (ran.code, document["result"]) == (3, "partial")
     pay = by_name(document)["pay"]
@@ -245,11 +253,11 @@ def test_an_account_without_credentials_is_named_and_fails_what_watches(system: 
         ("account-not-backed-up", f"small/{nsc.key_of('pay')}")
     ]
     assert f"account {nsc.key_of('pay')} (pay) has 2 streams, and no backup" in breaches[0]["reason"]
-    for command, options in {"backup": ("--account-creds", folder), "status": ("--live",)}.items():
+    for command, options in {"backup": named(tmp_path, creds=folder), "status": ("--live",)}.items():
         run(command, system.server, system.reader, tmp_path / "repo", *options, "--exclude-account", "p?y").ok()
     # One whose credentials are gone is no less named.
     shutil.rmtree(folder / "twin")
-    ran = run("backup", system.server, system.reader, tmp_path / "repo", "--account-creds", folder)
+    ran = run("backup", system.server, system.reader, tmp_path / "repo", *named(tmp_path, creds=folder))
     assert ran.code == 3 and by_name(ran.document)["twin"]["unsaved_streams"] == sorted(system.before["twin"])
 
 
@@ -260,7 +268,7 @@ def test_credentials_that_expired_are_said_to_be(system: System, tmp_path: Path)
     short = nsc.add_user("pay", "short", "--expiry", "2020-01-01")
     (folder / "old.creds").write_text(short.read_text())
     nsc.run("delete", "user", "--account", "pay", "--name", "short", "--rm-creds", "--rm-nkey")
-    ran = run("backup", system.server, system.reader, tmp_path / "repo", "--account-creds", folder)
+    ran = run("backup", system.server, system.reader, tmp_path / "repo", *named(tmp_path, creds=folder))
     assert ran.code == 3
     message = by_name(ran.document)["pay"]["error"]["message"]
     assert f"the credentials in {folder}/old.creds expired at 2020-01-01" in message
@@ -278,7 +286,7 @@ def test_an_account_that_only_earlier_backups_know_is_not_forgotten(system: Syst
             await fill(nc, system.server.version, only=["GAPS"])
 
     asyncio.run(fill_later())
-    options = ("--account-creds", nsc.creds_folder)
+    options = named(tmp_path, creds=nsc.creds_folder)
     run("backup", system.server, system.reader, repository, *options).ok()
     nsc.run("edit", "account", "--name", "later", "--js-disable")
     nsc.push(system.server.url)
@@ -312,7 +320,7 @@ def test_names_that_two_accounts_have(system: System, tmp_path: Path) -> None:
     shutil.copytree(nsc.creds_folder, folder)
     shutil.copy(kept, folder / "kept.creds")
     repository = tmp_path / "repo"
-    document = run("backup", system.server, system.reader, repository, "--account-creds", folder).ok().document
+    document = run("backup", system.server, system.reader, repository, *named(tmp_path, creds=folder)).ok().document
     twins = {one["account"]: one for one in document["accounts"] if one["account_name"] == "twin"}
     assert {key: {s["name"] for s in one["result"]["streams"]} for key, one in twins.items()} == {
         first: system.before["twin"].keys(),
@@ -320,7 +328,7 @@ def test_names_that_two_accounts_have(system: System, tmp_path: Path) -> None:
     }
     # By name alone nothing is found for either, and by key it is.
     ran = run(
-        "backup", system.server, system.reader, repository, "--account-creds", f"{folder}/{{account}}/admin.creds"
+        "backup", system.server, system.reader, repository, *named(tmp_path, creds=f"{folder}/{{account}}/admin.creds")
     )
     assert ran.code == 3
     assert {one["account"] for one in ran.document["accounts"] if one["code"]} == {first, second}
@@ -334,7 +342,7 @@ def test_names_that_two_accounts_have(system: System, tmp_path: Path) -> None:
     writer = target.add_user("SYS", "writer")
     with NatsServer(system.server.version, config=target.full_resolver(tmp_path / "jwt")) as server:
         target.push(server.url)
-        options = ("--account-creds", target.creds_folder)
+        options = named(tmp_path, creds=target.creds_folder)
         ran = run("restore", server, writer, repository, *options)
         document = checked("restore_accounts", ran)
         assert (ran.code, document["result"]) == (2, "refused")
@@ -351,7 +359,7 @@ def test_names_that_two_accounts_have(system: System, tmp_path: Path) -> None:
 def test_nothing_is_changed_unless_all_can_be_restored(system: System, tmp_path: Path) -> None:
     nsc, repository = system.nsc, tmp_path / "repo"
     only = [option for name in ("shop", "pay") for option in ("--account", name)]
-    run("backup", system.server, system.reader, repository, "--account-creds", nsc.creds_folder, *only).ok()
+    run("backup", system.server, system.reader, repository, *named(tmp_path, creds=nsc.creds_folder), *only).ok()
     target = Nsc(tmp_path / "target", "NEW")
     for name in ("shop", "Pay GmbH"):
         target.add_account(name)
@@ -361,7 +369,7 @@ def test_nothing_is_changed_unless_all_can_be_restored(system: System, tmp_path:
     with NatsServer(system.server.version, config=target.full_resolver(tmp_path / "jwt")) as server:
         target.push(server.url)
         names = ("shop", "Pay GmbH")
-        options = ("--account-creds", target.creds_folder, "--account-user", "restore")
+        options = named(tmp_path, creds=target.creds_folder, user="restore")
         ran = run("restore", server, writer, repository, *options)
         document = checked("restore_accounts", ran)
         assert (ran.code, document["result"]) == (2, "refused")
@@ -401,13 +409,13 @@ def test_nothing_is_changed_unless_all_can_be_restored(system: System, tmp_path:
 def test_two_accounts_into_one_only_if_they_do_not_meet(system: System, tmp_path: Path) -> None:
     nsc, repository = system.nsc, tmp_path / "repo"
     only = ("--account", "shop", "--account", "pay")
-    run("backup", system.server, system.reader, repository, "--account-creds", nsc.creds_folder, *only).ok()
+    run("backup", system.server, system.reader, repository, *named(tmp_path, creds=nsc.creds_folder), *only).ok()
     target = Nsc(tmp_path / "target", "NEW")
     target.add_account("all")
     target.add_user("all", "admin")
     writer = target.add_user("SYS", "writer")
     with NatsServer(system.server.version, config=target.memory_resolver()) as server:
-        options = ("--account-creds", target.creds_folder, "--map-account", "shop=all", "--map-account", "pay=all")
+        options = (*named(tmp_path, creds=target.creds_folder), "--map-account", "shop=all", "--map-account", "pay=all")
         twice = run("restore", server, writer, repository, *options, "--map-account", "shop=SYS")
         assert twice.code == 2 and "--map-account names shop twice" in twice.document["error"]["message"]
         left_out = run("restore", server, writer, repository, *options, "--exclude-account", "shop")
@@ -427,7 +435,7 @@ def test_two_accounts_into_one_only_if_they_do_not_meet(system: System, tmp_path
 
 def test_an_account_that_was_renamed_is_the_same(system: System, tmp_path: Path) -> None:
     nsc, repository = system.nsc, tmp_path / "repo"
-    options = ("--account-creds", nsc.creds_folder, "--account", nsc.key_of("shop"))
+    options = (*named(tmp_path, creds=nsc.creds_folder), "--account", nsc.key_of("shop"))
     run("backup", system.server, system.reader, repository, *options).ok()
     nsc.run("rename", "account", "shop", "store", "--OK")
     nsc.push(system.server.url)
@@ -455,13 +463,13 @@ def test_a_role_of_a_signing_key_is_enough(system: System, tmp_path: Path) -> No
     folder = tmp_path / "keys"
     folder.mkdir()
     shutil.copy(made, folder)
-    options = ("--account-signing-keys", folder, "--account", "pay")
+    options = (*named(tmp_path, signing_keys=folder), "--account", "pay")
     document = run("backup", system.server, system.reader, tmp_path / "repo", *options).ok().document
     assert by_name(document)["pay"]["login"].startswith("a user made with the scoped signing key in ")
 
 
 def test_named_streams_need_not_be_in_every_account(system: System, tmp_path: Path) -> None:
-    options = ("--account-creds", system.nsc.creds_folder, "--exclude-account", "twin")
+    options = (*named(tmp_path, creds=system.nsc.creds_folder), "--exclude-account", "twin")
     name = next(iter(system.before["shop"].keys() - system.before["pay"].keys()))
     document = run("backup", system.server, system.reader, tmp_path / "repo", name, *options).ok().document
     accounts = by_name(document)
@@ -473,24 +481,27 @@ def test_named_streams_need_not_be_in_every_account(system: System, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("text", "options", "message"),
     [
-        (("--account-cred", "x"), "--account-cred"),
-        (("--account-creds", "/nowhere/creds"), "there is no /nowhere/creds"),
-        (("--account-creds", "/etc/{acount}.creds"), "there is no /etc/{acount}.creds"),
-        (("--account-signing-keys", "/nowhere"), "there is no /nowhere"),
-        (("--account-context", "shop"), "one context cannot be that of every account"),
-        (("--account-logins", "/nowhere"), "cannot read the file of logins /nowhere"),
-        ((), "--all-accounts needs a login for each account"),
-        (("--account-creds", "nsc", "--account-user-lifetime", "3s"), "is not between a minute and seven days"),
-        (("--account-creds", "nsc", "--account-user-lifetime", "soon"), "not a duration"),
-        (("--account-creds", "/etc/{account}", "--account", "\t"), "no account can be named"),
-        (("--account-creds", "nsc", "--js-api-prefix", "x"), "--js-api-prefix makes no sense with --all-accounts"),
-        (("--account-creds", "nsc", "--spark", "local"), "--spark makes no sense with --all-accounts"),
+        ("", ("--account-creds", "x"), "--account-creds"),
+        ("creds = '/nowhere/creds'", (), "there is no /nowhere/creds"),
+        ("creds = '/etc/{acount}.creds'", (), "there is no /etc/{acount}.creds"),
+        ("signing-keys = '/nowhere'", (), "there is no /nowhere"),
+        ("contexts = 'shop'", (), "one context cannot be that of every account"),
+        ("creds = 'nsc'", ("--accounts", "/nowhere"), "cannot read the file of accounts /nowhere"),
+        (None, (), "--all-accounts needs a login for each account"),
+        ("creds = '/etc/{account}'", ("--account", "\t"), "no account can be named"),
+        ("creds = 'nsc'", ("--js-api-prefix", "x"), "--js-api-prefix makes no sense with --all-accounts"),
+        ("creds = 'nsc'", ("--spark", "local"), "--spark makes no sense with --all-accounts"),
     ],
 )
-def test_mistakes_are_said_before_anything_is_asked(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    ran = jsbackup("backup", "--all-accounts", "-s", "nats://127.0.0.1:1", "-r", tmp_path / "repo", *options)
+def test_mistakes_are_said_before_anything_is_asked(
+    text: str | None, options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "accounts.toml"
+    file.write_text(text or "")
+    where = () if text is None else ("--accounts", file)
+    ran = jsbackup("backup", "--all-accounts", "-s", "nats://127.0.0.1:1", "-r", tmp_path / "repo", *where, *options)
     assert ran.code == 2
     assert message in ran.document["error"]["message"]
     assert not (tmp_path / "repo").exists()
@@ -498,7 +509,7 @@ def test_mistakes_are_said_before_anything_is_asked(options: tuple[str, ...], me
 
 def test_options_for_accounts_want_all_accounts(tmp_path: Path) -> None:
     for command in (["backup"], ["restore", "latest"], ["plan", "latest"], ["status", "--live"]):
-        option = ["--account", "x"] if command[0] == "status" else ["--account-creds", "x"]
+        option = ["--account", "x"] if command[0] == "status" else ["--accounts", "x"]
         ran = jsbackup(*command, "-r", tmp_path / "repo", *option)
         assert (
             ran.code == 2 and f"{option[0]} makes no sense without --all-accounts" in ran.document["error"]["message"]
@@ -556,7 +567,7 @@ def test_accounts_of_a_configuration_have_logins_in_a_file_or_contexts(version: 
         '["PÄY"]\nuser = "pay"\npassword = "${PAY}"\n'
     )
     secrets = {"SHOP_PASSWORD": "s", "PAY": "p"}
-    file = ("--account-logins", logins, "--exclude-account", "EMPTY")
+    file = ("--accounts", logins, "--exclude-account", "EMPTY")
     with NatsServer(version, config=CONFIG, name="conf") as server:
         before = _fill_config(server)
         document = checked("backup_accounts", _config_run("backup", server, repository, *file, **secrets).ok())
@@ -571,7 +582,7 @@ def test_accounts_of_a_configuration_have_logins_in_a_file_or_contexts(version: 
             '{"url": "nats://elsewhere", "user": "backup-SHOP", "password": "s"}'
         )
         (contexts / "PÄY-backup.json").write_text('{"user": "pay", "password": "p"}')
-        by_context = ("--account-context", "{account}-backup")
+        by_context = named(tmp_path, contexts="{account}-backup")
         environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
         ran = _config_run("backup", server, repository, *by_context, **environ).ok()
         assert {one["account"]: one["idle"] for one in ran.document["accounts"]} == {
@@ -608,12 +619,12 @@ def test_accounts_of_a_configuration_have_logins_in_a_file_or_contexts(version: 
 def test_an_operators_accounts_come_into_a_configuration_by_name(system: System, tmp_path: Path) -> None:
     repository, names = tmp_path / "repo", ("shop", "pay")
     only = [option for name in names for option in ("--account", name)]
-    run("backup", system.server, system.reader, repository, "--account-creds", system.nsc.creds_folder, *only).ok()
+    run("backup", system.server, system.reader, repository, *named(tmp_path, creds=system.nsc.creds_folder), *only).ok()
     config = CONFIG.replace("SHOP", "shop").replace('"PÄY"', "pay")
     logins = tmp_path / "logins.toml"
     logins.write_text('[shop]\nuser = "backup-shop"\npassword = "env://S"\n[pay]\nuser = "pay"\npassword = "env://P"\n')
     with NatsServer(system.server.version, config=config) as server:
-        ran = _config_run("restore", server, repository, "--account-logins", logins, S="s", P="p").ok()
+        ran = _config_run("restore", server, repository, "--accounts", logins, S="s", P="p").ok()
         assert {one["account_name"]: one["into"]["account"] for one in ran.document["accounts"]} == {
             "shop": "shop",
             "pay": "pay",
@@ -633,7 +644,7 @@ def test_accounts_behind_leaf_nodes_are_of_their_domains(version: str, tmp_path:
     )
     logins = tmp_path / "logins.toml"
     logins.write_text('[SHOP]\nuser = "backup-SHOP"\npassword = "env://S"\n[PAY]\nuser = "pay"\npassword = "env://P"\n')
-    options = ("--account-logins", logins, "--exclude-account", "EMPTY", "--timeout", "3s")
+    options = ("--accounts", logins, "--exclude-account", "EMPTY", "--timeout", "3s")
     hub_config = f"{config}\nleafnodes {{ listen: 127.0.0.1:{port.number} }}"
     leaf_config = f"{config}\nleafnodes {{ remotes: [\n{remotes}\n] }}"
     try:
@@ -684,7 +695,7 @@ def test_a_cluster_is_asked_as_a_whole_and_a_server_that_is_gone_is_missed(tmp_p
     config = CONFIG.replace('"PÄY"', "PAY")
     logins = tmp_path / "logins.toml"
     logins.write_text('[SHOP]\nuser = "backup-SHOP"\npassword = "env://S"\n[PAY]\nuser = "pay"\npassword = "env://P"\n')
-    options = ("--account-logins", logins, "--exclude-account", "EMPTY")
+    options = ("--accounts", logins, "--exclude-account", "EMPTY")
     with NatsCluster(NEWEST, config=config, user="pay:p") as cluster:
         first = cluster.servers[0]
 

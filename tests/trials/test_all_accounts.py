@@ -58,7 +58,7 @@ def _all(typed: Type, command: str, server: NatsServer, folder: Path, *options: 
     logins.write_text(
         '[SHOP]\nuser = "shop"\npassword = "env://P"\n[PAY]\nuser = "pay"\npassword = "env://P"\n', encoding="utf-8"
     )
-    where = ("-s", url(server, "SYS"), "-r", folder / "repo", "--account-logins", logins)
+    where = ("-s", url(server, "SYS"), "-r", folder / "repo", "--accounts", logins)
     return typed(command, *options, "--all-accounts", *where)
 
 

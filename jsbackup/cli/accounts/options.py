@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from jsbackup.cli.options.opening import connection_of
 from jsbackup.cli.parsing.context import GIVEN, Shared
-from jsbackup.config import Glob, environment, expand_path, parse_duration
+from jsbackup.config import Glob, environment, expand_path
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MOST_SECONDS = 7 * 86400
-
 
 def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
     return (
@@ -50,40 +48,11 @@ def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
     )
 
 
-_LOGINS: Sequence[Callable[[Any], Any]] = (
-    click.option(
-        "--account-creds",
-        multiple=True,
-        metavar="WHERE",
-        help="Credentials of the accounts: a folder of .creds files, a path or reference with {account} in it, nsc, or "
-        "nsc://OPERATOR.",
-    ),
-    click.option(
-        "--account-signing-keys",
-        multiple=True,
-        metavar="WHERE",
-        help="Seeds of accounts or of their signing keys, to make short-lived users with: a folder, or nsc.",
-    ),
-    click.option(
-        "--account-context",
-        multiple=True,
-        metavar="NAME",
-        help="Contexts of the nats CLI to take logins from, with {account} in the name.",
-    ),
-    click.option(
-        "--account-logins",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A TOML file with a table for each account, with its login.",
-    ),
-    click.option(
-        "--account-user", metavar="NAME", help="The user to take, where there are credentials of several of an account."
-    ),
-    click.option(
-        "--account-user-lifetime",
-        metavar="DURATION",
-        help="How long users made with signing keys may log in; by default 15m, and longer for much data.",
-    ),
+_ACCOUNTS_FILE: Callable[[Any], Any] = click.option(
+    "--accounts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --all-accounts: a TOML file that says where the logins of the accounts are ('jsbackup help accounts').",
 )
 
 
@@ -94,12 +63,7 @@ class AskedAccounts:
     all_accounts: bool
     account: tuple[str, ...]
     exclude_account: tuple[str, ...]
-    account_creds: tuple[str, ...] = ()
-    account_signing_keys: tuple[str, ...] = ()
-    account_context: tuple[str, ...] = ()
-    account_logins: Path | None = None
-    account_user: str | None = None
-    account_user_lifetime: str | None = None
+    accounts: Path | None = None
 
     def choice(self, connection: Connection) -> AccountChoice:
         """Return which accounts are meant. Raises UsageError."""
@@ -112,28 +76,20 @@ class AskedAccounts:
         )
 
     def sources(self, shared: Shared) -> LoginSources:
-        """Read what the options name. Raises UsageError."""
-        from jsbackup.config.accounts.logins_file import read_logins
+        """Read what the file names. Raises UsageError."""
+        from jsbackup.config.accounts.accounts_file import read_accounts
         from jsbackup.engine.accounts.logins import read_sources
 
-        if not (self.account_creds or self.account_signing_keys or self.account_context or self.account_logins):
+        if self.accounts is None:
             raise UsageError(
                 "--all-accounts needs a login for each account",
-                hint="Give --account-creds, --account-signing-keys, --account-context or --account-logins.",
+                hint="Give --accounts FILE, which says where they are: 'jsbackup help accounts'.",
             )
         environ = environment()
-        file = None if self.account_logins is None else read_logins(expand_path(str(self.account_logins), environ))
-        if file is not None and file.exposed:
+        file = read_accounts(expand_path(str(self.accounts), environ), environ)
+        if file.exposed:
             shared.output.warning(f"{file.path} can be read by others and holds secrets: chmod 600 it")
-        return read_sources(
-            creds=self.account_creds,
-            signing_keys=self.account_signing_keys,
-            contexts=self.account_context,
-            file=file,
-            user=self.account_user,
-            for_seconds=_seconds(self.account_user_lifetime),
-            environ=environ,
-        )
+        return read_sources(file, environ)
 
     def connection(self, shared: Shared) -> Connection:
         """Return the connection as the system user. Raises UsageError."""
@@ -150,7 +106,7 @@ _NAMES = [field.name for field in fields(AskedAccounts)]
 
 def account_options(all_accounts: str) -> Callable[[F], F]:
     """Add the options, passed as `accounts`; `all_accounts` is the help of the first."""
-    return _collected([*_choosing(all_accounts), *_LOGINS])
+    return _collected([*_choosing(all_accounts), _ACCOUNTS_FILE])
 
 
 def account_choice_options(all_accounts: str) -> Callable[[F], F]:
@@ -206,12 +162,3 @@ def parse_account(text: str) -> Glob:
             f"no account can be named {text!r}", hint="Give its name or its public key; globs may be used."
         )
     return Glob(text)
-
-
-def _seconds(text: str | None) -> int | None:
-    if text is None:
-        return None
-    seconds = int(parse_duration(text))
-    if not 60 <= seconds <= _MOST_SECONDS:
-        raise UsageError(f"--account-user-lifetime {text} is not between a minute and seven days")
-    return seconds

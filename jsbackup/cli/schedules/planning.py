@@ -247,10 +247,10 @@ def plan_schedule(
             "backup"
         )
     if profile.values("backup").get("all_accounts"):
-        _check_account_files(profile.values("backup"))
+        _absolute(profile.values("backup").get("accounts") or "", "accounts")
         notes.append(
-            "the files of --account-… options are not lent to the job: let the user who runs it read them, and nobody "
-            "else (in Kubernetes, mount them from a secret)"
+            "the file of --accounts, and those that it names, are not lent to the job: let the user who runs it read "
+            "them, and nobody else (in Kubernetes, mount them from a secret)"
         )
     if not jobs:
         raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
@@ -302,15 +302,6 @@ def _credentials(values: Mapping[str, Any]) -> tuple[Credential, ...]:
         for option, path in paths.items()
         if path and not _REFERENCE.match(path)
     )
-
-
-def _check_account_files(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for a relative path among the options for the logins of accounts."""
-    for name in ("account_creds", "account_signing_keys", "account_logins"):
-        given = values.get(name) or ()
-        for text in given if isinstance(given, list | tuple) else [given]:
-            if str(text).lower() != "nsc" and not _REFERENCE.match(str(text)) and not str(text).startswith(("~", "$")):
-                _absolute(str(text), name.replace("_", "-"))
 
 
 def _folder(values: Mapping[str, Any]) -> Path | None:

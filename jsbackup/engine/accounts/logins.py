@@ -1,4 +1,5 @@
-"""The login of each account: from a file of logins, contexts, credentials files, or made with a signing key.
+"""The login of each account, as the file of `--accounts` says: a table of its own, a context, a credentials file, or a
+user made with a signing key.
 
 The first of these that has a usable login for an account counts, in this order. What was found and cannot be used is
 named, with the reason, if nothing else can be.
@@ -20,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt
+from jsbackup.config.accounts.accounts_file import ACCOUNT, OTHERS, AccountsFile
 from jsbackup.config.accounts.claims import AccountClaims
 from jsbackup.config.accounts.connections import with_login, with_options
 from jsbackup.config.accounts.folders import AccountSeed, CredsFile, find_creds, find_seeds, place, read_creds
-from jsbackup.config.accounts.logins_file import ACCOUNT, OTHERS, LoginsFile
 from jsbackup.config.secret_references import is_reference, resolve_reference
 from jsbackup.config.secrets import expand_path
 from jsbackup.engine.accounts.found import FoundAccount
@@ -125,17 +126,14 @@ class AccountLogin:
 
 @dataclass(frozen=True, slots=True)
 class LoginSources:
-    """What was given, read. `patterns` are references to credentials, `contexts` names of contexts, both with
-    `{account}` in them. `seeds` are by public key. `user` chooses among several users of an account.
+    """What a file names, read. `patterns` are references to credentials with `{account}` in them. `seeds` are by public
+    key.
     """
 
+    file: AccountsFile
     creds: tuple[CredsFile, ...] = ()
     patterns: tuple[str, ...] = ()
-    contexts: tuple[str, ...] = ()
     seeds: Mapping[str, AccountSeed] = field(default_factory=dict)
-    file: LoginsFile | None = None
-    user: str | None = None
-    lifetime_seconds: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -144,37 +142,22 @@ class LoginSources:
         return frozenset(one.claims.account for one in self.creds) | frozenset(self.seeds)
 
 
-def read_sources(
-    *,
-    creds: Sequence[str],
-    signing_keys: Sequence[str],
-    contexts: Sequence[str],
-    file: LoginsFile | None,
-    user: str | None,
-    for_seconds: int | None,
-    environ: Mapping[str, str],
-) -> LoginSources:
-    """Read what the options name. Raises UsageError for what is not there."""
-    found: list[CredsFile] = []
+def read_sources(file: AccountsFile, environ: Mapping[str, str]) -> LoginSources:
+    """Read what a file names. Raises UsageError for what is not there."""
+    creds: list[CredsFile] = []
     notes: list[str] = []
-    for text in creds:
+    for text in file.creds:
         if ACCOUNT not in text:
-            more, problems = find_creds(place(text, "creds", "--account-creds", environ))
-            found += more
+            more, problems = find_creds(place(text, "creds", f"creds of {file.path}", environ))
+            creds += more
             notes += problems
     seeds: dict[str, AccountSeed] = {}
-    for text in signing_keys:
-        read, problems = find_seeds(place(text, "keys", "--account-signing-keys", environ))
+    for text in file.signing_keys:
+        read, problems = find_seeds(place(text, "keys", f"signing-keys of {file.path}", environ))
         seeds |= {public_key(one.seed): one for one in read}
         notes += problems
-    for name in contexts:
-        if ACCOUNT not in name:
-            raise UsageError(
-                f"--account-context {name}: one context cannot be that of every account",
-                hint="Write {account} where the name of the account stands, such as '{account}-backup'.",
-            )
-    patterns = tuple(text for text in creds if ACCOUNT in text)
-    return LoginSources(tuple(found), patterns, tuple(contexts), seeds, file, user, for_seconds, tuple(notes))
+    patterns = tuple(text for text in file.creds if ACCOUNT in text)
+    return LoginSources(file, tuple(creds), patterns, seeds, tuple(notes))
 
 
 class _Unusable(Exception):
@@ -224,8 +207,7 @@ class AccountLogins:
             f"there are no credentials for account {account.words}{why}",
             hint=None
             if reasons
-            else "Give them with --account-creds or another --account-… option, or leave the "
-            "account out with --exclude-account.",
+            else f"Name them in {self.sources.file.path}, or leave the account out with --exclude-account.",
         )
 
     def names(self, account: FoundAccount) -> Iterator[str]:
@@ -247,8 +229,6 @@ class AccountLogins:
 
     def _of_file(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
         file = self.sources.file
-        if file is None:
-            return None
         own = [name for name in (account.account, account.name) if name in file.tables]
         if own and own[0] in self._twins:
             raise _Unusable(f"{file.path} names it {own[0]}, which is the name of several accounts: write its key")
@@ -260,7 +240,7 @@ class AccountLogins:
 
     def _of_contexts(self, account: FoundAccount, base: Connection) -> AccountLogin | None:
         reasons = []
-        for pattern in self.sources.contexts:
+        for pattern in self.sources.file.contexts:
             for name in self.names(account):
                 context = pattern.replace(ACCOUNT, name)
                 try:
@@ -311,7 +291,7 @@ class AccountLogins:
 
     def _chosen(self, found: Sequence[CredsFile], base: Connection) -> AccountLogin:
         """Return the login of the user that is meant. Raises _Unusable."""
-        wanted = self.sources.user
+        wanted = self.sources.file.user
         if wanted is not None:
             named = [one for one in found if wanted in (one.claims.name, one.claims.user)]
             if not named:
@@ -324,7 +304,7 @@ class AccountLogins:
             when = format_time((last.claims.expires or 0) * 10**9)[:19]
             raise _Unusable(f"the credentials in {last.path} expired at {when}Z")
         if len({one.claims.user for one in valid}) > 1:
-            raise _Unusable(f"there are credentials of several users, {_users(valid)}: choose one with --account-user")
+            raise _Unusable(f"there are credentials of several users, {_users(valid)}: choose one by user = …")
         # The same user twice: the one that may log in for longer.
         best = max(valid, key=lambda one: one.claims.expires or float("inf"))
         return AccountLogin(with_login(base, best.login), f"credentials file {best.path}", proved=True)
@@ -337,7 +317,7 @@ class AccountLogins:
             return None
         inbox = f"{base.inbox_prefix}.{self._random(8).hex()}"
         permissions = least_rights(purpose, base.api_prefix, inbox)
-        seconds = self.sources.lifetime_seconds or lifetime_seconds(account.bytes)
+        seconds = self.sources.file.lifetime_seconds or lifetime_seconds(account.bytes)
 
         def issue() -> UserJwt:
             return mint_user(

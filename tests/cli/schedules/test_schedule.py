@@ -276,17 +276,15 @@ def test_a_schedule_of_all_accounts_says_whose_files_these_are(typed: Type, tmp_
         server = "nats://nats.internal"
         [profiles.all.backup]
         all-accounts = true
-        account-creds = ["/etc/nats/creds", "nsc", "op://nats/{account}/creds", "~/creds"]
-        account-logins = "/etc/nats/logins.toml"
+        accounts = "/etc/nats/accounts.toml"
         """
     config.write_text(written)
     line = ("schedule", "--format", "cron", "--config", config, "--profile", "all")
     done = typed(*line)
-    assert done.code == 0 and "the files of --account-… options are not lent to the job" in done.err
-    for text in ("/etc/nats/creds", "/etc/nats/logins.toml"):
-        config.write_text(written.replace(text, "somewhere"))
-        refused = typed(*line)
-        assert refused.code == 2 and "of the profile does not begin with /: somewhere" in refused.err
+    assert done.code == 0 and "the file of --accounts, and those that it names, are not lent to the job" in done.err
+    config.write_text(written.replace("/etc/nats/accounts.toml", "somewhere"))
+    refused = typed(*line)
+    assert refused.code == 2 and "accounts of the profile does not begin with /: somewhere" in refused.err
 
 
 @pytest.mark.parametrize(

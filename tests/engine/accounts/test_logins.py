@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import nkeys
 import pytest
 
 from jsbackup.config import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
+from jsbackup.config.accounts.accounts_file import AccountsFile, read_accounts
 from jsbackup.config.accounts.claims import AccountClaims
-from jsbackup.config.accounts.logins_file import read_logins
 from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.least_rights import LoginPurpose
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, read_sources
@@ -36,15 +37,8 @@ def creds(
 
 
 def logins(environ: Mapping[str, str] = ENVIRON, twins: frozenset[str] = frozenset(), **given: Any) -> AccountLogins:
-    options: dict[str, Any] = {
-        "creds": (),
-        "signing_keys": (),
-        "contexts": (),
-        "file": None,
-        "user": None,
-        "for_seconds": None,
-    }
-    sources = read_sources(**(options | given), environ=environ)
+    file = given.pop("file", None) or AccountsFile(Path("accounts.toml"))
+    sources = read_sources(replace(file, **given), environ)
     return AccountLogins(sources, environ, twins=twins, now=lambda: NOW, random=lambda count: bytes(range(count)))
 
 
@@ -87,9 +81,7 @@ def test_expired_credentials_are_named_and_others_of_the_account_taken(tmp_path:
 def test_several_users_have_to_be_chosen_from(tmp_path: Path) -> None:
     for name in "cab":
         creds(tmp_path / f"{name}.creds", name=name)
-    assert "credentials of several users, a, b, c: choose one with --account-user" in refusal(
-        logins(creds=(str(tmp_path),))
-    )
+    assert "credentials of several users, a, b, c: choose one by user = …" in refusal(logins(creds=(str(tmp_path),)))
     assert find(logins(creds=(str(tmp_path),), user="b")).told.endswith("/b.creds")
     assert "user d is not among those there are credentials of, a, b, c" in refusal(
         logins(creds=(str(tmp_path),), user="d")
@@ -138,7 +130,7 @@ def test_a_name_that_two_accounts_have_leads_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "logins.toml"
     path.write_text('[shop]\nuser = "u"\npassword = "p"\n')
     assert "is the name of several accounts: write its key" in refusal(
-        logins(file=read_logins(path), twins=frozenset({"shop"}))
+        logins(file=read_accounts(path, ENVIRON), twins=frozenset({"shop"}))
     )
 
 
@@ -156,16 +148,11 @@ def test_a_file_of_logins_comes_first_then_contexts(tmp_path: Path) -> None:
         assert isinstance(login.connection.login, UserPassword) and not login.proved
         return login.connection.login.user
 
-    assert user(find(logins(environ, **given, file=read_logins(path)))) == "of-file"
+    assert user(find(logins(environ, **given, file=read_accounts(path, ENVIRON)))) == "of-file"
     assert user(find(logins(environ, **given))) == "of-context"
     (contexts / "shop-backup.json").unlink()
     assert find(logins(environ, **given)).told.startswith("credentials file")
     assert "there is no nats context 'shop-backup'" in refusal(logins(environ, contexts=("{account}-backup",)))
-
-
-def test_a_context_for_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="one context cannot be that of every account"):
-        logins(contexts=("shop",))
 
 
 def test_the_seed_that_issues_the_fewest_rights_is_taken(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file of logins has a table for each account, and nothing that is not understood."""
+"""A file of accounts has a table for each account, and nothing that is not understood."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from jsbackup.config import ConnectionOptions
-from jsbackup.config.accounts.logins_file import LoginsFile, read_logins
+from jsbackup.config.accounts.accounts_file import AccountsFile, read_accounts
 from jsbackup.errors import UsageError
 
 
-def written(folder: Path, text: str, mode: int = 0o600) -> LoginsFile:
+def written(folder: Path, text: str, mode: int = 0o600) -> AccountsFile:
     path = folder / "logins.toml"
     path.write_text(text)
     path.chmod(mode)
-    return read_logins(path)
+    return read_accounts(path, {"HOME": "/nowhere", "WHO": "ann"})
 
 
 def test_each_table_is_the_login_of_an_account(tmp_path: Path) -> None:
@@ -32,6 +32,16 @@ def test_each_table_is_the_login_of_an_account(tmp_path: Path) -> None:
     assert file.options("*", "word", {}) == ConnectionOptions(user="backup-word", password=f"file://{tmp_path}/word")
 
 
+def test_settings_say_where_the_logins_of_all_accounts_are(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        'creds = ["~/creds", "op://${WHO}/{account}"]\nsigning-keys = "nsc"\ncontexts = "{account}-x"\n'
+        'user = "backup"\nuser-lifetime = "1h"\n',
+    )
+    assert (file.creds, file.signing_keys) == (("~/creds", "op://ann/{account}"), ("nsc",))
+    assert (file.contexts, file.user, file.lifetime_seconds, file.tables) == (("{account}-x",), "backup", 3600, {})
+
+
 def test_braces_stand_for_the_account_in_the_table_of_all_others_alone(tmp_path: Path) -> None:
     assert written(tmp_path, '[A]\nuser = "x-{account}"\n').options("A", "A", {}).user == "x-{account}"
 
@@ -46,8 +56,16 @@ def test_a_secret_that_others_can_read_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no login"),
-        ("A = 1", "'A' is no table"),
+        ("", "names no login"),
+        ("user = 'a'", "names no login"),
+        ("A = 1", "unknown key 'A'"),
+        ("cred = 'a'", "unknown key 'cred'"),
+        ("creds = 7", "creds is not a text"),
+        ("creds = ['a', 7]", "creds is not a text"),
+        ("user = ['a']", "user is not a text"),
+        ("contexts = ['shop']", "shop: one context cannot be that of every account"),
+        ("creds = 'nsc'\nuser-lifetime = '3s'", "is not between a minute and seven days"),
+        ("creds = 'nsc'\nuser-lifetime = 'soon'", "not a duration"),
         ("[A]", "A: there is no login in it"),
         ("[A]\npasword = 'hunter2'", "A: unknown key 'pasword'"),
         ("[A]\nserver = 'nats://x'", "A: unknown key 'server'"),
