@@ -78,7 +78,6 @@ from jsbackup.transforms.follow import (
     subjects_of,
 )
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
-from jsbackup.transforms.object_meta import META_SUBJECTS, chunks_of, with_zeros
 from jsbackup.transforms.rename import Renames, StreamKind, bucket_of
 from jsbackup.transforms.renumber import numbered, without_first_seq
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
@@ -111,6 +110,8 @@ def mask_batch(masks: Masks, batch: MessageBatch, stream: str, secret: bytes, *,
     whole = any(mask.of_payload for mask in masks.masks)
     if not any(sets) and not whole:
         return batch
+    from jsbackup.transforms.object_meta import META_SUBJECTS  # not imported for restores without masks
+
     masking = _Masking(masks, batch, stream, secret=secret, count=count)
     counters = masking.counters()
     descriptions = subjects.matches([META_SUBJECTS]) if whole else None
@@ -250,6 +251,8 @@ def _with_zeroed_objects(
     batch: MessageBatch, masks: Masks, subjects: Subjects, descriptions: pa.BooleanArray
 ) -> MessageBatch:
     """Return the batch with the digests of objects whose chunks become zeros."""
+    from jsbackup.transforms.object_meta import chunks_of, with_zeros
+
     zeroing = [matcher(mask.subjects) for mask in masks.masks if mask.action is MaskAction.ZERO]
     rows = _indices(descriptions) if zeroing else []
     if not rows:

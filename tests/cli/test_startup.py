@@ -146,7 +146,6 @@ SPARED = {
     "unittest",
     "jsbackup.cli.profiles.profiles",
     "jsbackup.config.accounts.claims",
-    "jsbackup.engine.backup.stream_capture",
     "jsbackup.engine.read.salvage.salvage",
     "jsbackup.engine.read.salvage.around_damage",
     "jsbackup.formats.archive.archive_v1_reader",

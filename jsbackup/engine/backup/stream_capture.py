@@ -19,7 +19,6 @@ from jsbackup.engine.read.catch_up import CaughtUp, cut_down, describe_stream, g
 from jsbackup.engine.read.increment import Incremental, Whole, signs_of_loss
 from jsbackup.engine.read.join import take_increment
 from jsbackup.engine.read.salvage.damage import DAMAGE_HINT, is_damage, is_salvageable, reported_losses
-from jsbackup.engine.read.salvage.salvage import SalvageRun
 from jsbackup.engine.read.snapshot_acks import CaptureLimits
 from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import capture_opaque
@@ -67,6 +66,8 @@ async def salvage(capture: StreamCapture, why: str) -> Stored:
 
     What the last backup has need not be read again, so that this may be everything. Raises NatsError and StoreError.
     """
+    from jsbackup.engine.read.salvage.salvage import SalvageRun  # few backups need it
+
     _log.warning("stream %s: %s; reading what can be read", capture.name, why)
     info = await capture.js.stream(capture.name)
     capture.progress.start(capture.name, info.state.bytes, info.state.messages)
@@ -358,7 +359,7 @@ class StreamCapture:
         stored = await self._without_undelivered(stored, now, seen, capture.state.last_seq, removed=remove)
         lost = reported_losses(before, stored.segments)
         if lost and self.options.salvage:
-            return await _salvaged(self, f"the server has lost {about_losses(lost)}")
+            return await salvage(self, f"the server has lost {about_losses(lost)}")
         return stored.with_lost(lost)
 
     async def _without_undelivered(
@@ -494,7 +495,7 @@ async def _store_with_attempts(capture: StreamCapture, why: str) -> Stored:
         return await capture.with_vanished(stored, suspected=bool(damage))
     except JsBackupError as error:
         if capture.options.salvage and is_salvageable(error):
-            return await _salvaged(capture, f"its snapshot fails: {error.message}")
+            return await salvage(capture, f"its snapshot fails: {error.message}")
         raise error.with_more_hint(DAMAGE_HINT) if is_damage(error) else error from error.__cause__
 
 
@@ -504,8 +505,3 @@ def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
     count = count_were(caught.missing, "message")
     subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
     return (f"{count} overwritten faster than they could be read and are missing{subjects}",)
-
-
-async def _salvaged(capture: StreamCapture, why: str) -> Stored:
-
-    return await salvage(capture, why)
