@@ -161,10 +161,10 @@ class Objects:
         return data
 
     def fetch_sealed(self, ref: AnyRef) -> bytes:
-        """Do `fetch_stored` for a reference, and remember one that is damaged or missing."""
+        """Do `fetch_stored` for a reference, and remember a damaged object."""
         try:
             return self.fetch_stored(ref.key, ref.size, ref.sha256)
-        except IntegrityError:
+        except DigestMismatch:
             self.note_damaged(ref)
             raise
 

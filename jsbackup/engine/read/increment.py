@@ -196,7 +196,7 @@ def signs_of_loss(previous: StreamBackup, info: StreamInfo) -> str:
     last_stored = max(then.last_seq, previous.captured.last_seq)
     if state.last_seq < last_stored:
         return f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup"
-    if not previous.captured.messages and state.messages and state.first_seq <= last_stored:
+    if not then.messages and state.messages and state.first_seq <= last_stored:
         return f"it has sequence {state.first_seq}, and was empty up to {last_stored} in the last backup"
     if state.messages and state.first_seq < then.first_seq:
         return f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup"

@@ -56,11 +56,13 @@ from jsbackup.planning.transforming import (
 )
 from jsbackup.progress import Progress
 from jsbackup.readable import alike, format_count, without_name
+from jsbackup.repository.checks.folder_listing import FolderListings
 from jsbackup.repository.checks.verify import Level, check_object
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.broken_lists import broken_lists
+from jsbackup.repository.refs import SegmentRef, folder_of
 from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import parse_time
@@ -230,6 +232,7 @@ class _Planning:
         needs_secret = asked.options.reshape.masks.needs_secret
         self._secret = asked.mask_key.secret() if needs_secret else b""
         self._opener = _opener(target, asked)
+        self._listings = FolderListings(self._repository.store)
         self._manifest = lru_cache(_MANIFESTS)(self._repository.manifest)
         self._tables: dict[str, GrowingTable] = {}
         self._states: dict[str, TableState] = {}
@@ -396,14 +399,18 @@ class _Planning:
         self._states[name] = after = replace(after, commits=state.commits + 1)
         within = {ref.key for ref in segments_within(one.entry, one.reshaped.messages.cut)}
         ranges = tuple(found for found in walk.ranges if found.ref.key in within)
-        objects = self._repository.objects
-        for ref in [found.ref for found in ranges if self._asked.append and objects.is_damaged(found.ref)]:
-            # A command that tried to read it has found it so: other streams are not to wait for its repair.
-            if flaw := check_object(objects, ref, Level.DATA):
+        for ref in [found.ref for found in ranges if self._asked.append and self._is_suspect(found.ref)]:
+            # Other streams are not to wait for its repair.
+            if flaw := check_object(self._repository.objects, ref, Level.DATA):
                 hint = "Bring it back with 'jsbackup repair'."
                 self._refused[name] = IntegrityError(f"backup {backup}: {flaw.text}", hint=hint)
                 return None
         return Addition(table, one, ranges, after)
+
+    def _is_suspect(self, ref: SegmentRef) -> bool:
+        """Return whether an object was found damaged, or is not listed with its size."""
+        listed = self._listings.find(folder_of(ref), ref.key)
+        return listed is None or listed.size != ref.size or self._repository.objects.is_damaged(ref)
 
     def _followed(self, one: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:
         """Yield backups with the stream of a table only, called as that; it is never asked what was forgotten."""

@@ -147,7 +147,7 @@ def test_a_damaged_backup_takes_nothing_of_those_before_it(tmp_path: Path, kind:
     whole = [path.read_bytes() for path in paths]
     for path, content in zip(paths, whole, strict=True):
         path.chmod(0o600)
-        path.write_bytes(content[:-1])
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     words = ["export", "latest", "--append", "--format", kind, "--output", out, *world.kept.line]
     assert in_shell(*words).code == 14
     for _ in keys:  # each time one more is known
@@ -159,6 +159,22 @@ def test_a_damaged_backup_takes_nothing_of_those_before_it(tmp_path: Path, kind:
         path.write_bytes(content)
     assert in_shell(*words).code == 0
     world.committed.add(last.id)
+    world.check(out, kind)
+
+
+@each
+def test_a_stream_with_a_missing_segment_waits_for_its_repair(tmp_path: Path, kind: TableFormat) -> None:
+    world, out = World(tmp_path / "r"), tmp_path / "out"
+    for manifest in list(world.ten_days())[:4]:
+        world.commit(manifest)
+    path = Path(world.kept.place.location) / manifest.streams[0].segments[-1].key
+    content = path.read_bytes()
+    path.unlink()
+    words = ["export", "latest", "--append", "--format", kind, "--output", out, *world.kept.line]
+    told = in_shell(*words)
+    assert told.code == 3 and "'jsbackup repair'" in told.out + told.err, told
+    path.write_bytes(content)
+    assert in_shell(*words).code == 0
     world.check(out, kind)
 
 
