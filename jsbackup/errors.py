@@ -14,7 +14,7 @@
     │   ├── FormatError                       bytes that break the rules of their format
     │   └── DigestMismatch                    well-formed bytes with another content
     ├── PlanRefused                       15  plan refused, or the target cannot be met
-    ├── TargetConflict                    16  conflict at the target: exists, limits, subject overlap
+    ├── TargetConflict                    16  conflict at the target: names, limits, subjects
     ├── PolicyBreach                      17  policy breach (`status`)
     ├── NatsError                         20  NATS unreachable or not allowed
     │   ├── NatsNoResponders                  no one subscribes to the subject of a request

@@ -47,96 +47,61 @@ __all__ = ["cli", "main"]
 
 # heading of --help -> command -> (module, text in --help)
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Back up": {
+    "Most used": {
         "backup": ("jsbackup.cli.commands.backup", "Back up streams: all of the account, or those named."),
-        "follow": ("jsbackup.cli.commands.follow", "Keep streams backed up within seconds of what is published."),
-        "init": ("jsbackup.cli.commands.repo", "Create a repository and test its store."),
-    },
-    "Restore": {
-        "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
-        "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
-        "put-back": (
-            "jsbackup.cli.commands.look.put_back",
-            "Put messages, keys or a file back into a stream that is in use.",
-        ),
-        "clone": ("jsbackup.cli.commands.clone", "Copy streams and consumers from one server to another."),
-        "export": (
-            "jsbackup.cli.commands.exchange",
-            "Export a backup: for the nats CLI, as config files, for NACK or Terraform, as tables.",
-        ),
-        "import": (
-            "jsbackup.cli.commands.exchange",
-            "Import directories of the nats CLI, config files, resources of NACK or Terraform, tables.",
-        ),
-    },
-    "Look": {
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
-        "show": ("jsbackup.cli.commands.repo", "Show one backup, or one stream of it: consumers, subjects, settings."),
+        "show": ("jsbackup.cli.commands.repo", "Show a backup, or a stream of it: consumers, subjects, settings."),
+        "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
+        "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
+        "put-back": ("jsbackup.cli.commands.look.put_back", "Put messages, keys or a file back into a stream in use."),
+        "clone": ("jsbackup.cli.commands.clone", "Copy streams and consumers from one server to another."),
         "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
         "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
-        "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
-        "history": (
-            "jsbackup.cli.commands.look.history",
-            "Find messages, keys and files in all backups: when each appeared, changed and disappeared.",
-        ),
-        "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
+        "history": ("jsbackup.cli.commands.look.history", "Find messages, keys and files in all backups."),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
-        "status": (
-            "jsbackup.cli.commands.status",
-            "Show backup health: a check for monitoring, with metrics and a page.",
-        ),
-    },
-    "Keep": {
+        "status": ("jsbackup.cli.commands.status", "Show backup health: a check for monitoring, with metrics."),
         "forget": ("jsbackup.cli.commands.keep.forget", "Remove backups that no policy keeps, or those named."),
+        "schedule": ("jsbackup.cli.schedules.schedule", "Print files for cron, systemd or Kubernetes."),
+    },
+    "More": {
+        "init": ("jsbackup.cli.commands.repo", "Create a repository and test its store."),
+        "follow": ("jsbackup.cli.commands.follow", "Keep streams backed up within seconds of what is published."),
+        "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
+        "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
+        "drill": ("jsbackup.cli.commands.operate.drill", "Restore a backup into a throwaway server, and prove it."),
+        "doctor": (
+            "jsbackup.cli.commands.operate.doctor",
+            "Check what a backup or restore needs, and say what is wrong.",
+        ),
         "hold": ("jsbackup.cli.commands.keep.forget", "Hold backups, so that 'forget' keeps them."),
         "prune": ("jsbackup.cli.commands.keep.prune", "Delete what no backup needs any more."),
         "copy": ("jsbackup.cli.commands.keep.copy", "Copy backups into another repository."),
         "repair": ("jsbackup.cli.commands.keep.repair", "Put back stored objects that are missing or damaged."),
-        "unlock": ("jsbackup.cli.commands.keep.prune", "Show the leases of running commands, and remove expired ones."),
-    },
-    "Operate": {
-        "drill": (
-            "jsbackup.cli.commands.operate.drill",
-            "Restore a backup into a throwaway server of its own, and prove it.",
+        "unlock": ("jsbackup.cli.commands.keep.prune", "Show leases of running commands, and remove expired ones."),
+        "key": ("jsbackup.cli.commands.operate.keys", "Manage who reads an encrypted repository, and who signs."),
+        "export": (
+            "jsbackup.cli.commands.exchange",
+            "Export: tables, config files, for the nats CLI, NACK, Terraform.",
         ),
-        "doctor": (
-            "jsbackup.cli.commands.operate.doctor",
-            "Check what a backup or restore needs, and say how to fix what is wrong.",
-        ),
-        "schedule": (
-            "jsbackup.cli.schedules.schedule",
-            "Print files that run a profile by cron, systemd, Kubernetes.",
-        ),
-        "key": ("jsbackup.cli.commands.operate.keys", "Manage who reads an encrypted repository, and who signs in it."),
-        "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
-        "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
-    },
-    "Analyse": {
+        "import": ("jsbackup.cli.commands.exchange", "Import what 'export' writes, and backups of the nats CLI."),
         "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject."),
         "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
-        "iceberg": (
-            "jsbackup.cli.commands.spark.iceberg",
-            "Describe backups as Iceberg tables, without a copy.",
-        ),
-        "transform": (
-            "jsbackup.cli.commands.spark.transform",
-            "Make a new backup from another one: renamed, cut, masked.",
-        ),
-        "compact": (
-            "jsbackup.cli.commands.spark.transform",
-            "Rewrite a backup with fewer, larger segments.",
-        ),
+        "iceberg": ("jsbackup.cli.commands.spark.iceberg", "Describe backups as Iceberg tables, without a copy."),
+        "transform": ("jsbackup.cli.commands.spark.transform", "Make a new backup from another: renamed, cut, masked."),
+        "compact": ("jsbackup.cli.commands.spark.transform", "Rewrite a backup with fewer, larger segments."),
+        "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
+        "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 # What is needed in an emergency.
-_AT_ONCE = {
-    "jsbackup list -r ./repo": "which backups there are",
-    "jsbackup plan latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "what a restore would do; changes nothing",
-    "jsbackup restore latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "bring one stream back, and prove it",
-}
+_AT_ONCE = (
+    "jsbackup list -r ./repo",
+    "jsbackup plan latest ORDERS -s nats://127.0.0.1:4222 -r ./repo",
+    "jsbackup restore latest ORDERS -s nats://127.0.0.1:4222 -r ./repo",
+)
 _NO_COMMAND = (
     "See 'jsbackup --help'. In an emergency: 'jsbackup list', then 'jsbackup plan latest', then 'jsbackup restore "
     "latest'."
@@ -172,7 +137,7 @@ class LazyGroup(HelpGroup):
         return [*super().get_params(ctx), HELP_ALL]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_examples(formatter, _AT_ONCE, "In an emergency")
+        write_examples(formatter, dict.fromkeys(_AT_ONCE, ""), "In an emergency")
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{_WIDTH}}", text) for name, (_, text) in commands.items()])
@@ -189,7 +154,7 @@ class LazyGroup(HelpGroup):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
+            formatter.write_text("; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()))
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -234,7 +199,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
 )
 @click.pass_context
 def cli(ctx: click.Context, /, **_values: Any) -> None:
-    """Verified backup and restore of NATS JetStream streams, between any servers from 2.10 on."""
+    """Back up and restore NATS JetStream, of any servers from 2.10 on."""
     if ctx.invoked_subcommand is None:
         raise UsageError("no command given", hint=_NO_COMMAND)
 

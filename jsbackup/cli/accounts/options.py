@@ -39,12 +39,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
     return (
         click.option("--all-accounts", is_flag=True, help=all_accounts),
-        click.option(
-            "--account", multiple=True, metavar="ACCOUNT", help="With --all-accounts: only these, by name, key or glob."
-        ),
-        click.option(
-            "--exclude-account", multiple=True, metavar="ACCOUNT", help="With --all-accounts: leave these out."
-        ),
+        click.option("--account", multiple=True, metavar="ACCOUNT", help="Only these accounts, by name, key or glob."),
+        click.option("--exclude-account", multiple=True, metavar="ACCOUNT", help="Leave these accounts out."),
     )
 
 
@@ -52,7 +48,7 @@ _ACCOUNTS_FILE: Callable[[Any], Any] = click.option(
     "--accounts",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="With --all-accounts: a TOML file that says where the logins of the accounts are ('jsbackup help accounts').",
+    help="Their logins: 'jsbackup help accounts'.",
 )
 
 
@@ -119,7 +115,7 @@ map_account_option = click.option(
     "mapped",
     multiple=True,
     metavar="OLD=NEW",
-    help="With --all-accounts: restore account OLD into account NEW, by names or keys.",
+    help="Restore account OLD into account NEW.",
 )
 """Add `--map-account`, passed as `mapped`."""
 

@@ -42,24 +42,19 @@ __all__ = ["COMMANDS"]
     "plan_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Carry out this saved plan, if the target has not changed since. Replaces BACKUP and the options of "
-    "the restore.",
+    help="Carry out this saved plan.",
 )
-@runbook_option("Carry out all restores in this file, if all of them can be. Replaces BACKUP, like --plan.")
-@account_options(
-    "Restore the latest backup of each account: log in as a user of the system account, and give the logins of the "
-    "accounts by the options below."
-)
+@runbook_option("Carry out the restores in this file.")
+@account_options("Restore all accounts, as a system user.")
 @map_account_option
-@click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
-@click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
+@click.option("--dry-run", is_flag=True, help="Do what 'jsbackup plan' does: change nothing.")
+@click.option("--partial", is_flag=True, help="Restore what is left of damaged streams.")
 @click.option(
     "--verify",
     type=click.Choice(["full", "sample", "quick", "none"]),
     default="full",
     show_default=True,
-    help="What to compare with the backup afterwards. full: every message; sample: a random tenth of them; quick: the "
-    "server's counts of messages and subjects.",
+    help="How much to compare.",
 )
 @jobs_option
 @mask_key_options
@@ -83,23 +78,9 @@ def restore(
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
-    `latest` is the newest complete backup of the connected cluster and account that has the named streams, or all. If
-    there is none, and all backups are of one other source, it is the newest of that; --origin or --tag chooses among
-    several. If the backup lacks streams, they are named together with the backup that has them, and the exit code is
-    3.
-
-    Nothing is changed unless everything you ask for can be restored; 'jsbackup plan' shows that before. Stored objects
-    are looked at first, and checked while they are sent. A stream with a damaged object fails, and nothing of it stays
-    at the target.
-
-    With --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
-    exit code is 3.
-
-    With --all-accounts, each account goes into the one with its key, else into the one with its name, or where
-    --map-account says. Nothing is changed in any account unless all of them can be restored.
-
-    With --spark, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
-    says.
+    `latest` is the newest complete backup of the connected account that has the named streams; --origin or --tag
+    chooses among several sources. Nothing is changed unless everything you ask for can be restored, in all accounts;
+    'jsbackup plan' shows that before. Of a stream with a damaged object nothing stays, unless with --partial.
     """
     start_log(shared)
     refuse_mapped(mapped, accounts)

@@ -32,7 +32,7 @@ def lock_timeout_option(command: F) -> F:
         metavar="DURATION",
         default="11m",
         show_default=True,
-        help="How long to wait for another command that holds the exclusive lock.",
+        help="Wait so long for locks.",
     )(command)
 
 

@@ -50,7 +50,7 @@ CONDITIONS = (
         "--header",
         multiple=True,
         metavar="NAME[:VALUE]",
-        help="Keep messages with this header only; if repeated, with any of them.",
+        help="Keep messages with this header only.",
     ),
     click.option(
         "--exclude-header",
@@ -62,14 +62,13 @@ CONDITIONS = (
         "--payload-match",
         multiple=True,
         metavar="REGEX",
-        help="Keep messages only whose payload this regular expression (RE2, as in Go) matches; if repeated, any of "
-        "them.",
+        help="Keep messages whose payload this matches.",
     ),
     click.option(
         "--exclude-payload-match",
         multiple=True,
         metavar="REGEX",
-        help="Leave messages out whose payload this matches.",
+        help="Leave out messages whose payload this matches.",
     ),
 )
 """The options of `Filters` except --subject."""
@@ -79,12 +78,12 @@ NEWEST = (
         "--last-per-subject",
         type=WholeNumber(1),
         metavar="N",
-        help="Keep only the newest N messages of each subject, of those that the other options keep.",
+        help="Keep the newest N of each subject.",
     ),
     click.option(
         "--kv-compact",
         is_flag=True,
-        help="Keep only the newest revision of each key, and nothing of deleted keys; for buckets.",
+        help="Keep the newest revision of keys not deleted.",
     ),
 )
 """The options of a `NewestRule`."""
@@ -94,73 +93,67 @@ RESHAPING = (
         "--rename",
         multiple=True,
         metavar="OLD=NEW",
-        help="Restore a stream under another name; for a bucket, KV_old=KV_new.",
+        help="Another name; for a bucket, KV_old=KV_new.",
     ),
-    click.option("--rename-prefix", metavar="PREFIX", help="Put this in front of all names; buckets stay buckets."),
+    click.option("--rename-prefix", metavar="PREFIX", help="Put this in front of all names."),
     click.option(
         "--map-subject",
         multiple=True,
         metavar="'FROM=>TO'",
-        help="Change subjects, of messages and in configurations: 'orders.*=>old.orders.$1'. To change those of a "
-        "bucket, rename it.",
+        help="Change subjects: 'orders.*=>old.orders.$1'.",
     ),
     click.option(
         "--until",
         metavar="TIME_OR_SEQ",
         callback=understand_time,
-        help="Keep messages up to and including this time ('yesterday 14:02', RFC 3339), duration before now, or "
-        "sequence.",
+        help="Keep messages up to and including this moment: 'yesterday 14:02', '2h ago', or a sequence.",
     ),
     click.option(
         "--since",
         metavar="TIME_OR_SEQ",
         callback=understand_time,
-        help="Keep messages from this time, duration before now, or sequence on.",
+        help="Keep messages from this moment or sequence on.",
     ),
     click.option(
         "--subject",
         multiple=True,
         metavar="FILTER",
-        help="Keep messages of these subjects only (as they are in the source).",
+        help="Keep messages of these subjects only.",
     ),
     *CONDITIONS,
     *NEWEST,
     click.option(
         "--renumber",
         is_flag=True,
-        help="Number the kept messages from 1; consumers follow.",
+        help="Number the kept messages from 1.",
     ),
     click.option(
         "--mask",
         multiple=True,
         metavar="FILTER:WHAT=HOW",
-        help="Mask values: WHAT is a JSON path ($.user.email) or header(NAME), HOW is redact or hash. Or payloads: "
-        "payload=zero keeps their sizes, payload=drop empties them.",
+        help="Mask values: '>:$.user.email=hash', '>:header(Name)=redact', '>:payload=zero|drop'.",
     ),
     click.option(
         "--unmaskable",
         type=click.Choice(UNMASKABLE),
         default="refuse",
         show_default=True,
-        help="What to do with a message that --mask selects and that is not JSON; refuse fails its stream.",
+        help="Messages that are not JSON.",
     ),
     click.option(
         "--obfuscate",
         is_flag=True,
-        help="Replace names, subjects and values of headers by keyed hashes, and payloads by zeros of the same size; "
-        "buckets, object stores and counters stay usable.",
+        help="Hash names and subjects, zero payloads.",
     ),
     click.option(
         "--obfuscation-key",
         metavar="FILE",
-        help="Key file for --obfuscate, made if it does not exist; it leads back from the hashes ('nats backup "
-        "lookup'), and makes later copies agree. Keep it private.",
+        help="Key file of --obfuscate, made if not there.",
     ),
     click.option(
         "--allow-nothing",
         is_flag=True,
-        help="Allow a pattern, filter or mask that matches nothing, and a selection, such as --until, that keeps no "
-        "message of a stream that has some.",
+        help="Allow what is asked for to match nothing.",
     ),
 )
 
@@ -168,13 +161,12 @@ _MASK_KEY = (
     click.option(
         "--mask-key-file",
         metavar="FILE",
-        help="Key of 16 bytes or more that --mask hashes with [env: JSBACKUP_MASK_KEY_FILE, or JSBACKUP_MASK_KEY "
-        "itself].",
+        help="Key for hashes [env: JSBACKUP_MASK_KEY_FILE].",
     ),
     click.option(
         "--mask-key-command",
         metavar="COMMAND",
-        help="Command that prints that key [env: JSBACKUP_MASK_KEY_COMMAND].",
+        help="Prints the key [env: JSBACKUP_MASK_KEY_COMMAND].",
     ),
 )
 

@@ -56,12 +56,12 @@ _OPTIONS = (
         type=click.Choice(IF_EXISTS),
         default="fail",
         show_default=True,
-        help="What to do with a stream that exists; replace keeps it until the new one is verified.",
+        help="For streams that exist.",
     ),
     click.option(
         "--replace-with-part",
         is_flag=True,
-        help="Replace streams although they have messages that the backup lacks, or that options leave out.",
+        help="Replace although messages will be lost.",
     ),
     click.option("--replicas", type=WholeNumber(1, 5), metavar="N", help="Number of replicas at the target."),
     click.option(
@@ -69,27 +69,24 @@ _OPTIONS = (
         "fields",
         multiple=True,
         metavar="[GLOB:]FIELD=JSON",
-        help="Any other field of the streams' configuration, or of those that GLOB matches, such as max_age=7d, "
-        "'LOGS_*:storage=memory' or max_age=null; durations without a unit are nanoseconds.",
+        help="A field of configurations: max_age=7d, 'LOGS_*:storage=memory', max_age=null.",
     ),
     click.option(
         "--consumers",
         type=click.Choice(CONSUMERS),
         default="all",
         show_default=True,
-        help="all: with their state; config: without state; none: no consumers.",
+        help="Whether with their state.",
     ),
     click.option(
         "--adapt",
         is_flag=True,
-        help="Leave out settings that the target's release does not know, where no message needs them; store in a file "
-        "what it cannot restore into memory.",
+        help="Leave out settings unknown to the target.",
     ),
     click.option(
         "--resume-sources",
         is_flag=True,
-        help="Let streams with sources continue where they were, even if they no longer have the messages they "
-        "copied. This sets opt_start_seq of those sources.",
+        help="Let sources continue where they were.",
     ),
     *RESHAPING,
 )

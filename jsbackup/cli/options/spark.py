@@ -48,11 +48,9 @@ def on_spark_if_asked(command: F) -> F:
     @click.option(
         "--spark",
         metavar="URL",
-        help="Run it on Spark: local, local[N], spark://host:7077, yarn, k8s://…, or sc://host:15002 (Spark Connect).",
+        help="Run it on Spark: local, spark://host:7077, …",
     )
-    @click.option(
-        "--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark, such as spark.driver.memory=8g."
-    )
+    @click.option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting, such as spark.driver.memory=8g.")
     @wraps(command)
     def run(*arguments: Any, spark: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
         if spark is None and spark_conf:

@@ -26,5 +26,5 @@ def only_tagged(help_text: str) -> Callable[[F], F]:
 
 def only_origin(verb: str) -> Callable[[F], F]:
     """`--origin ORIGIN` of a command that chooses among backups. `verb` begins its help text."""
-    named = "cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT)"
+    named = "cluster or account"
     return click.option("--origin", "origins", multiple=True, metavar="ORIGIN", help=f"{verb} this {named}.")

@@ -82,18 +82,20 @@ def _read(
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], title: str = "Examples") -> None:
-    """Write command lines to copy, each with what it does."""
+    """Write command lines to copy, each with what it does, if that is not empty."""
     with formatter.section(title):
         for line, purpose in examples.items():
-            for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
+            for text in (*_folded(line, formatter.width - 2), *([f"    {purpose}"] if purpose else [])):
                 formatter.write(f"{'':>{formatter.current_indent}}{text}\n")
 
 
 def write_end(formatter: click.HelpFormatter, name: str) -> None:
-    """Write exit codes and related commands."""
+    """Write exit codes, those that are explained by the contract in one paragraph, and related commands."""
     entry = command_help()[name]
     with formatter.section("Exit codes"):
-        formatter.write_dl([(str(code), text) for code, text in entry.exit_codes.items()])
+        formatter.write_dl([(str(code), text) for code, text in sorted(entry.means.items())])
+        rest = ", ".join(str(code) for code in entry.exit_codes if code not in entry.means)
+        formatter.write_text(f"Also {rest}, as in 'jsbackup --help'.")
     others = [*entry.see_also, *([f"help {entry.page}"] if entry.page else [])]
     if others:
         with formatter.section("See also"):

@@ -211,7 +211,7 @@ HELP_ALL = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_print_all,
-    help="Show this message with all options: those of servers, S3 and keys, and global ones.",
+    help="Show also options of servers, S3, keys, logs.",
 )
 
 
@@ -234,4 +234,4 @@ def write_options(
     rows = [record for option in options if (record := option.get_help_record(ctx)) is not None]
     if rows:
         with formatter.section(title):
-            formatter.write_dl(rows)
+            formatter.write_dl(rows, col_max=26)
