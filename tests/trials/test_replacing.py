@@ -276,6 +276,25 @@ def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, ty
     assert done.code == 15 and "lacks 1 of 6 messages at the target" in done.err, done
 
 
+def test_a_stream_does_not_replace_a_later_one_of_the_name_that_it_copied_from(server: str, typed: Type) -> None:
+    whole = {"name": "WHOLE", "sources": [{"name": "S"}]}
+    clone = ("clone", "WHOLE", "--rename", "WHOLE=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
+    clone = (*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)
+    fill(server, "S", 4)
+    ask(server, "STREAM.CREATE.WHOLE", whole)
+    for _ in range(100):
+        if count(server, "WHOLE") == 4:
+            break
+        time.sleep(0.1)
+    ask(server, "STREAM.UPDATE.WHOLE", whole | {"sources": []})
+    done = typed(*clone, "--dry-run")
+    assert done.code == 0, done.err  # it has all of it
+    delete(server, "S")
+    fill(server, "S", 4)
+    done = typed(*clone)
+    assert done.code == 15 and "lacks 4 of 4 messages at the target" in done.err, done
+
+
 def test_an_emptied_stream_that_goes_back_begins_another_life(server: str, typed: Type, tmp_path: Path) -> None:
     where = ("-s", server, "-r", tmp_path / "repo")
     fill(server, "S", 6)

@@ -212,7 +212,7 @@ def show(
         repository, manifest = find_opened(
             shared, backup, stream, origins=origins, tags=tags, reads=counts, needed=[stream]
         )
-        return _show_stream(shared, repository, manifest, stream, most_subjects)
+        return _show_stream(shared, repository, manifest, stream, most_subjects=most_subjects)
     if most_subjects is not None:
         raise UsageError("--subjects is of one stream", hint="Name it after the backup.")
     start_log(shared)
@@ -235,7 +235,7 @@ def _known_problems(shared: Shared, repository: Repository, manifest: Manifest) 
 
 
 def _show_stream(
-    shared: Shared, repository: Repository, manifest: Manifest, name: str, most_subjects: int | None
+    shared: Shared, repository: Repository, manifest: Manifest, name: str, *, most_subjects: int | None
 ) -> int:
     from jsbackup.look.stream import find_stream, with_messages
     from jsbackup.look.subject_counts import largest_subjects

@@ -32,6 +32,8 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
 from jsbackup.repository.segments import SegmentReader
+from jsbackup.transforms.batches import HEADERS, SEQUENCE, TIMESTAMP
+from jsbackup.transforms.copy_positions import mark_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
@@ -77,14 +79,14 @@ async def count_left_out(
         if reshape.cut or reshape.filters.by_subject:
             left_out = await _left_out(js, entry, action, there, reshape=reshape)
         if not left_out.messages and entry.archive_format.has_messages:
-            left_out = await _lacking(js, action, entry, there, held)
+            left_out = await _lacking(js, action, entry, there, held=held)
         if left_out.messages:
             counted[action.name] = left_out
     return _with(plan, counted, options)
 
 
 async def _lacking(
-    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, held: Objects | JetStream
+    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, held: Objects | JetStream
 ) -> LeftOut:
     """Return how many messages of the existing stream the backup lacks: all of them, if they cannot be compared."""
     try:
@@ -92,7 +94,7 @@ async def _lacking(
             after = await _after(js, there, entry.last_seq)
             if after.exact or after.messages:
                 return after
-        return await _compared(js, action, entry, there, held)
+        return await _compared(js, action, entry, there, held=held)
     except NatsPermissionDenied:
         return LeftOut(there.state.messages, there.state.messages, False)
     except (IntegrityError, KeyUnavailable):  # objects are checked elsewhere, see `refuse_remains`
@@ -138,7 +140,7 @@ async def _after(js: JetStream, there: StreamInfo, sequence: int) -> LeftOut:
 
 
 async def _compared(
-    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, held: Objects | JetStream
+    js: JetStream, action: Action, entry: StreamBackup, there: StreamInfo, *, held: Objects | JetStream
 ) -> LeftOut:
     """Compare the whole stream with its backup, or with the source of a clone."""
     if isinstance(held, JetStream):
@@ -155,28 +157,42 @@ async def _compared(
 
 
 async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str) -> int:
-    """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time."""
-    count = 0
+    """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time, and
+    has not copied from it as one of its `sources`, either.
+    """
+    try:
+        copies = (await origin.stream(there.name)).created == there.created
+    except ApiError as error:
+        if not lacks_stream(error):
+            raise
+        copies = False
+    count, first = 0, 0 if copies else there.state.first_seq
     async with (
         aclosing(_times(js, await js.stream(there.name))) as ours,
-        aclosing(_times(origin, await origin.stream(name), first=there.state.first_seq)) as theirs,
+        aclosing(_times(origin, await origin.stream(name), first, copied=there.name if copies else "")) as theirs,
     ):
         other = await anext(theirs, None)
-        async for mine in ours:
-            while other is not None and other[0] < mine[0]:
+        async for sequence, time_ns, _ in ours:
+            while other is not None and other[0] < sequence:
                 other = await anext(theirs, None)
-            count += other != mine
+            has = other is not None and other[0] == sequence
+            count += not (has and other and (other[1] == time_ns or (other[2] and other[1] > time_ns)))
     return count
 
 
-async def _times(js: JetStream, info: StreamInfo, *, first: int = 0) -> AsyncGenerator[tuple[int, int], None]:
-    """Yield the sequence and the time of each message, in order."""
+async def _times(
+    js: JetStream, info: StreamInfo, first: int = 0, *, copied: str = ""
+) -> AsyncGenerator[tuple[int, int, bool], None]:
+    """Yield sequence and time of each message, in order; with True, of one `copied` from this stream its sequence
+    there, and the time of the copy.
+    """
     async with aclosing(read_messages(js, info, ignored, first=first, only={"headers_only": True})) as batches:
         async for batch in batches:
-            for pair in zip(
-                batch.column("sequence").to_pylist(), batch.column("timestamp_ns").to_pylist(), strict=True
-            ):
-                yield pair
+            columns = (batch.column(name).to_pylist() for name in (SEQUENCE, TIMESTAMP, HEADERS))
+            for sequence, time_ns, block in zip(*columns, strict=True):
+                mark = mark_of(block) if copied and block else None
+                is_copy = mark is not None and mark[0][0] == copied
+                yield (mark[1] if mark is not None and is_copy else sequence), time_ns, is_copy
 
 
 def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
@@ -211,7 +227,7 @@ async def refuse_remains(
         if name not in left.lost or not action.replaces or there is None or options.replace_with_part:
             continue
         try:
-            lacking = await _compared(js, action, entries[name], there, objects)
+            lacking = await _compared(js, action, entries[name], there, held=objects)
         except NatsPermissionDenied:
             lacking = LeftOut(there.state.messages, there.state.messages, False)
         if lacking.messages:

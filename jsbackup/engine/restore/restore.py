@@ -205,6 +205,7 @@ def make_sure(
     return Prepared(plan, planning.target, sound, prospect.marking)
 
 
+@with_own_threads
 async def refuse_part(js: JetStream, prospect: Prospect, prepared: Prepared) -> Prepared:
     """Return what was prepared, unless the rest of a damaged backup would replace a stream that has more of it. Raises
     PlanRefused and NatsError.
