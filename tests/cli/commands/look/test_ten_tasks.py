@@ -41,9 +41,7 @@ TASKS = [
         "light",
     ),
     Task("which keys were there then", "keys and values of a bucket", "kv ls latest settings --at {0}", "gone"),
-    Task(
-        "when did this change", "when each appeared, changed and disappeared", "history settings --key theme", "light"
-    ),
+    Task("when did this change", "when each changed", "history settings --key theme", "light"),
     Task("which backup has order 4711", "Find messages", "history --grep 4711", "{a}"),
     Task(
         "that message", "one byte for byte", "view {a} ORDERS --sequence 12 --raw", '{{"order": 4711, "state": "new"}}'
