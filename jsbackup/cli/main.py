@@ -26,7 +26,6 @@ from click.shell_completion import CompletionItem
 from jsbackup import __version__
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output, silence
-from jsbackup.cli.parsing.command_help import write_examples
 from jsbackup.cli.parsing.context import (
     COMPLETE_VARIABLE,
     HELP_ALL,
@@ -140,7 +139,9 @@ class LazyGroup(HelpGroup):
         return [*super().get_params(ctx), HELP_ALL]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_examples(formatter, dict.fromkeys(_AT_ONCE, ""), "In an emergency")
+        with formatter.section("In an emergency"):
+            for line in _AT_ONCE:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{_WIDTH}}", text) for name, (_, text) in commands.items()])

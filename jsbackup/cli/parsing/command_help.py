@@ -81,11 +81,11 @@ def _read(
     return CommandHelp(examples, frozenset(numbers), texts, tuple(see_also), page)
 
 
-def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], title: str = "Examples") -> None:
-    """Write command lines to copy, each with what it does, if that is not empty."""
-    with formatter.section(title):
+def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str]) -> None:
+    """Write command lines to copy, each with what it does."""
+    with formatter.section("Examples"):
         for line, purpose in examples.items():
-            for text in (*_folded(line, formatter.width - 2), *([f"    {purpose}"] if purpose else [])):
+            for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
                 formatter.write(f"{'':>{formatter.current_indent}}{text}\n")
 
 

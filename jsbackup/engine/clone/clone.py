@@ -3,19 +3,13 @@
 The source is described as if it were a backup made just now; so the plan is the same pure function, and refuses for the
 same reasons. Messages are read while they are sent (`live.py`).
 
-A lower `max_msgs_per_subject` for a clone: the source is asked how many messages its subjects have.
-
-Where live streams with sources end before they are cloned, and how far they had copied by then.
+For a lower `max_msgs_per_subject` the source is asked how many messages its subjects have.
 
 A clone restores origins first, so that copies find them; but a copy read after its origin would be ahead of it. So the
 ends of copies are noted before any origin is read, downstream first, and copies are cloned up to there. Later messages
 they copy again from the cloned origin. A copy that is still empty then is cloned empty. Copies that are also published
-to are cloned completely (`clone.py`).
-
-Clones of streams that copy from others and are published to as well.
-
-They cannot be cut at their end before the origins were read (`clone.py`): messages overwritten meanwhile would
-be lost. So such a stream is cloned completely, and its marks are limited to the ends of its origins.
+to are cloned completely: cut at their end before the origins were read, they would lack messages overwritten meanwhile.
+Their marks are limited to the ends of their origins.
 """
 
 from __future__ import annotations

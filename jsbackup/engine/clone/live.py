@@ -9,7 +9,7 @@ Runs that differ are read again, message by message, from the target and from th
 the messages of the target, plus those that only the source has, have the run's digest, they are what was sent.
 Otherwise both have lost messages since; then messages that both have must be equal, and one that only the target has
 can no longer be compared, nor one that neither has, unless messages of the run have expired by now, or consumers had
-acknowledged so many. Messages that only the source has must be excused by the target's own rules (`restore/live.py`).
+acknowledged so many. Messages that only the source has must be excused by the target's own rules (`restore/proof.py`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ next backup may join them with new ones.
 
 A tail whose connection is lost keeps its messages, and continues from there when it is resumed.
 
-Messages that a tail holds (`tail.py`): the last ones by columns, earlier ones in compressed pieces.
+The last messages are held by columns, earlier ones in compressed pieces.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The link to a NATS server. Takes and returns plain values; raises jsbackup.errors. Only this module and
-`link.py` use nats-py.
+"""The link to a NATS server. Takes and returns plain values; raises jsbackup.errors. Only this module uses nats-py.
 
 - Headers are passed on byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
   spaces; so `NatsClient` takes each message before that, and sends a header block as it is.
@@ -14,16 +13,9 @@ This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_p
 `_flusher_task`, `_send_command`, `_flush_pending`, `_flush_queue`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py
 fails if one of them changes its meaning.
 
-Explain a failed attempt to connect to the user.
-
-Turns an error of the operating system, TLS or the server into one with the server's address (never its credentials) and
-a hint. The server's own words pass through `one_line`: they are foreign text.
-
-Make a TLS context from the configured files.
-
-nats-py's client, so that it passes on messages and header blocks byte for byte, and accepts no endless ones.
-
-It relies on internals of nats-py, which the docstring of `link.py` lists.
+A failed attempt to connect is explained to the user: the error of the operating system, TLS or the server becomes one
+with the server's address (never its credentials) and a hint. The server's own words pass through `one_line`: they are
+foreign text.
 """
 
 from __future__ import annotations

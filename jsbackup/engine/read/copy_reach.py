@@ -1,6 +1,6 @@
 """How far the streams of a server have copied from each of their origins, as the server reports it.
 
-The stored messages of a stream have marks that show it (`transforms/clone.py`), unless they were deleted or
+The stored messages of a stream have marks that show it (`transforms/copy_positions.py`), unless they were deleted or
 acknowledged since. From 2.15 on STREAM.INFO has the sequence. Before, it is known if origin and copy are quiet: then a
 copy without a lag has seen everything that the origin has.
 """

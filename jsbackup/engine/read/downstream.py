@@ -2,7 +2,7 @@
 
 A copy is captured whole before the capture of its origin begins, so that an origin in a backup always has what its
 copies have. Otherwise a copy that is read last would be ahead: after a restore its server waits for messages that the
-origin lost (`transforms/clone.py`). Unrelated streams are read in parallel, the largest first; the size of a
+origin lost (`transforms/copy_positions.py`). Unrelated streams are read in parallel, the largest first; the size of a
 copy includes the origins that wait for it.
 
 If streams copy in a circle, one of them is read before its copies.

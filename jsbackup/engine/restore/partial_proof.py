@@ -5,7 +5,7 @@ What the server reports is compared always: the first and the last sequence and 
     quick     also how many messages each subject has, where a stream has at most 100,000 subjects
     sample    also a random tenth of its messages, in runs of adjacent ones
 
-Where anything differs, or less than this can be compared, everything is read back (`live.py`): that tells what the
+Where anything differs, or less than this can be compared, everything is read back (`proof.py`): that tells what the
 stream's own rules have removed, and what publishers have added.
 """
 

@@ -90,10 +90,9 @@ async def _lacking(
 ) -> LeftOut:
     """Return how many messages of the existing stream the backup lacks: all of them, if they cannot be compared."""
     try:
-        if await _goes_on(js, entry, there):
-            after = await _after(js, there, entry.last_seq)
-            if after.exact or after.messages:
-                return after
+        later = await _later(js, entry, there)
+        if later is not None and (later.exact or later.messages):
+            return later
         return await _compared(js, action, entry, there, held=held)
     except NatsPermissionDenied:
         return LeftOut(there.state.messages, there.state.messages, False)
@@ -110,25 +109,26 @@ def _is_same(entry: StreamBackup, there: StreamInfo) -> bool:
     return there.created == entry.created or 0 < there.state.first_ns == entry.state.first_ns
 
 
-async def _goes_on(js: JetStream, entry: StreamBackup, there: StreamInfo) -> bool:
-    """Return whether the stream is the one that was backed up, so that it can only have lost messages and got new ones.
-    The last message tells whether it has lost its end, and given its sequences again.
+async def _later(js: JetStream, entry: StreamBackup, there: StreamInfo) -> LeftOut | None:
+    """Return how many messages came after the backup, if the stream is the one that was backed up, so that it can only
+    have lost messages and got new ones; else None. The last message tells whether it has lost its end, and given its
+    sequences again.
     """
     state, then = there.state, entry.state
     if not _is_same(entry, there) or entry.warnings or state.first_seq < then.first_seq:
-        return False
+        return None
     if state.last_seq < entry.last_seq or entry.captured.last_seq != then.last_seq:
-        return False
-    after = (await _after(js, there, entry.last_seq)).messages
-    if state.messages - after > entry.captured.messages:
-        return False
+        return None
+    after = await _after(js, there, entry.last_seq)
+    if state.messages - after.messages > entry.captured.messages:
+        return None
     if not entry.captured.messages:
-        return True
+        return after
     try:
         last = await js.message(there.name, then.last_seq)
     except NatsPermissionDenied:  # it is compared, as a proof reads it
-        return False
-    return last is not None and last.timestamp_ns == then.last_ns
+        return None
+    return after if last is not None and last.timestamp_ns == then.last_ns else None
 
 
 async def _after(js: JetStream, there: StreamInfo, sequence: int) -> LeftOut:
@@ -175,8 +175,8 @@ async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: st
         async for sequence, time_ns, _ in ours:
             while other is not None and other[0] < sequence:
                 other = await anext(theirs, None)
-            has = other is not None and other[0] == sequence
-            count += not (has and other and (other[1] == time_ns or (other[2] and other[1] > time_ns)))
+            if other is None or other[0] != sequence or (other[1] != time_ns and not (other[2] and other[1] > time_ns)):
+                count += 1
     return count
 
 
@@ -188,11 +188,14 @@ async def _times(
     """
     async with aclosing(read_messages(js, info, ignored, first=first, only={"headers_only": True})) as batches:
         async for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in (SEQUENCE, TIMESTAMP, HEADERS))
-            for sequence, time_ns, block in zip(*columns, strict=True):
-                mark = mark_of(block) if copied and block else None
-                is_copy = mark is not None and mark[0][0] == copied
-                yield (mark[1] if mark is not None and is_copy else sequence), time_ns, is_copy
+            blocks = batch.column(HEADERS).to_pylist() if copied else [None] * batch.num_rows
+            sequences, times = (batch.column(name).to_pylist() for name in (SEQUENCE, TIMESTAMP))
+            for sequence, time_ns, block in zip(sequences, times, blocks, strict=True):
+                mark = mark_of(block) if block else None
+                if mark is not None and mark[0][0] == copied:
+                    yield mark[1], time_ns, True
+                else:
+                    yield sequence, time_ns, False
 
 
 def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:

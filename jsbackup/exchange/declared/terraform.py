@@ -157,7 +157,7 @@ CONSUMER = (
     Place("description", "description", TEXT),
     Place("metadata", "metadata", TEXT_MAP),
     Place("deliver_subject", "delivery_subject", TEXT),
-    # One of six fields says where it starts; see `terraform.py`.
+    # One of six fields says where it starts.
     Place("deliver.all", "deliver_all", _TRUE),
     Place("deliver.last", "deliver_last", _TRUE),
     Place("deliver.new", "deliver_new", _TRUE),

@@ -4,7 +4,7 @@ Messages that were deleted are still in blocks until the server compacts these. 
 
 - `index.db` says that it had been deleted when that was written, or
 - a tombstone in a later record deletes it, or
-- limits removed it since (`survey.py`), if `index.db` is older than the blocks or not there.
+- limits removed it since, if `index.db` is older than the blocks or not there.
 
 What nothing proves is left out: a record that fails its checksum; one whose headers end in the wrong place; one with a
 subject that the stream had no messages of, according to `index.db` (the checksum covers no lengths).

@@ -1,4 +1,4 @@
-"""SQL over a backup by Spark: the views of `queries/query.py`, read by Spark's own reader where that can, else by ours.
+"""SQL over a backup by Spark: the views of `queries/query.py`, read by our data source.
 
 Names that are no identifiers need backquotes. Only the columns that the statement may name are read.
 

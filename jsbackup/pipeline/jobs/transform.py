@@ -1,8 +1,7 @@
 """Transform streams of a backup into a new backup, as a restore with the same options would send them.
 
-The changes of each stream are planned first (`transform.py`), then carried out (`transform.py`), and then
-the driver commits the manifest. An unchanged stream keeps its segments and its incarnation; any other gets a new
-incarnation.
+The changes of each stream are planned first, then carried out, and then the driver commits the manifest. An unchanged
+stream keeps its segments and its incarnation; any other gets a new incarnation.
 
 The manifest has `source.transformed`: the original backup, the options, and the edges of the cut. Its time is that of
 the transform, `captured` is that of the server; but not later than the end of a cut, so that it is not used as a backup
@@ -16,8 +15,6 @@ and for new sequences how many messages each run of segments keeps.
 
 Some thousands of segments are held: runs are planned in waves, and what a wave has made is joined and listed in pages
 before the next one.
-
-Plan a transform of a backup into a new one (`planning/transforming.py`).
 """
 
 from __future__ import annotations
@@ -120,7 +117,7 @@ class Made:
 
 
 def transform_streams(run: JobRun[TaskRunner], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
-    """Store the streams of a plan. Raises the same errors as `transform_backup` (`transform.py`)."""
+    """Store the streams of a plan. Raises the same errors as `transform_backup`."""
     return _Making(run, plan, mask_key).make()
 
 

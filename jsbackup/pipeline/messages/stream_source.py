@@ -3,7 +3,7 @@
     spark.readStream.format("jsbackup").option("stream", "ORDERS").load("/backups")
 
 Each message comes once, by stream, incarnation, life and sequence, from the first backup that has it
-(`stream_walk.py`). The offset (`stream_walk.py`) is in the checkpoint: a query that is started again goes on behind
+(`stream_walk.py`). The offset is in the checkpoint: a query that is started again goes on behind
 it. Followed are the backups of one source (cluster and account), made from a server: no imports, no transformed ones,
 none dated in the future.
 

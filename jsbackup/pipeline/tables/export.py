@@ -62,7 +62,7 @@ from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.broken_lists import broken_lists
-from jsbackup.repository.refs import SegmentRef, folder_of
+from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import parse_time
@@ -409,8 +409,7 @@ class _Planning:
 
     def _is_suspect(self, ref: SegmentRef) -> bool:
         """Return whether an object was found damaged, or is not listed with its size."""
-        listed = self._listings.find(folder_of(ref), ref.key)
-        return listed is None or listed.size != ref.size or self._repository.objects.is_damaged(ref)
+        return not self._listings.has(ref) or self._repository.objects.is_damaged(ref)
 
     def _followed(self, one: PlannedStream, backup: str, ids: Sequence[str]) -> Iterator[FollowedBackup]:
         """Yield backups with the stream of a table only, called as that; it is never asked what was forgotten."""

@@ -1,7 +1,7 @@
 """What limits remove of stored streams: counted in their messages, where bounds in the manifest do not decide.
 
 Only those segments are read that have messages on both sides of a `max_age`; of subjects, all; of times to live of
-single messages, the first ones up to a limit (`limited.py`).
+single messages, the first ones up to a limit.
 
 Stored messages that a stream removes as soon as they are restored because of their own time to live (`Nats-TTL`), or
 publishes because their schedule is due.

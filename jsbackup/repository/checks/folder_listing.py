@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from jsbackup.repository import layout
+from jsbackup.repository.refs import AnyRef, folder_of
 from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = ["FolderListing", "FolderListings", "ListedObject"]
@@ -56,9 +57,14 @@ class FolderListings:
         self._folders: dict[str, FolderListing] = {}
         self._others: FolderListing | None = None  # all folders that are not among these
 
-    def find(self, folder: str, key: str) -> ListedObject | None:
-        """Return the object with this key in a folder. Raises StoreError."""
-        return self._listed(folder).find(key)
+    def find(self, ref: AnyRef) -> ListedObject | None:
+        """Return the object that a reference names. Raises StoreError."""
+        return self._listed(folder_of(ref)).find(ref.key)
+
+    def has(self, ref: AnyRef) -> bool:
+        """Return whether that is there, with its size. Raises StoreError."""
+        listed = self.find(ref)
+        return listed is not None and listed.size == ref.size
 
     def _listed(self, folder: str) -> FolderListing:
         if folder in self._folders:

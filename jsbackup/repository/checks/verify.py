@@ -354,7 +354,7 @@ class Verifier:
         new = [name for name in refs if name not in seen]
         for name in new:
             ref = refs[name]
-            info = self._listings.find(folder_of(ref), ref.key)
+            info = self._listings.find(ref)
             right = info is not None and info.size == ref.size
             if self._level is Level.MANIFEST:
                 self._seen.add(name)

@@ -109,8 +109,7 @@ class Presence:
         return frozenset(backup for backup, manifest in manifests if manifest is None or self._needs.any_of(manifest))
 
     def _is_absent(self, ref: AnyRef) -> bool:
-        found = self._listings.find(folder_of(ref), ref.key)
-        return found is None or found.size != ref.size
+        return not self._listings.has(ref)
 
 
 def _suspects(repository: Repository, backups: Collection[str]) -> set[str]:

@@ -5,7 +5,7 @@
                     whose streams are those that are there (`lives.py`)
     fit             complete, where there is a complete one; with messages, where there is one with messages; not
                     made of another backup; not of a server that had lost all of its streams (`groups.py`)
-    what is asked   its words cover the streams that are asked for, as no newer backup's do (`latest.py`)
+    what is asked   its words cover the streams that are asked for, as no newer backup's do
 
 Newer backups that are not chosen are reported with the reason, and so are streams that only another backup has. A newer
 backup that cannot be read might be the right one, so it is an error.

@@ -2,7 +2,7 @@
 
 Each distinct subject and header block of a batch is looked at once. A payload becomes as many characters `0` as it had
 bytes, as with the nats CLI, except the value of a counter, which stays, and the description of a file in an object
-store (`messages.py`). Sequences and times stay.
+store. Sequences and times stay.
 
 Memory: one more batch.
 
