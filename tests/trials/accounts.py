@@ -74,20 +74,20 @@ def url(server: NatsServer, account: str, *, few: bool = False) -> str:
     return f"nats://{account.lower()}{'-few' if few else ''}:p@127.0.0.1:{server.port}"
 
 
-async def _publish(nc: Client, stream: str, messages: int, **config: Any) -> None:
+async def _publish(nc: Client, stream: str, messages: int, *, payload: bytes = b"text", **config: Any) -> None:
     await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.*"], **config})
     for number in range(messages):
-        await nc.publish(f"{stream}.{number}", b"text")
+        await nc.publish(f"{stream}.{number}", payload)
     if messages:
         await until_stored(nc, f"{stream}.0")
 
 
-def fill(where: str, stream: str, messages: int, **config: Any) -> None:
+def fill(where: str, stream: str, messages: int, *, payload: bytes = b"text", **config: Any) -> None:
     """Make a stream with so many messages."""
 
     async def work() -> None:
         async with connected(where) as nc:
-            await _publish(nc, stream, messages, **config)
+            await _publish(nc, stream, messages, payload=payload, **config)
 
     asyncio.run(work())
 

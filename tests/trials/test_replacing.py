@@ -14,7 +14,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from jsbackup.times import format_time
 from tests.harness.api import connected
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.trials.accounts import Type, ask, count, delete, fill, names, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -64,6 +64,12 @@ def keys(where: str, stream: str = "KV_config") -> dict[str, int]:
     """The messages of each subject."""
     state = ask(where, f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
     return dict(state.get("subjects") or {})
+
+
+def copying(where: str, stream: str, messages: int) -> None:
+    """Make a stream that copies so many messages from S."""
+    ask(where, f"STREAM.CREATE.{stream}", {"name": stream, "sources": [{"name": "S"}]})
+    wait_until(lambda: count(where, stream) == messages, f"{messages} copies in {stream}")
 
 
 def planned(typed: Type, *arguments: str | Path, code: int = 15) -> dict[str, Any]:
@@ -277,22 +283,51 @@ def test_a_clone_does_not_replace_what_only_an_earlier_clone_has(server: str, ty
 
 
 def test_a_stream_does_not_replace_a_later_one_of_the_name_that_it_copied_from(server: str, typed: Type) -> None:
-    whole = {"name": "WHOLE", "sources": [{"name": "S"}]}
     clone = ("clone", "WHOLE", "--rename", "WHOLE=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
     clone = (*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)
     fill(server, "S", 4)
-    ask(server, "STREAM.CREATE.WHOLE", whole)
-    for _ in range(100):
-        if count(server, "WHOLE") == 4:
-            break
-        time.sleep(0.1)
-    ask(server, "STREAM.UPDATE.WHOLE", whole | {"sources": []})
+    copying(server, "WHOLE", 4)
+    ask(server, "STREAM.UPDATE.WHOLE", {"name": "WHOLE"})
     done = typed(*clone, "--dry-run")
     assert done.code == 0, done.err  # it has all of it
     delete(server, "S")
     fill(server, "S", 4)
     done = typed(*clone)
     assert done.code == 15 and "lacks 4 of 4 messages at the target" in done.err, done
+
+
+def test_copies_of_another_life_of_a_stream_do_not_replace_it(server: str, typed: Type, tmp_path: Path) -> None:
+    """A restored stream has its old times, so that its messages are not later than the copies of others."""
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 5)
+    assert typed("backup", *where, "-q").code == 0
+    delete(server, "S")
+    fill(server, "S", 6, payload=b"other")
+    copying(server, "AGG", 6)
+    delete(server, "S")
+    assert typed("restore", "latest", "S", *where, "-q").code == 0
+    clone = ("clone", "AGG", "--rename", "AGG=S", "--set", "sources=null", "--set", 'subjects=["S.*"]', *REPLACE)
+    done = typed(*clone, "--allow-nothing", "-q", "-s", server, "--to-server", server)
+    assert done.code == 15 and "lacks 5 of 5 messages at the target" in done.err, done
+    assert count(server, "S") == 5
+
+
+def test_a_backup_of_copies_does_not_replace_those_of_other_messages(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 50)
+    copying(server, "AGG", 50)
+    assert typed("backup", *where, "-q").code == 0
+    assert typed("restore", "latest", "AGG", *REPLACE, *where, "-q").code == 0  # as it was
+    delete(server, "AGG", "S")
+    fill(server, "S", 50, payload=b"other")
+    copying(server, "AGG", 50)
+    config = ("--set", "sources=null", "--set", 'subjects=["S.*"]')
+    for line in (("AGG",), ("AGG", "--rename", "AGG=S", *config)):
+        done = typed("restore", "latest", *line, *REPLACE, "--allow-nothing", *where, "-q")
+        assert done.code == 15 and "lacks 50 of 50 messages at the target" in done.err, done
+    ask(server, "STREAM.PURGE.S", {})
+    done = typed("restore", "latest", "AGG", *REPLACE, *where, "-q")
+    assert done.code == 15 and "lacks 50 of 50 messages at the target" in done.err, done
 
 
 def test_an_emptied_stream_that_goes_back_begins_another_life(server: str, typed: Type, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ _OPTIONS = (
         type=click.Choice(CONSUMERS),
         default="all",
         show_default=True,
-        help="Whether with their state.",
+        help="With state, config only, or none.",
     ),
     click.option(
         "--adapt",
@@ -86,7 +86,7 @@ _OPTIONS = (
     click.option(
         "--resume-sources",
         is_flag=True,
-        help="Let sources continue where they were.",
+        help="Set opt_start_seq of sources to where they were.",
     ),
     *RESHAPING,
 )

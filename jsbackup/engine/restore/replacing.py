@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.link.threads import in_thread
@@ -18,7 +19,7 @@ from jsbackup.engine.read.catch_up import describe_stream
 from jsbackup.engine.read.consume import read_messages
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.restore.proof import read_back
-from jsbackup.errors import ApiError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
+from jsbackup.errors import ApiError, FormatError, IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
 from jsbackup.planning.preflight import PartialPlan
 from jsbackup.planning.rules import Finding, Rule
@@ -32,11 +33,12 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.diff import AlongSegments, Side
 from jsbackup.repository.segments import SegmentReader
-from jsbackup.transforms.batches import HEADERS, SEQUENCE, TIMESTAMP
-from jsbackup.transforms.copy_positions import mark_of
+from jsbackup.transforms.batches import DATA, HEADERS, SEQUENCE, SUBJECT, TIMESTAMP
+from jsbackup.transforms.copy_positions import MARK, mark_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.follow import subjects_of
+from jsbackup.transforms.header_block import fields
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["count_dropped", "count_left_out", "refuse_remains", "with_left_out"]
@@ -45,7 +47,7 @@ _HINT = (
     "Restore it under another name with --rename, or whole without the cut or filter; "
     "--replace-with-part replaces it anyway."
 )
-_LACKING = "Restore the backup beside it with --rename; --replace-with-part replaces it anyway."
+_LACKING = "Bring it beside that stream with --rename; --replace-with-part replaces it anyway."
 _SUBJECTS = {"--subject": "subject", "--exclude-subject": "exclude_subject"}
 _REMAINS = (
     "'jsbackup repair' may bring back what is lost, from a copy or from the server. Restore the rest under another "
@@ -146,14 +148,52 @@ async def _compared(
     if isinstance(held, JetStream):
         return LeftOut(await _only_at(js, there, held, entry.name), there.state.messages, True)
     reader = SegmentReader(held)
+    if action.alters:  # by sequence and time, which stay as they are
+        lacking = await _count_lacking(_messages(js, await js.stream(there.name)), _stored(reader, entry))
+        return LeftOut(lacking, there.state.messages, True)
 
     def sink() -> AlongSegments:
         return AlongSegments(reader, entry.segments, there.state.last_seq, Side.A, named=0)
 
     _, along = await read_back(js, there.name, sink, ignored)
     compared = await in_thread(along.finish)
-    # Of messages that are altered, those with the same sequences take each other's place.
-    return LeftOut(compared.added + (0 if action.alters else compared.changed), there.state.messages, True)
+    return LeftOut(compared.added + compared.changed, there.state.messages, True)
+
+
+class _Message(NamedTuple):
+    """A message as far as it is compared. One copied from the replaced stream has its sequence there, and the time of
+    the copy, which is not before its own.
+    """
+
+    sequence: int
+    time_ns: int
+    content: object = None
+    is_copy: bool = False
+
+
+async def _count_lacking(ours: AsyncGenerator[_Message, None], theirs: AsyncGenerator[_Message, None]) -> int:
+    """Count the messages of `ours` that `theirs` lacks. Both are in order; copies that are not count as lacking."""
+    count = 0
+    async with aclosing(ours), aclosing(theirs):
+        other = await anext(theirs, None)
+        async for message in ours:
+            while other is not None and other.sequence < message.sequence:
+                other = await anext(theirs, None)
+            if other is None or other.sequence != message.sequence:
+                count += 1
+            elif other.is_copy:
+                count += other.time_ns < message.time_ns or other.content != message.content
+            else:
+                count += other.time_ns != message.time_ns
+    return count
+
+
+async def _stored(reader: SegmentReader, entry: StreamBackup) -> AsyncGenerator[_Message, None]:
+    """Yield sequence and time of each message in the backup."""
+    batches = (batch for ref in entry.segments for batch in reader.read(ref))
+    while (batch := await in_thread(next, batches, None)) is not None:
+        for sequence, time_ns in zip(*(batch.column(name).to_pylist() for name in (SEQUENCE, TIMESTAMP)), strict=True):
+            yield _Message(sequence, time_ns)
 
 
 async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str) -> int:
@@ -166,36 +206,39 @@ async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: st
         if not lacks_stream(error):
             raise
         copies = False
-    count, first = 0, 0 if copies else there.state.first_seq
-    async with (
-        aclosing(_times(js, await js.stream(there.name))) as ours,
-        aclosing(_times(origin, await origin.stream(name), first, copied=there.name if copies else "")) as theirs,
-    ):
-        other = await anext(theirs, None)
-        async for sequence, time_ns, _ in ours:
-            while other is not None and other[0] < sequence:
-                other = await anext(theirs, None)
-            if other is None or other[0] != sequence or (other[1] != time_ns and not (other[2] and other[1] > time_ns)):
-                count += 1
-    return count
+    copied, first = (there.name, 0) if copies else ("", there.state.first_seq)
+    ours = _messages(js, await js.stream(there.name), whole=copies)
+    return await _count_lacking(ours, _messages(origin, await origin.stream(name), first, whole=copies, copied=copied))
 
 
-async def _times(
-    js: JetStream, info: StreamInfo, first: int = 0, *, copied: str = ""
-) -> AsyncGenerator[tuple[int, int, bool], None]:
-    """Yield sequence and time of each message, in order; with True, of one `copied` from this stream its sequence
-    there, and the time of the copy.
+async def _messages(
+    js: JetStream, info: StreamInfo, first: int = 0, *, whole: bool = False, copied: str = ""
+) -> AsyncGenerator[_Message, None]:
+    """Yield each message of a stream, in order: with its content, if it is read `whole`. Those with the mark of the
+    stream `copied` are copies.
     """
-    async with aclosing(read_messages(js, info, ignored, first=first, only={"headers_only": True})) as batches:
+    only = {} if whole else {"headers_only": True}
+    async with aclosing(read_messages(js, info, ignored, first=first, only=only)) as batches:
         async for batch in batches:
-            blocks = batch.column(HEADERS).to_pylist() if copied else [None] * batch.num_rows
-            sequences, times = (batch.column(name).to_pylist() for name in (SEQUENCE, TIMESTAMP))
-            for sequence, time_ns, block in zip(sequences, times, blocks, strict=True):
-                mark = mark_of(block) if block else None
+            columns = (SEQUENCE, TIMESTAMP, SUBJECT, HEADERS, DATA)
+            for sequence, time_ns, subject, block, data in zip(
+                *(batch.column(name).to_pylist() for name in columns), strict=True
+            ):
+                content = (subject, _fields_kept(block), data) if whole else None
+                mark = mark_of(block) if copied and block else None
                 if mark is not None and mark[0][0] == copied:
-                    yield mark[1], time_ns, True
+                    yield _Message(mark[1], time_ns, content, is_copy=True)
                 else:
-                    yield sequence, time_ns, False
+                    yield _Message(sequence, time_ns, content)
+
+
+def _fields_kept(block: bytes | None) -> object:
+    """Return the fields of a header block that a copy keeps: all but its mark and what a publisher had expected."""
+    try:
+        kept = [(field.name, block[field.start : field.stop]) for field in fields(block)] if block else []
+    except FormatError:
+        return block
+    return [field for field in kept if field[0] != MARK and not field[0].startswith(b"Nats-Expected-")]
 
 
 def count_dropped(plan: RestorePlan, target: Target, options: RestoreOptions) -> RestorePlan:
