@@ -1,62 +1,165 @@
-"""Choose the progress watcher: bars if stderr is a terminal and the command is not quiet, else none."""
+"""Progress on a terminal, drawn by tqdm: one bar for the whole, and below it one for each running stream.
+
+Calls come from worker threads, too, so everything happens under a lock.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
+from jsbackup.cli.output.terminal import clip, pad, printable
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["make_live_line", "make_progress", "write_above_bars", "write_beside_bars"]
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
-# Writes a line to stderr while bars are drawn there; None while there are none.
-_write_above: Callable[[str], None] | None = None
+__all__ = ["TqdmProgress", "make_live_line", "make_progress", "write_above_bars", "write_beside_bars"]
+
+_LABEL_COLUMNS = 24
+_REDRAW_SECONDS = 0.2
+
+_lock = threading.RLock()
+_drawn: list[object] = []  # what draws on stderr now
+
+
+def _bar(stream: TextIO, label: str, total: int | None = None, *, done: int = 0, form: str | None = None) -> tqdm[Any]:
+    from tqdm import tqdm
+
+    tqdm.set_lock(_lock)  # tqdm's own is shared between processes
+    tqdm.monitor_interval = 0  # no thread of its own
+    return tqdm(
+        desc=pad(clip(printable(label, stream.encoding or "utf-8"), _LABEL_COLUMNS), _LABEL_COLUMNS),
+        total=total,
+        initial=done,
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        miniters=1,
+        mininterval=_REDRAW_SECONDS,
+        leave=False,
+        dynamic_ncols=True,
+        bar_format=form,
+        file=stream,
+    )
+
+
+class TqdmProgress:
+    """See `jsbackup.progress.Progress`. Totals that turn out too small grow."""
+
+    def __init__(self, verb: str, stream: TextIO) -> None:
+        self._verb = verb
+        self._stream = stream
+        self._whole = _bar(stream, verb)
+        self._running: dict[str, tqdm[Any]] = {}
+        self._paused: dict[str, tuple[int, int]] = {}  # bytes done, bytes in all
+        self._expected: dict[str, int] = {}
+        self._streams = 0
+        self._ended = 0
+
+    def expect(self, totals: Mapping[str, int]) -> None:
+        with _lock:
+            self._expected, self._streams = dict(totals), len(totals)
+            self._grow(sum(totals.values()))
+
+    def start(self, name: str, total_bytes: int, total_messages: int) -> None:
+        with _lock:
+            bar = self._bar_of(name)
+            if bar is None:
+                self._running[name] = _bar(self._stream, name, total_bytes)
+                self._grow(total_bytes - self._expected.pop(name, 0))
+            else:  # from the beginning
+                self._whole.update(-bar.n)
+                self._grow(total_bytes - _end(bar))
+                bar.reset(total_bytes)
+
+    def advance(self, name: str, byte_count: int, messages: int) -> None:
+        with _lock:
+            bar = self._bar_of(name)
+            if bar is not None:
+                more = max(0, int(bar.n) + byte_count - _end(bar))
+                for each, total in ((bar, _end(bar)), (self._whole, _end(self._whole))):
+                    each.total = total + more
+                    each.update(byte_count)
+
+    def pause(self, name: str) -> None:
+        with _lock:
+            bar = self._running.pop(name, None)
+            if bar is not None:
+                self._paused[name] = int(bar.n), _end(bar)
+                bar.close()
+
+    def finish(self, name: str) -> None:
+        with _lock:
+            self.pause(name)
+            done, total = self._paused.pop(name, (0, self._expected.pop(name, None)))
+            if total is not None:
+                self._ended += 1
+                self._grow(done - total)
+
+    def close(self) -> None:
+        with _lock:
+            for bar in (*self._running.values(), self._whole):
+                bar.close()
+
+    def _bar_of(self, name: str) -> tqdm[Any] | None:
+        """Return the bar of a stream that is running, or goes on where it was."""
+        if name in self._paused:
+            done, total = self._paused.pop(name)
+            self._running[name] = _bar(self._stream, name, total, done=done)
+        return self._running.get(name)
+
+    def _grow(self, byte_count: int) -> None:
+        self._whole.total = _end(self._whole) + byte_count
+        label = f"{self._verb} {self._ended}/{self._streams}" if self._streams else self._verb
+        self._whole.set_description_str(pad(label, _LABEL_COLUMNS))
+
+
+def _end(bar: tqdm[Any]) -> int:
+    """Return the bytes at which a bar ends; 0 if not known yet."""
+    return int(bar.total or 0)
 
 
 @contextmanager
 def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
     """Yield bars if wanted and stderr is a terminal, else a silent watcher."""
-    global _write_above
     if not wanted or not sys.stderr.isatty():
         yield NullProgress()
         return
-    from jsbackup.cli.output.bars import TqdmProgress
-
     bars = TqdmProgress(verb, sys.stderr)
-    _write_above = bars.write
+    _drawn.append(bars)
     try:
         yield bars
     finally:
-        _write_above = None
+        _drawn.remove(bars)
         bars.close()
 
 
 @contextmanager
 def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
-    """Yield a function that shows a text in a fixed line, if wanted and stderr is a terminal."""
-    global _write_above
+    """Yield a function that shows a text of our own in a fixed line, if wanted and stderr is a terminal."""
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    from jsbackup.cli.output.bars import LiveLine
-
-    line = LiveLine(sys.stderr)
-    _write_above = partial(LiveLine.write, file=sys.stderr)
+    line = _bar(sys.stderr, "", form="{desc}")
+    _drawn.append(line)
     try:
-        yield line.show
+        yield line.set_description_str
     finally:
-        _write_above = None
+        _drawn.remove(line)
         line.close()
 
 
 def write_above_bars(line: str) -> bool:
-    """Write a line to stderr above the bars; do nothing and return False if there are none."""
-    if _write_above is None:
-        return False
-    _write_above(line)
-    return True
+    """Write a line to stderr above what is drawn there; do nothing and return False if nothing is."""
+    if _drawn:
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+    return bool(_drawn)
 
 
 def write_beside_bars(line: str) -> None:
