@@ -42,7 +42,6 @@ from jsbackup.readable import format_count
 from jsbackup.repository.crypto.keys import needed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.shell import command_line
 
 __all__ = ["PutBackRun", "in_turn", "run_put_back", "write_in_turn"]
 
@@ -217,39 +216,6 @@ def find_around(repository: Repository, manifest: Manifest, options: PutBackOpti
     return Around(repository.manifest(backup, in_part=True), options, tuple(notes))
 
 
-def with_other_backup(
-    problem: IncompleteError, repository: Repository, manifest: Manifest, options: PutBackOptions
-) -> IncompleteError:
-    """Return the error that the backup cannot say what a key was, with the command for the backup that can, if there is
-    one. Raises the errors of `matching`.
-    """
-    at = options.at
-    if at is None:
-        return problem
-    bucket = KeyValueBucket(repository.objects, manifest, find_entry(manifest, options))
-    for key in filter(is_subject, options.keys):
-        try:
-            bucket.value(key, at)
-        except IncompleteError:
-            break
-        except JsBackupError:
-            continue
-    else:
-        return problem
-    try:
-        found = find_series(repository, bucket, at).value(key)
-    except IncompleteError as error:
-        return problem.with_hint(error.hint) if error.hint else problem
-    except JsBackupError as error:
-        return problem.with_hint(f"By other backups, {error.message}.") if error.exit_code == 1 else problem
-    revision = found.revision.revision
-    to = [] if options.to is None else [("--to", options.to)]
-    backup, chosen = found.bucket.manifest.id, [("--key", key), ("--at", str(revision)), *to]
-    return problem.with_hint(
-        f"Backup {backup} has it: {command_line('put-back', backup, options.stream, options=chosen)}"
-    )
-
-
 @dataclass(slots=True)
 class PutBackRun:
     """A run of `put-back`. `plan` is set once it is made, and `progress` says what was written since.
@@ -308,8 +274,7 @@ async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest
         if around is not None:
             found = await make_plan(js, repository.objects, around.manifest, around.options, now_ns=time.time_ns())
             return replace(found, notes=(*around.notes, *found.notes))
-    if problem is not None:
-        told = problem
-        raise await in_thread(lambda: with_other_backup(told, repository, manifest, run.options)) from None
-    assert plan is not None
+    if plan is None:
+        assert problem is not None
+        raise problem
     return plan

@@ -22,8 +22,6 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
-from jsbackup.shell import quoted_command
-from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
 
@@ -71,7 +69,7 @@ class BucketSeries:
         base = None if self.before is None else self.before.states(key).get(key)
         verdict = self._verdict(self.after.records(key, self.at).get(key, KeyRecord()), base)
         if self.before is None or verdict is Unknown.UNKNOWN:
-            raise problem if base is None or self.before is None else _with_last_known(problem, self.before, base)
+            raise problem
         if verdict is None or verdict.operation is not KeyOperation.PUT:
             raise JsBackupError(
                 f"key {key} of bucket {self.after.name} had no value at {self.at}: it had none in backup "
@@ -120,15 +118,6 @@ class BucketSeries:
         return end_of(stream) < end or any(
             True for ref in refs_within(stream.segments, again) for _ in heads(objects, ref, again, again.columns)
         )
-
-
-def _with_last_known(problem: IncompleteError, before: KeyValueBucket, base: KeyState) -> IncompleteError:
-    if base.operation is not KeyOperation.PUT:
-        return problem
-    return problem.with_hint(
-        f"The last value known from before is revision {base.revision} of {format_time(base.timestamp_ns)}: see "
-        f"{quoted_command('kv get', before.manifest.id, before.name, base.key)}."
-    )
 
 
 def find_series(repository: Repository, bucket: KeyValueBucket, at: Edge) -> BucketSeries:

@@ -108,7 +108,8 @@ class ObjectBucket(StoredBucket):
         wanted = MessageFilter(subjects=description_subjects(self.stream, name))
         message = next(last_messages(self.objects, self.stream, wanted), None)
         where = f"object store {self.name} in backup {self.manifest.id}"
-        hint = f"See {quoted_command('object ls', self.manifest.id, self.name)} for what it has."
+        history = quoted_command("history", self.name, options=[("--object", name)])
+        hint = f"See {quoted_command('object ls', self.manifest.id, self.name)}, and {history} for all backups."
         if message is None:
             raise JsBackupError(f"there is no object {name} in {where}", hint=hint)
         entry = read_description(message)

@@ -14,7 +14,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened, time_option
-from jsbackup.cli.commands.look.other_backups import ask_latest, keys_at, value_at, with_last_value
 from jsbackup.cli.commands.look.printing import print_bytes
 from jsbackup.cli.options.latest import LATEST, choosing_options
 from jsbackup.cli.output.output import format_bytes, format_count
@@ -95,7 +94,7 @@ def ls(
     edge, asked = _edge(at), [found.manifest.id]
     listed = found.keys(edge, key or ">")
     if not listed.certain and edge is not None and backup == LATEST:
-        listed, asked = keys_at(shared, repository, found, key or ">", at=edge)
+        listed, asked = _keys_at(shared, repository, found, key or ">", at=edge)
     document = {
         **_about(found, edge),
         "backups": asked,
@@ -176,10 +175,8 @@ def get(
     except IncompleteError as error:
         assert edge is not None, "what a backup has is known"
         if backup != LATEST:
-            raise error.with_hint(ask_latest(found, key, edge)) from None
-        found, revision = value_at(shared, repository, found, key, at=edge)
-    except JsBackupError as error:
-        raise with_last_value(error, repository, found, key) from None
+            raise error.with_hint("With `latest` in place of the backup, those around this moment are asked.") from None
+        found, revision = _value_at(shared, repository, found, key, at=edge)
     if shared.output.as_json:
         shared.output.result({**_about(found, edge), "key": key, **_json(revision)}, lambda: None)
     else:
@@ -213,6 +210,33 @@ def history(
     lines = [(str(one.revision), format_time(one.timestamp_ns), one.words, *_value_columns(one)) for one in revisions]
     _refuse_none(found, key, lines)
     output.result({}, lambda: output.table([">REVISION", "TIME", "OPERATION", ">BYTES", "VALUE"], lines))
+
+
+def _value_at(
+    shared: Shared, repository: Repository, bucket: KeyValueBucket, key: str, *, at: Edge
+) -> tuple[KeyValueBucket, KeyRevision]:
+    """Return a key's value at a moment by the backups around it, and the bucket that has it. Say which backups they
+    are. Raises as `BucketSeries.value`.
+    """
+    from jsbackup.look.buckets.bucket_series import find_series
+
+    found = find_series(repository, bucket, at).value(key)
+    proof = f"; as backup {found.witness} shows, it was not written until {at}" if found.witness else ""
+    shared.output.note(f"note: revision {found.revision.revision} is in backup {found.bucket.manifest.id}{proof}")
+    return found.bucket, found.revision
+
+
+def _keys_at(
+    shared: Shared, repository: Repository, bucket: KeyValueBucket, pattern: str, *, at: Edge
+) -> tuple[KeyList, list[str]]:
+    """Return the keys at a moment by the backups around it, and the ids of these; say them too. Raises as
+    `BucketSeries.keys`.
+    """
+    from jsbackup.look.buckets.bucket_series import find_series
+
+    found = find_series(repository, bucket, at).keys(pattern)
+    shared.output.note(f"note: as known from {' and '.join(f'backup {one}' for one in found.backups)}")
+    return found.keys, list(found.backups)
 
 
 def _refuse_none(found: KeyValueBucket, key: str, rows: Sequence[object]) -> None:

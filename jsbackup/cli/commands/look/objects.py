@@ -13,7 +13,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened
-from jsbackup.cli.commands.look.other_backups import with_last_file
 from jsbackup.cli.commands.look.printing import print_bytes
 from jsbackup.cli.options.latest import choosing_options
 from jsbackup.cli.output.output import format_bytes, format_count
@@ -146,10 +145,7 @@ def get(
         check_no_link(file)
         check_new_file(file, replace=force)
     repository, manifest, found = _open(shared, backup, bucket, origins=origins, tags=tags)
-    try:
-        entry = found.entry(name)
-    except JsBackupError as error:
-        raise with_last_file(error, repository, found, name) from None
+    entry = found.entry(name)
     if entry.link is not None:
         found, entry = _linked(shared, repository, manifest, entry)
     if file is None:

@@ -34,6 +34,7 @@ __all__ = [
     "condition_options",
     "filter_options",
     "find_opened",
+    "literally",
     "newest_options",
     "open_messages",
     "open_to_look",
@@ -154,7 +155,7 @@ def find_opened(
     repository = open_to_look(shared)
     if reads:
         check_readable(repository)
-    streams = (Glob(_literally(stream)),) if backup == LATEST and stream is not None else ()
+    streams = (Glob(literally(stream)),) if backup == LATEST and stream is not None else ()
     wanted = WantedBackup(backup, choosing, streams, in_part=True, needed=(tuple(needed),) if needed else ())
     return repository, find_backup(shared, repository, wanted)
 
@@ -167,7 +168,8 @@ def check_readable(repository: Repository) -> None:
         needed(repository.secret)
 
 
-def _literally(name: str) -> str:
+def literally(name: str) -> str:
+    """Return a name as a glob that matches nothing else."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, time_option
+from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, literally, time_option
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
@@ -253,7 +253,7 @@ def put_back(
     ):
         silent = shared.output.as_json
         if backup == LATEST:
-            globs = [Glob(_literally(name)) for name in possible_streams(options)]
+            globs = [Glob(literally(name)) for name in possible_streams(options)]
             wanted = [WantedBackup(backup, choosing, (glob,), silent=silent) for glob in globs]
         else:
             wanted = [WantedBackup(backup, choosing, silent=silent)]
@@ -272,10 +272,6 @@ def _interrupted(written: Sequence[Wrote], error: Interrupted) -> Interrupted:
     return error.with_message(f"interrupted; {count_were(len(written), 'message')} written").with_hint(
         "Run the same command again: it goes on with what is missing."
     )
-
-
-def _literally(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 COMMANDS = {"put-back": put_back}

@@ -106,7 +106,9 @@ def test_the_file_is_the_first_one(changing: Changing, typed: Type, tmp_path: Pa
     assert (tmp_path / "file").read_bytes() == REPORT
     lost = typed("object", "get", "latest", "files", "draft", "-o", tmp_path / "draft", "-r", changing.repo)
     assert lost.code == 1 and "was deleted before the backup" in lost.err
-    command = re.search(r"jsbackup (object get \S+ files draft -o )FILE", lost.err)
-    assert command is not None, lost.err
+    every = typed("history", "files", "--object", "draft", "-r", changing.repo)
+    assert "jsbackup history files --object draft" in lost.err
+    command = re.search(r"jsbackup (object get \S+ files draft -o )FILE", every.out)
+    assert command is not None, every.out
     assert typed(*command[1].split(), tmp_path / "draft", "-r", changing.repo).code == 0
     assert (tmp_path / "draft").read_bytes() == DRAFT
