@@ -197,7 +197,7 @@ def _plan_stream(
 ) -> tuple[Action, list[Finding]]:
     entry, name = kept.entry, reshaped.name
     overrides = overrides_for(entry, reshaped.config, target, options)
-    # Backups of older versions may have the mark of an interrupted restore.
+    # An imported configuration may have the mark of an interrupted restore.
     asked = {key: value for key, value in stored_config({**reshaped.config, **overrides}).items() if value is not None}
     wanted = as_created(asked, target)
     config = fit_stream(wanted, target.version)

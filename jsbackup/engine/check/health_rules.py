@@ -144,8 +144,7 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.READERS,
             reader.key,
             reader.problem,
-            "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/. If it was "
-            "removed on purpose, by an older version, 'jsbackup key remove' records that.",
+            "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/.",
         )
     for backup in status.ahead:
         yield Breach(

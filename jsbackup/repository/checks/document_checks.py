@@ -54,7 +54,7 @@ def check_readers(repository: Repository) -> list[Flaw]:
 
 
 def tend_readers(repository: Repository) -> tuple[str, ...]:
-    """Return the same as `lost_readers`, and record the key files that older tools have made. Needs no key."""
+    """Return the same as `lost_readers`, and record the key files that an interrupted `key add` has made."""
     readers = _readers(repository)
     record_readers(repository.store, repository.descriptor.id, repository.signatory, readers)
     return _sentences(readers)

@@ -5,12 +5,12 @@ Without them nobody can read what is stored, and a writer, who cannot open them,
 
     file_sha256    SHA-256 of the key file, in hex
 
-The authority signs it where the key file is made (`init`, `key add`). For the key files of older tools, the next
-backup has its writer sign one. Everybody can read and check a record, without a key. A writer who was replaced counts
+The authority signs it where the key file is made (`init`, `key add`). If that was interrupted, the next backup has its
+writer sign one. Everybody can read and check a record, without a key. A writer who was replaced counts
 too: with a record one can raise a false alarm, which whoever can put objects there can do anyway, and nothing else.
 
 Order: the key file is put before its record, and removed after it. So a record without a key file means that the file
-was lost, or that a version that knows no records has removed it. Who removes both is only noticed if no key file is
+was lost. Who removes both is only noticed if no key file is
 left. A repository without records is checked for that, and each key file for its form.
 
 That a key file was removed is recorded, too, so that `copy` does not bring it back from a replica that still has it:
@@ -248,7 +248,7 @@ def list_removed(store: Store) -> frozenset[tuple[str, str]]:
 
 
 def record_readers(store: Store, repository_id: str, signatory: Signatory | None, readers: Readers) -> None:
-    """Record the key files that older tools have made. What cannot be recorded now is left to the next run."""
+    """Record the key files of an interrupted `key add`. What cannot be recorded now is left to the next run."""
     if signatory is None:
         return
     for key, sha256 in readers.unrecorded:

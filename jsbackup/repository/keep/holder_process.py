@@ -2,7 +2,7 @@
 
 Only a process that could see the holder may decide that it is gone. So a lease says where its process runs: on which
 machine, since which boot, in which namespaces. Another machine, another container, an operating system that does not
-tell all of this (only Linux does), or a lease of an older version: nothing is decided, and the lease expires as ever.
+tell all of this (only Linux does): nothing is decided, and the lease expires as ever.
 
 - The boot id is random and drawn at each boot. Copies of a running virtual machine share it, so the name and id of the
   machine are compared too.

@@ -287,8 +287,8 @@ class ReaderRepair:
             self._mend_file(broken, self._other)
 
     def _record_anew(self, key: str) -> bool:
-        """Record a key file that a given identity opens, and whose record says something else: an older version's,
-        which was damaged when it was recorded, and put back by hand. Return whether it is so.
+        """Record a key file that a given identity opens, and whose record says something else: it was damaged when it
+        was recorded, and put back by hand. Return whether it is so.
         """
         try:
             opened = self._opened_here(key)
