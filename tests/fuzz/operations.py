@@ -15,6 +15,9 @@ from tests.harness.api import JSON
 
 Operation = Callable[[World, str], Awaitable[None]]
 
+KILLED = "restart after SIGKILL"
+"""What a world notes of it."""
+
 _TTL_SECONDS = 1
 _SIZES = (0, 1, 4, 4, 4, 16, 60, 200)
 _COUNTS = (1, 1, 2, 3, 5, 8, 13, 30, 60)
@@ -175,7 +178,7 @@ async def restart(world: World, _name: str) -> None:
     if world.chance.random() < 0.6:
         return
     kill = world.chance.random() < 0.4
-    world.note(f"restart after {'SIGKILL' if kill else 'SIGTERM'}")
+    world.note(KILLED if kill else "restart after SIGTERM")
     if kill:
         world.server.kill()
     else:
