@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "tool": (set(), set()),
     "readable": (set(), set()),
     "shell": (set(), set()),
-    "html": ({"readable"}, set()),
+    "html": ({"readable", "config"}, {"jinja2", "markupsafe"}),
     "memory": (set(), set()),
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
@@ -92,10 +92,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         | {"formats", "stores", "repository", "transforms", "planning", "look", "engine", "putting_back", "pipeline"},
         {"pyarrow", "pyspark"},
     ),
-    # `overview.py` needs no third-party package, and is drawn by the page of `status` too.
+    # `overview.py` needs no package that is not always installed: the page of `status` shows it too.
     "browse": (
         BASE | {"memory", "formats", "stores", "repository", "transforms", "planning", "look", "engine", "api", "html"},
-        {"anyio", "jinja2", "starlette", "uvicorn"},
+        {"anyio", "jinja2", "markupsafe", "starlette", "uvicorn"},
     ),
     "cli": (
         BASE

@@ -1,19 +1,15 @@
-"""The pages and their addresses, and what is shown instead of a page that cannot be made.
+"""The pages and their addresses: how backups stand, what differs between two, what a restore would do, and errors.
 
-Two backups side by side: which streams differ, how, and the two values of one message or key.
-
-The home page: how backups stand. And the list of all backups.
-
-What a restore would do, and the command line for it. The page itself restores nothing.
+What one backup has is in `contents.py`.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,24 +20,19 @@ from starlette.routing import Route
 from jsbackup import __version__
 from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
 from jsbackup.api.worker import blocking
-from jsbackup.browse.buckets import BucketPages, listed_keys
-from jsbackup.browse.contents import ContentPages, bucket_kind, stream_links
+from jsbackup.browse.contents import ContentPages, bucket_kind, listed_keys, stream_links
 from jsbackup.browse.guard import Guard
 from jsbackup.browse.library import Library, RestoreTarget
-from jsbackup.browse.overview import growth_of_series, key_figures, next_removal, recent_table, shared_part, verdict
+from jsbackup.browse.overview import key_figures, next_removal
 from jsbackup.browse.payloads import ShownPayload, marked, show_payload
-from jsbackup.browse.query import Query, address
-from jsbackup.browse.render import Renderer
-from jsbackup.engine.check.health_rules import span
+from jsbackup.browse.render import Pages, Query, address, browse_environment, pager, words_of
 from jsbackup.engine.restore.preview import Preview, preview_restore
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.html.page import STYLE
 from jsbackup.look.buckets.bucket import KeyValueBucket, check_bucket_key
 from jsbackup.look.buckets.key_values import KeyDifference, key_differences
-from jsbackup.look.message import LookedUp
 from jsbackup.look.moment import option_text
-from jsbackup.look.stream import message_at, with_messages
-from jsbackup.names import BLANKS
+from jsbackup.look.stream import find_stream, message_at, with_messages
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.progress import NullProgress
@@ -55,17 +46,188 @@ from jsbackup.transforms.cut import parse_edge
 
 __all__ = ["make_app"]
 
+_BACKUPS = 100
 _STREAMS = 1000
+_EXAMPLES = 50
+_KEYS = 200
+_ROWS = 500
+_CHOICES = 200
+_MOST_BYTES = 512 << 20
 _IF_EXISTS = ("fail", "skip", "replace")
 _READS = {"--identity", "--identity-command", "--passphrase-file", "--passphrase-command"}
+_SCRIPT = (Path(__file__).parent / "page.js").read_text()
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="3" fill="#2563c9"/>'
+    '<path d="M4 5h8M4 8h8M4 11h5" stroke="#fff" stroke-width="1.5"/></svg>'
+)
+_NOT_FOUND, _UNREADABLE = 404, 422
 
 
-class PlanPages:
-    """Handlers of requests. They raise the errors of what they read."""
+class HomePages(Pages):
+    """How backups stand, and all of them."""
 
-    def __init__(self, library: Library, renderer: Renderer) -> None:
-        self._library = library
-        self._renderer = renderer
+    def home(self, request: Request) -> Response:
+        library = self._library
+        taken = library.status(fresh=Query.of(request).flag("fresh"))
+        status, inventory, held = taken.status, taken.inventory, taken.held
+        now_ns, damaged = status.now_ns, status.damaged
+        expiry = next_removal(inventory, held, library.policy, now_ns=now_ns, profile=library.profile, damaged=damaged)
+        return self.page(
+            request,
+            "home.html",
+            status=status,
+            breaches=taken.breaches,
+            figures=key_figures(status, taken.breaches, expiry),
+            backups=inventory.summaries,
+            held=held,
+            age=round(taken.age_seconds),
+        )
+
+    def backups(self, request: Request) -> Response:
+        query, taken = Query.of(request), self._library.status()
+        search, start = query.line("search"), query.number("start", 10**9)
+        matching = [one for one in reversed(taken.inventory.summaries) if _matches(one, search)]
+        return self.page(
+            request,
+            "backups.html",
+            status=taken.status,
+            held=taken.held,
+            backups=matching[start : start + _BACKUPS],
+            matching=len(matching),
+            start=start,
+            search=search,
+            **pager("/backups", start, _BACKUPS, len(matching), search=search),
+        )
+
+
+def _matches(one: BackupSummary, search: str) -> bool:
+    words = (one.id, one.created, one.result, one.cluster, one.account, one.account_name or "")
+    text = "\n".join((*words, *one.tags, *one.tags.values())).lower()
+    return all(part in text for part in search.lower().split())
+
+
+class ComparisonPages(Pages):
+    """Two backups side by side: which streams differ, how, and the two values of one message or key."""
+
+    def compare(self, request: Request) -> Response:
+        query = Query.of(request)
+        choices = self._library.status().inventory.summaries[:-_CHOICES:-1]
+        if not query.line("a") or not query.line("b"):
+            return self.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
+        a, b = self._sides(query)
+        ours, theirs = ({one.name: one for one in side.streams} for side in (a, b))
+        rows = [(name, ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())]
+        different = [(*row, what) for row in rows if (what := _difference(row[1], row[2]))]
+        return self.page(
+            request,
+            "compare.html",
+            a=a,
+            b=b,
+            rows=different[:_ROWS],
+            more=max(0, len(different) - _ROWS),
+            different=len(different),
+            equal=len(rows) - len(different),
+            choices=choices,
+        )
+
+    def stream(self, request: Request) -> Response:
+        query, objects = Query.of(request), self._library.repository.objects
+        (a, b), name = self._sides(query), query.needed("name")
+        old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
+        if old is None or new is None:
+            lacking = a.id if old is None else b.id
+            raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
+        size = _bytes_to_read(old, new)
+        diff = None
+        keys: list[KeyDifference] = []
+        problem: JsBackupError | None = None
+        if size <= _MOST_BYTES or query.flag("all"):
+            try:
+                with self._library.counting():
+                    diff = diff_stream(objects, old, new, NullProgress(), consumers=True, named=_EXAMPLES)
+                    if bucket_kind(new) == "bucket" and old.digest != new.digest:
+                        sides = [(side, with_messages(side, one)) for side, one in ((a, old), (b, new))]
+                        keys = key_differences(*(listed_keys(KeyValueBucket(objects, *side)).keys for side in sides))
+            except JsBackupError as error:
+                problem = error
+        return self.page(
+            request,
+            "compare_stream.html",
+            a=a,
+            b=b,
+            name=name,
+            diff=diff,
+            config=diff_configs(old.config, new.config),
+            problem=problem,
+            keys=keys[:_KEYS],
+            key_count=len(keys),
+            size=size,
+            everything=address("/compare/stream", a=a.id, b=b.id, name=name, all=1),
+        )
+
+    def message(self, request: Request) -> Response:
+        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
+
+        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
+            message = message_at(objects, side, entry, sequence)
+            return show_payload(message.data), message.subject
+
+        return self._both(request, f"Message {sequence}", read)
+
+    def key(self, request: Request) -> Response:
+        key, objects = check_bucket_key(Query.of(request).needed("key")), self._library.repository.objects
+
+        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
+            value = KeyValueBucket(objects, side, entry).value(key)
+            return show_payload(value.value), f"revision {value.revision}"
+
+        return self._both(request, f"Key {key}", read)
+
+    def _both(
+        self, request: Request, title: str, read: Callable[[Manifest, StreamBackup], tuple[ShownPayload, str]]
+    ) -> Response:
+        query = Query.of(request)
+        (a, b), name = self._sides(query), query.needed("name")
+        shown: list[tuple[ShownPayload | None, str]] = []
+        with self._library.reading():
+            for side in (a, b):
+                try:
+                    shown.append(read(side, with_messages(side, find_stream(side, name))))
+                except JsBackupError as error:
+                    shown.append((None, f"{error.message}."))
+        lines = marked(*("" if payload is None else payload.text for payload, _ in shown))
+        sides = [(side, *one, marks) for side, one, marks in zip((a, b), shown, lines, strict=True)]
+        return self.page(request, "compare_values.html", a=a, b=b, name=name, title=title, sides=sides)
+
+    def _sides(self, query: Query) -> tuple[Manifest, Manifest]:
+        return self._library.manifest(query.line("a")), self._library.manifest(query.line("b"))
+
+
+def _difference(old: StreamBackup | None, new: StreamBackup | None) -> str:
+    """Return how a stream differs by the manifests alone, "" if it does not."""
+    if old is None or new is None:
+        return "only in B" if old is None else "only in A"
+    formats = {old.archive_format, new.archive_format}
+    messages = [(one.digest, one.captured.messages, one.opaque) for one in (old, new)]
+    consumers = [[(c.name, c.config, c.state, c.pending) for c in one.consumers] for one in (old, new)]
+    differs = {
+        "one has the configuration only": ArchiveFormat.CONFIG in formats and len(formats) > 1,
+        "messages": ArchiveFormat.CONFIG not in formats and messages[0] != messages[1],
+        "configuration": bool(diff_configs(old.config, new.config)),
+        "consumers": consumers[0] != consumers[1],
+        "another stream of this name": old.incarnation != new.incarnation,
+    }
+    return ", ".join(what for what, is_so in differs.items() if is_so)
+
+
+def _bytes_to_read(old: StreamBackup, new: StreamBackup) -> int:
+    if old.digest == new.digest or old.opaque or new.opaque:
+        return 0
+    return sum(span.bytes for span in find_spans(old.segments, new.segments))
+
+
+class PlanPages(Pages):
+    """What a restore would do, and the command line for it. The page itself restores nothing."""
 
     def plan(self, request: Request) -> Response:
         query, library = Query.of(request), self._library
@@ -77,32 +239,27 @@ class PlanPages:
         manifest = library.manifest(asked["backup"]) if asked["backup"] else None
         if manifest is not None and query.flag("go"):
             try:
-                target = self._target(asked["target"])
-                how, options = _asked(asked)
+                target, streams, typed = self._target(asked["target"]), words_of(asked["streams"]), _typed(asked)
+                how = cast(RestoreArguments, {"streams": streams, **typed})
                 preview = self._preview(manifest, target, restore_options(typed_arguments("plan", how)))
                 # Not before: what cannot be planned is not to be run either.
+                options = [(f"--{name.replace('_', '-')}", value) for name, value in typed.items()]
                 options += [*target.options, ("-r", library.place), *library.options]
-                command = command_line("restore", manifest.id, options=options, names=how.get("streams", ()))
+                command = command_line("restore", manifest.id, options=options, names=streams)
                 lacking = list(_lacking(library, target))
             except JsBackupError as error:
                 problem = error
-        plan = None if preview is None else preview.plan
-        return self._renderer.page(
+        return self.page(
             request,
             "plan.html",
             asked=asked,
-            manifest=manifest,
             streams=[] if manifest is None else [one.name for one in manifest.streams[:_STREAMS]],
             choices=library.status().inventory.summaries[:-_CHOICES:-1],
             targets=library.targets,
             if_exists=_IF_EXISTS,
             preview=preview,
-            plan=plan,
-            actions=[] if plan is None else plan.actions[:_ROWS],
-            warnings=[]
-            if plan is None
-            else [*plan.warnings, *(found for action in plan.actions for found in action.warnings)][:_ROWS],
-            refusals=[] if plan is None else [*plan.refusals, *plan.missing][:_ROWS],
+            plan=None if preview is None else preview.plan,
+            most=_ROWS,
             problem=problem,
             command=command,
             lacking=lacking,
@@ -118,10 +275,19 @@ class PlanPages:
             )
 
     def _target(self, name: str) -> RestoreTarget:
-        found = next((one for one in self._library.targets if one.name == name), None)
-        if found is None:
-            raise UsageError("choose a server to restore into", hint="Contexts of the nats CLI are offered.")
-        return found
+        for target in self._library.targets:
+            if target.name == name:
+                return target
+        raise UsageError("choose a server to restore into", hint="Contexts of the nats CLI are offered.")
+
+
+def _typed(asked: dict[str, str]) -> dict[str, str]:
+    """Return the options of a command line for what is asked for, by their names in Python."""
+    # A duration ago is another moment when the command is run.
+    until = option_text(parse_edge("--until", asked["until"], time.time_ns())) if asked["until"] else ""
+    if_exists = "" if asked["if_exists"] == _IF_EXISTS[0] else asked["if_exists"]
+    typed = {"until": until, "rename_prefix": asked["prefix"], "if_exists": if_exists}
+    return {name: value for name, value in typed.items() if value}
 
 
 def _lacking(library: Library, target: RestoreTarget) -> Iterator[str]:
@@ -133,318 +299,24 @@ def _lacking(library: Library, target: RestoreTarget) -> Iterator[str]:
         yield "The repository is encrypted: add --identity or --passphrase-file, unless the environment has the key."
 
 
-def _asked(asked: dict[str, str]) -> tuple[RestoreArguments, list[tuple[str, str]]]:
-    """Return what is asked for, as arguments and as options of a command line; streams are arguments alone."""
-    how: RestoreArguments = {}
-    options = []
-    streams = re.findall(f"[^{BLANKS}]+", asked["streams"])
-    if streams:
-        how["streams"] = streams
-    if asked["until"]:
-        # A duration ago is another moment when the command is run.
-        how["until"] = until = option_text(parse_edge("--until", asked["until"], time.time_ns()))
-        options.append(("--until", until))
-    if asked["prefix"]:
-        how["rename_prefix"] = asked["prefix"]
-        options.append(("--rename-prefix", asked["prefix"]))
-    if asked["if_exists"] == "skip":
-        how["if_exists"] = "skip"
-    elif asked["if_exists"] == "replace":
-        how["if_exists"] = "replace"
-    elif asked["if_exists"] not in ("", "fail"):
-        raise UsageError(f"not one of {', '.join(_IF_EXISTS)}: {asked['if_exists']}")
-    if "if_exists" in how:
-        options.append(("--if-exists", how["if_exists"]))
-    return how, options
+class ErrorPages(Pages):
+    """What is shown instead of a page that cannot be made."""
 
+    def error(self, request: Request, error: Exception) -> Response:
+        status = _NOT_FOUND if isinstance(error, UsageError) else _UNREADABLE
+        return self.page(request, "error.html", status, error=error)
 
-_RECENT = 20
-_EACH = 100
-_DRILLS = 10
-
-
-class HomePages:
-    """Handlers of requests. They raise the errors of what they read."""
-
-    def __init__(self, library: Library, renderer: Renderer) -> None:
-        self._library = library
-        self._renderer = renderer
-
-    def home(self, request: Request) -> Response:
-        library = self._library
-        taken = library.status(fresh=Query.of(request).flag("fresh"))
-        status, summaries = taken.status, taken.inventory.summaries
-        expiry = next_removal(
-            taken.inventory,
-            taken.held,
-            library.policy,
-            now_ns=status.now_ns,
-            profile=library.profile,
-            damaged=status.damaged,
-        )
-        return self._renderer.page(
-            request,
-            "home.html",
-            verdict=verdict(taken.breaches),
-            figures=key_figures(status, taken.breaches, expiry),
-            recent=recent_table(
-                summaries[: -_RECENT - 1 : -1],
-                taken.held,
-                status.damaged,
-                now_ns=status.now_ns,
-                caption="The newest backups",
-                link=backup_address,
-            ),
-            backups=len(summaries),
-            choices=summaries[:-_EACH:-1],
-            lines=[(line, growth_of_series(line), shared_part(line)) for line in status.lines],
-            drills=[(one, span((status.now_ns - _ns(one.ended)) / 1e9)) for one in status.drills_of(None)[:_DRILLS]],
-            verifies=[(one, span((status.now_ns - _ns(one.ended)) / 1e9)) for one in status.verifies[:3]],
-            work=status.work,
-            warnings=status.warnings,
-            age=round(taken.age_seconds),
-        )
-
-    def backups(self, request: Request) -> Response:
-        query = Query.of(request)
-        taken = self._library.status()
-        asked = query.line("search")
-        found = [one for one in reversed(taken.inventory.summaries) if _matches(one, asked)]
-        start = query.number("start", 10**9)
-        table = recent_table(
-            found[start : start + _EACH],
-            taken.held,
-            taken.status.damaged,
-            now_ns=taken.status.now_ns,
-            caption=f"Backups {start + 1} to {min(start + _EACH, len(found))} of {len(found)}, the newest first"
-            if found
-            else "No such backups",
-            link=backup_address,
-        )
-        return self._renderer.page(
-            request,
-            "backups.html",
-            table=table,
-            search=asked,
-            unreadable=taken.status.unreadable,
-            newer=address("/backups", search=asked, start=max(0, start - _EACH)) if start else "",
-            older=address("/backups", search=asked, start=start + _EACH) if start + _EACH < len(found) else "",
-        )
-
-
-def backup_address(backup: str) -> str:
-    return f"/backup/{backup}"
-
-
-def _matches(one: BackupSummary, asked: str) -> bool:
-    words = (
-        one.id,
-        one.created,
-        one.result,
-        one.cluster,
-        one.account,
-        one.account_name or "",
-        *one.tags,
-        *one.tags.values(),
-    )
-    return all(any(part.lower() in word.lower() for word in words) for part in asked.split())
-
-
-def _ns(moment: str) -> int:
-    from jsbackup.times import parse_time
-
-    return parse_time(moment)
-
-
-_EXAMPLES = 50
-_KEYS = 200
-_ROWS = 500
-_MOST_BYTES = 512 << 20
-_CHOICES = 200
-
-
-class ComparisonPages:
-    """Handlers of requests. They raise the errors of what they read."""
-
-    def __init__(self, library: Library, renderer: Renderer) -> None:
-        self._library = library
-        self._renderer = renderer
-
-    def compare(self, request: Request) -> Response:
-        query = Query.of(request)
-        choices = self._library.status().inventory.summaries[:-_CHOICES:-1]
-        if not query.line("a") or not query.line("b"):
-            return self._renderer.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
-        a, b = self._sides(query)
-        ours, theirs = ({one.name: one for one in side.streams} for side in (a, b))
-        rows = [(name, ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())]
-        judged = [(name, old, new, _judge(old, new)) for name, old, new in rows]
-        different = [row for row in judged if row[3]]
-        return self._renderer.page(
-            request,
-            "compare.html",
-            a=a,
-            b=b,
-            rows=different[:_ROWS],
-            more=max(0, len(different) - _ROWS),
-            different=len(different),
-            equal=len(judged) - len(different),
-            choices=choices,
-        )
-
-    def stream(self, request: Request) -> Response:
-        query = Query.of(request)
-        a, b = self._sides(query)
-        name = query.needed("name")
-        old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
-        if old is None or new is None:
-            lacking = a.id if old is None else b.id
-            raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
-        size = _bytes_to_read(old, new)
-        read = size <= _MOST_BYTES or query.flag("all")
-        diff = None
-        keys: list[KeyDifference] = []
-        problem: JsBackupError | None = None
-        if read:
-            try:
-                with self._library.counting():
-                    objects = self._library.repository.objects
-                    diff = diff_stream(objects, old, new, NullProgress(), consumers=True, named=_EXAMPLES)
-                    keys = self._keys(a, b, old, new)
-            except JsBackupError as error:
-                problem = error
-        return self._renderer.page(
-            request,
-            "compare_stream.html",
-            a=a,
-            b=b,
-            old=old,
-            new=new,
-            name=name,
-            diff=diff,
-            config=diff_configs(old.config, new.config),
-            problem=problem,
-            keys=keys[:_KEYS],
-            key_count=len(keys),
-            is_bucket=bucket_kind(new) == "bucket",
-            size=size,
-            everything=address("/compare/stream", a=a.id, b=b.id, name=name, all=1),
-        )
-
-    def message(self, request: Request) -> Response:
-        query = Query.of(request)
-        a, b = self._sides(query)
-        name, sequence = query.needed("name"), query.number("seq")
-        with self._library.reading():
-            found = [self._message(side, name, sequence) for side in (a, b)]
-        return self._both(request, a, b, name=name, title=f"Message {sequence}", found=found)
-
-    def key(self, request: Request) -> Response:
-        query = Query.of(request)
-        a, b = self._sides(query)
-        name, key = query.needed("name"), check_bucket_key(query.needed("key"))
-        with self._library.reading():
-            found = [self._value(side, name, key) for side in (a, b)]
-        return self._both(request, a, b, name=name, title=f"Key {key}", found=found)
-
-    def _both(
-        self,
-        request: Request,
-        a: Manifest,
-        b: Manifest,
-        *,
-        name: str,
-        title: str,
-        found: list[tuple[ShownPayload | None, str]],
-    ) -> Response:
-        texts = ["" if payload is None else payload.text for payload, _ in found]
-        return self._renderer.page(
-            request,
-            "compare_values.html",
-            a=a,
-            b=b,
-            name=name,
-            title=title,
-            sides=[
-                (side, payload, said, lines)
-                for side, (payload, said), lines in zip((a, b), found, marked(*texts), strict=True)
-            ],
-        )
-
-    def _message(self, side: Manifest, name: str, sequence: int) -> tuple[ShownPayload | None, str]:
-        entry = next((one for one in side.streams if one.name == name), None)
-        if entry is None:
-            return None, "The stream is not in this backup."
-        try:
-            one: LookedUp = message_at(self._library.repository.objects, side, with_messages(side, entry), sequence)
-        except JsBackupError as error:
-            return None, f"{error.message}."
-        return show_payload(one.data), one.subject
-
-    def _value(self, side: Manifest, name: str, key: str) -> tuple[ShownPayload | None, str]:
-        entry = next((one for one in side.streams if one.name == name), None)
-        if entry is None:
-            return None, "The bucket is not in this backup."
-        try:
-            found = KeyValueBucket(self._library.repository.objects, side, with_messages(side, entry)).value(key)
-        except JsBackupError as error:
-            return None, f"{error.message}."
-        return show_payload(found.value), f"revision {found.revision}"
-
-    def _keys(self, a: Manifest, b: Manifest, old: StreamBackup, new: StreamBackup) -> list[KeyDifference]:
-        if bucket_kind(new) != "bucket" or old.digest == new.digest:
-            return []
-        objects = self._library.repository.objects
-        sides = [
-            listed_keys(KeyValueBucket(objects, side, with_messages(side, one)), None, ">").keys
-            for side, one in ((a, old), (b, new))
-        ]
-        return key_differences(*sides)
-
-    def _sides(self, query: Query) -> tuple[Manifest, Manifest]:
-        return self._library.manifest(query.line("a")), self._library.manifest(query.line("b"))
-
-
-def _judge(old: StreamBackup | None, new: StreamBackup | None) -> str:
-    """Return how a stream differs by the manifests alone, "" if it does not."""
-    if old is None or new is None:
-        return "only in B" if old is None else "only in A"
-    said = []
-    if ArchiveFormat.CONFIG in (old.archive_format, new.archive_format):
-        if old.archive_format is not new.archive_format:
-            said.append("one has the configuration only")
-    elif (old.digest, old.captured.messages, old.opaque) != (new.digest, new.captured.messages, new.opaque):
-        said.append("messages")
-    if diff_configs(old.config, new.config):
-        said.append("configuration")
-    if [(c.name, c.config, c.state, c.pending) for c in old.consumers] != [
-        (c.name, c.config, c.state, c.pending) for c in new.consumers
-    ]:
-        said.append("consumers")
-    if old.incarnation != new.incarnation:
-        said.append("another stream of this name")
-    return ", ".join(said)
-
-
-def _bytes_to_read(old: StreamBackup, new: StreamBackup) -> int:
-    if old.digest == new.digest or old.opaque or new.opaque:
-        return 0
-    return sum(span.bytes for span in find_spans(old.segments, new.segments))
-
-
-_SCRIPT = (Path(__file__).parent / "page.js").read_text()
-_ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="3" fill="#2563c9"/>'
-    '<path d="M4 5h8M4 8h8M4 11h5" stroke="#fff" stroke-width="1.5"/></svg>'
-)
-_NOT_FOUND, _UNREADABLE = 404, 422
+    def nothing(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        nothing = UsageError("there is no such page", hint="Go to the home page.")
+        return self.page(request, "error.html", error.status_code, error=nothing)
 
 
 def make_app(library: Library, token: str, names: Collection[str]) -> Guard:
     """Return the application. Only requests with the token, and to one of these host names, are answered."""
-    renderer = Renderer(location=library.location, version=__version__, stream_links=stream_links)
-    home, contents = HomePages(library, renderer), ContentPages(library, renderer)
-    buckets, comparisons = BucketPages(library, renderer), ComparisonPages(library, renderer)
+    shared = library, browse_environment(location=library.location, version=__version__, stream_links=stream_links)
+    home, contents = HomePages(*shared), ContentPages(*shared)
+    comparisons, errors = ComparisonPages(*shared), ErrorPages(*shared)
     routes = [
         Route("/", home.home),
         Route("/backups", home.backups),
@@ -453,41 +325,23 @@ def make_app(library: Library, token: str, names: Collection[str]) -> Guard:
         Route("/backup/{backup}/messages", contents.messages),
         Route("/backup/{backup}/message", contents.message),
         Route("/backup/{backup}/payload", contents.payload),
-        Route("/backup/{backup}/bucket", buckets.bucket),
-        Route("/backup/{backup}/key", buckets.key),
-        Route("/backup/{backup}/value", buckets.value),
-        Route("/backup/{backup}/files", buckets.files),
-        Route("/backup/{backup}/file", buckets.file),
+        Route("/backup/{backup}/bucket", contents.bucket),
+        Route("/backup/{backup}/key", contents.key),
+        Route("/backup/{backup}/value", contents.value),
+        Route("/backup/{backup}/files", contents.files),
+        Route("/backup/{backup}/file", contents.file),
         Route("/compare", comparisons.compare),
         Route("/compare/stream", comparisons.stream),
         Route("/compare/message", comparisons.message),
         Route("/compare/key", comparisons.key),
-        Route("/plan", PlanPages(library, renderer).plan),
+        Route("/plan", PlanPages(*shared).plan),
         Route("/style.css", partial(_text, STYLE, "text/css")),
         Route("/icon.svg", partial(_text, _ICON, "image/svg+xml")),
         Route("/page.js", partial(_text, _SCRIPT, "text/javascript")),
     ]
-    handlers = {
-        JsBackupError: partial(_tell_error, renderer),
-        HTTPException: partial(_tell_nothing, renderer),
-    }
+    handlers = {JsBackupError: errors.error, HTTPException: errors.nothing}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token, names)
-
-
-Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 
 def _text(text: str, kind: str, request: Request) -> Response:
     return Response(text, media_type=kind)
-
-
-def _tell_error(renderer: Renderer, request: Request, error: Exception) -> Response:
-    assert isinstance(error, JsBackupError)
-    status = _NOT_FOUND if isinstance(error, UsageError) else _UNREADABLE
-    return renderer.page(request, "error.html", status, error=error)
-
-
-def _tell_nothing(renderer: Renderer, request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    there_is = UsageError("there is no such page", hint="Go to the home page.")
-    return renderer.page(request, "error.html", error.status_code, error=there_is)

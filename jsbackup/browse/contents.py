@@ -1,85 +1,91 @@
-"""A backup, its streams, and their messages."""
+"""What backups have: their streams and messages, a bucket as it was at a moment, and the files of an object store."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote
 
-from jsbackup.browse.attachments import attachment
-from jsbackup.browse.library import Library
-from jsbackup.browse.payloads import hex_of, narrow_hex_of, show_payload
-from jsbackup.browse.query import Query, address
-from jsbackup.browse.render import Renderer
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from jsbackup.browse.payloads import hex_of, marked, show_payload
+from jsbackup.browse.render import Pages, Query, address, pager
 from jsbackup.config import format_bytes
-from jsbackup.errors import JsBackupError
-from jsbackup.html.charts import ChartScale, Slot, columns
-from jsbackup.html.page import Markup
-from jsbackup.look.message import headers_of
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, check_bucket_key
+from jsbackup.look.buckets.key_values import value_starts
+from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
+from jsbackup.look.message import LookedUp, headers_of
 from jsbackup.look.message_pages import PageStart, read_message_page
+from jsbackup.look.moment import known_until, option_text
 from jsbackup.look.stream import find_stream, message_at, with_messages
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
-from jsbackup.model import ConsumerState
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
-from jsbackup.readable import format_count, format_time
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
+from jsbackup.readable import format_count
 from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.pages.segment_list import size_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import parts_of, size_of
 from jsbackup.repository.summary import summary_of
+from jsbackup.shell import command_line
+from jsbackup.transforms.cut import AtTime, Edge
+from jsbackup.transforms.filters.key_marker import KeyOperation
 
-__all__ = ["ContentPages", "bucket_kind", "stream_links"]
+__all__ = ["ContentPages", "bucket_kind", "listed_keys", "stream_links"]
 
 _STREAMS = 150
 _CONSUMERS = 200
 _SUBJECTS = 50
 _MESSAGES = 50
+_KEYS = 100
+_UNKNOWN = 50
+_FILES = 200
+_REVISIONS = 64
+_MOST_REVISIONS = 150_000
+_MOST_BYTES = 1 << 30
+_MOST_START = 10**9
+_LONGEST_NAME = 120
+_ALL_KEYS = ">"
 _KINDS = {BUCKET_STREAM: "bucket", OBJECT_STREAM: "object store"}
-_DAY = 86_400 * 10**9
+_SECOND = 10**9
 
 
-class ContentPages:
-    """Handlers of requests. They raise the errors of what they read."""
-
-    def __init__(self, library: Library, renderer: Renderer) -> None:
-        self._library = library
-        self._renderer = renderer
+class ContentPages(Pages):
+    """A backup, its streams and their messages; a bucket, a key of it; and the files of an object store."""
 
     def backup(self, request: Request) -> Response:
         query, manifest = Query.of(request), self._manifest(request)
-        asked, sort, start = query.line("search"), query.text("sort", "name"), query.number("start", 10**9)
-        found = [one for one in manifest.streams if asked.lower() in one.name.lower()]
-        if sort == "bytes":
-            found.sort(key=lambda one: (-one.captured.bytes, one.name))
-        elif sort == "messages":
-            found.sort(key=lambda one: (-one.captured.messages, one.name))
-        else:
-            found.sort(key=lambda one: one.name)
-        path = f"/backup/{manifest.id}"
-        return self._renderer.page(
+        search, sort, start = query.line("search"), query.text("sort", "name"), query.number("start", _MOST_START)
+        size = sort if sort in ("bytes", "messages") else ""
+        streams = sorted(
+            (one for one in manifest.streams if search.lower() in one.name.lower()),
+            key=lambda one: (-getattr(one.captured, size) if size else 0, one.name),
+        )
+        return self.page(
             request,
             "backup.html",
             manifest=manifest,
             summary=summary_of(manifest),
             damaged=manifest.id in self._library.status().status.damaged,
             hold=find_hold(self._library.repository, manifest.id),
-            stored=sum(stored_bytes(one) for one in manifest.streams),
-            found=len(found),
-            streams=found[start : start + _STREAMS],
+            stored=sum(map(_stored_bytes, manifest.streams)),
+            matching=len(streams),
+            streams=streams[start : start + _STREAMS],
             warned=[one for one in manifest.streams if one.warnings][:_STREAMS],
             start=start,
-            search=asked,
+            search=search,
             sort=sort,
-            earlier=address(path, search=asked, sort=sort, start=max(0, start - _STREAMS)) if start else "",
-            later=address(path, search=asked, sort=sort, start=start + _STREAMS)
-            if start + _STREAMS < len(found)
-            else "",
+            **pager(f"/backup/{manifest.id}", start, _STREAMS, len(streams), search=search, sort=sort),
         )
 
     def stream(self, request: Request) -> Response:
         query, (manifest, entry) = Query.of(request), self._stream(request)
         library, objects = self._library, self._library.repository.objects
         problems: list[JsBackupError] = []
-        timeline = None
+        timeline: Timeline | None = None
         subjects: list[SubjectCount] = []
         counted = subject_count = 0
         if entry.archive_format.has_messages and entry.captured.messages:
@@ -91,21 +97,26 @@ class ContentPages:
                     subjects, subject_count = largest_subjects(objects, part, _SUBJECTS)
             except JsBackupError as error:
                 problems.append(error)
-        start = query.number("consumers", 10**9)
-        return self._renderer.page(
+        start = query.number("consumers", _MOST_START)
+        return self.page(
             request,
             "stream.html",
             manifest=manifest,
             stream=entry,
-            stored=stored_bytes(entry),
+            stored=_stored_bytes(entry),
             kind=bucket_kind(entry),
             problems=problems,
-            timeline=None if timeline is None else _drawn(entry, timeline),
-            timeline_exact=timeline is not None and timeline.exact,
+            timeline=timeline,
+            bins=[]
+            if timeline is None
+            else [
+                {"start_ns": timeline.start_ns + number * timeline.width_ns, "messages": count}
+                for number, count in enumerate(timeline.messages)
+            ],
             subjects=subjects,
             subject_count=subject_count,
             counted=counted,
-            consumers=[(one, _pending(one.state)) for one in entry.consumers[start : start + _CONSUMERS]],
+            consumers=entry.consumers[start : start + _CONSUMERS],
             more_consumers=max(0, len(entry.consumers) - start - _CONSUMERS),
             next_consumers=start + _CONSUMERS,
         )
@@ -113,27 +124,21 @@ class ContentPages:
     def messages(self, request: Request) -> Response:
         query, (manifest, entry) = Query.of(request), self._stream(request)
         with_messages(manifest, entry)
-        back = query.flag("back")
-        start = PageStart(query.number("from"), back)
-        wanted = query.messages()
+        back, objects = query.flag("back"), self._library.repository.objects
+        start, wanted = PageStart(query.number("from"), back), query.messages()
         with self._library.reading() as is_over:
-            page = read_message_page(
-                self._library.repository.objects, entry, wanted, start=start, most=_MESSAGES, is_over=is_over
-            )
-        shown = page.messages
+            page = read_message_page(objects, entry, wanted, start=start, most=_MESSAGES, is_over=is_over)
         names = ("subject", "since", "until", "header", "grep")
         kept = {"name": entry.name, **{name: query.text(name) for name in names}}
         path = f"/backup/{manifest.id}/messages"
-        earlier = later = ""
+        onward = "" if page.more is None else address(path, **kept, from_=page.more, back=1 if back else "")
         if back:
-            earlier = "" if page.more is None else address(path, **kept, from_=page.more, back=1)
-            after = shown[-1].sequence + 1 if shown else start.sequence
-            later = address(path, **kept, from_=after) if start.sequence else ""
+            after = page.messages[-1].sequence + 1 if page.messages else start.sequence
+            behind = address(path, **kept, from_=after) if start.sequence else ""
         else:
-            later = "" if page.more is None else address(path, **kept, from_=page.more)
-            before = (shown[0].sequence if shown else start.sequence) - 1
-            earlier = address(path, **kept, from_=before, back=1) if start.sequence > 1 and before > 0 else ""
-        return self._renderer.page(
+            before = (page.messages[0].sequence if page.messages else start.sequence) - 1
+            behind = address(path, **kept, from_=before, back=1) if start.sequence > 1 and before > 0 else ""
+        return self.page(
             request,
             "messages.html",
             manifest=manifest,
@@ -141,44 +146,177 @@ class ContentPages:
             page=page,
             asked=kept,
             filtered=any(kept[name] for name in names),
-            earlier=earlier,
-            later=later,
+            earlier=onward if back else behind,
+            later=behind if back else onward,
             first=address(path, **kept),
             last=address(path, **kept, back=1),
         )
 
     def message(self, request: Request) -> Response:
-        query, (manifest, entry) = Query.of(request), self._stream(request)
-        sequence = query.number("seq")
-        with self._library.reading():
-            found = message_at(self._library.repository.objects, manifest, with_messages(manifest, entry), sequence)
-        as_hex = query.flag("hex")
-        return self._renderer.page(
+        manifest, entry, message = self._message(request)
+        as_hex = Query.of(request).flag("hex")
+        return self.page(
             request,
             "message.html",
             manifest=manifest,
             stream=entry,
-            message=found,
-            headers=headers_of(found.headers)[:500],
-            payload=show_payload(found.data),
-            hex=hex_of(found.data[:4096]) if as_hex else "",
-            narrow_hex=narrow_hex_of(found.data[:4096]) if as_hex else "",
-            as_hex=as_hex,
+            message=message,
+            headers=headers_of(message.headers)[:500],
+            payload=show_payload(message.data),
+            hex=hex_of(message.data[:4096]) if as_hex else "",
         )
 
     def payload(self, request: Request) -> Response:
-        query, (manifest, entry) = Query.of(request), self._stream(request)
-        sequence = query.number("seq")
-        with self._library.reading():
-            found = message_at(self._library.repository.objects, manifest, with_messages(manifest, entry), sequence)
-        return attachment(f"{entry.name}-{sequence}", [found.data], len(found.data))
-
-    def _manifest(self, request: Request) -> Manifest:
-        return self._library.manifest(request.path_params["backup"])
+        _, entry, message = self._message(request)
+        return _attachment(f"{entry.name}-{message.sequence}", [message.data], len(message.data))
 
     def _stream(self, request: Request) -> tuple[Manifest, StreamBackup]:
         manifest = self._manifest(request)
         return manifest, find_stream(manifest, Query.of(request).needed("name"))
+
+    def _message(self, request: Request) -> tuple[Manifest, StreamBackup, LookedUp]:
+        manifest, entry = self._stream(request)
+        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
+        with self._library.reading():
+            return manifest, entry, message_at(objects, manifest, with_messages(manifest, entry), sequence)
+
+    def bucket(self, request: Request) -> Response:
+        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        first, last = _span(bucket)
+        at, slid = _moment(query, first, last)
+        search, start = query.line("keys"), query.number("start", _MOST_START)
+        problem: JsBackupError | None = None
+        listed, values = KeyList(()), {}
+        try:
+            with self._library.counting():
+                listed = listed_keys(bucket, at, search or _ALL_KEYS)
+                shown = listed.keys[start : start + _KEYS]
+                values = value_starts(self._library.repository.objects, bucket, shown)
+        except JsBackupError as error:
+            problem, shown = error, ()
+        kept = {"name": bucket.stream.name, "at": query.line("at"), "t": "" if query.line("at") else query.line("t")}
+        path = f"/backup/{bucket.manifest.id}/bucket"
+        return self.page(
+            request,
+            "bucket.html",
+            manifest=bucket.manifest,
+            stream=bucket.stream,
+            bucket=bucket,
+            keys=[(one, values.get(one.revision)) for one in shown],
+            matching=len(listed.keys),
+            unknown=listed.unknown[:_UNKNOWN],
+            more_unknown=max(0, len(listed.unknown) - _UNKNOWN),
+            whole=listed.whole,
+            problem=problem,
+            start=start,
+            pattern=search,
+            at=at,
+            at_option=[] if at is None else [("--at", option_text(at))],
+            first=first,
+            last=last,
+            slid=slid,
+            asked=kept,
+            **pager(path, start, _KEYS, len(listed.keys), **kept, keys=search),
+        )
+
+    def key(self, request: Request) -> Response:
+        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        key = check_bucket_key(query.needed("key"))
+        at, _ = _moment(query, *_span(bucket))
+        answer: JsBackupError | None = None
+        value: KeyRevision | None = None
+        with self._library.reading():
+            revisions = bucket.newest_revisions(key, _REVISIONS)
+            try:
+                value = bucket.value(key, at)
+            except UsageError:
+                raise
+            except JsBackupError as error:
+                if not revisions:
+                    raise
+                answer = error
+        puts = [one.revision for one in revisions if one.operation is KeyOperation.PUT]
+        newest = value.revision if value is not None else next(iter(puts), 0)
+        older = next((one for one in puts if one < newest), 0)
+        left, right = query.number("a") or older, query.number("b") or newest
+        sides = [one for number in (left, right) for one in revisions if one.revision == number]
+        payloads = [show_payload(one.value) if one.revision in puts else None for one in sides]
+        lines = marked(*("" if one is None else one.text for one in payloads)) if len(sides) == 2 else ()
+        return self.page(
+            request,
+            "key.html",
+            manifest=bucket.manifest,
+            stream=bucket.stream,
+            key=key,
+            at=at,
+            asked={"name": bucket.stream.name, "key": key, "at": query.line("at"), "t": query.line("t")},
+            revisions=revisions,
+            more=len(revisions) == _REVISIONS,
+            value=value,
+            payload=None if value is None else show_payload(value.value),
+            answer=answer,
+            sides=list(zip(sides, payloads, lines, strict=False)) if left != right else [],
+        )
+
+    def value(self, request: Request) -> Response:
+        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        key, revision = check_bucket_key(query.needed("key")), query.number("revision")
+        with self._library.reading():
+            revisions = bucket.newest_revisions(key, _REVISIONS)
+        for one in revisions:
+            if one.revision == revision and one.operation is KeyOperation.PUT:
+                return _attachment(f"{key}-{revision}", [one.value], len(one.value))
+        raise UsageError(f"key {key} has no value at revision {revision}")
+
+    def files(self, request: Request) -> Response:
+        query, store = Query.of(request), ObjectBucket.find(*self._named(request))
+        size, every = size_of(store.stream.segments), query.flag("all")
+        search, start = query.line("search"), query.number("start", _MOST_START)
+        path, kept = f"/backup/{store.manifest.id}/files", {"name": store.stream.name, "search": search}
+        listed = every or size <= _MOST_BYTES
+        entries: list[ObjectEntry] = []
+        unreadable = 0
+        if listed:
+            with self._library.counting():
+                entries, unreadable = store.entries()
+        matching = [one for one in entries if search.lower() in one.name.lower()]
+        return self.page(
+            request,
+            "files.html",
+            manifest=store.manifest,
+            stream=store.stream,
+            store=store,
+            listed=listed,
+            size=size,
+            entries=matching[start : start + _FILES],
+            matching=len(matching),
+            start=start,
+            unreadable=unreadable,
+            search=search,
+            everything=address(path, **kept, all=1),
+            **pager(path, start, _FILES, len(matching), **kept, all=1 if every else ""),
+        )
+
+    def file(self, request: Request) -> Response:
+        """Send a file whose size and digest were compared before: the first reading sends nothing."""
+        query, store = Query.of(request), ObjectBucket.find(*self._named(request))
+        entry = store.entry(query.needed("file"))
+        if entry.link is not None:
+            raise UsageError(f"object {entry.name} is a link to {entry.link}", hint="Open that one.")
+
+        def pieces() -> Iterator[bytes]:
+            for piece in store.content(entry):
+                if self._library.stopping.is_set():
+                    raise JsBackupError("the server of this page is stopping")
+                yield piece
+
+        with self._library.reading():
+            deque(pieces(), maxlen=0)
+        # What fails now ends the connection before its announced end: the browser discards the file.
+        return _attachment(entry.name, pieces(), entry.size)
+
+    def _named(self, request: Request) -> tuple[Objects, Manifest, str]:
+        return self._library.repository.objects, self._manifest(request), Query.of(request).needed("name")
 
 
 def bucket_kind(stream: StreamBackup) -> str:
@@ -186,38 +324,63 @@ def bucket_kind(stream: StreamBackup) -> str:
     return next((kind for prefix, kind in _KINDS.items() if stream.name.startswith(prefix)), "")
 
 
-def stored_bytes(stream: StreamBackup) -> int:
+def stream_links(backup: str, stream: StreamBackup) -> list[tuple[str, str]]:
+    """Return the pages of a stream: how they are called, and their addresses."""
+    links = [("Overview", "stream")]
+    if stream.archive_format.has_messages:
+        links += {"bucket": [("Keys at a moment", "bucket")], "object store": [("Files", "files")]}.get(
+            bucket_kind(stream), []
+        )
+        links.append(("Messages", "messages"))
+    return [(text, address(f"/backup/{backup}/{page}", name=stream.name)) for text, page in links]
+
+
+def listed_keys(bucket: KeyValueBucket, at: Edge | None = None, pattern: str = _ALL_KEYS) -> KeyList:
+    """Return the keys of a bucket. Raises UsageError if they may be too many to hold in memory, and as `keys`."""
+    captured = bucket.stream.captured
+    if captured.messages > _MOST_REVISIONS and not is_subject(pattern):
+        count, size = format_count(captured.messages, "revision"), format_bytes(captured.bytes)
+        raise UsageError(
+            f"bucket {bucket.name} has {count} of {size}, too many to list here",
+            hint=f"Name one key, or run: {command_line('kv ls', bucket.manifest.id, bucket.name)}",
+        )
+    return bucket.keys(at, pattern)
+
+
+def _stored_bytes(stream: StreamBackup) -> int:
     return size_of(stream.segments) + sum(ref.size for ref in stream.opaque)
 
 
-def stream_links(backup: str, stream: StreamBackup) -> list[tuple[str, str]]:
-    """Return the pages of a stream: how they are called, and their addresses."""
-    base = f"/backup/{backup}"
-    links = [("Overview", address(f"{base}/stream", name=stream.name))]
-    if stream.archive_format.has_messages:
-        if bucket_kind(stream) == "bucket":
-            links.append(("Keys at a moment", address(f"{base}/bucket", name=stream.name)))
-        if bucket_kind(stream) == "object store":
-            links.append(("Files", address(f"{base}/files", name=stream.name)))
-        links.append(("Messages", address(f"{base}/messages", name=stream.name)))
-    return links
+def _span(bucket: KeyValueBucket) -> tuple[int, int]:
+    """Return the seconds between which the slider goes: those of the first revision, and of the backup."""
+    last_ns = known_until(bucket.manifest, bucket.stream)
+    first_ns = min((part.min_ns for part in parts_of(bucket.stream.segments)), default=last_ns)
+    return first_ns // _SECOND, max(last_ns, first_ns) // _SECOND
 
 
-def _pending(state: ConsumerState | None) -> int | None:
-    return None if state is None else len(state.pending)
+def _moment(query: Query, first: int, last: int) -> tuple[Edge | None, int]:
+    """Return the moment that is asked for, None for that of the backup, and where the slider is."""
+    at = query.edge("at")
+    if at is not None:
+        return at, min(max(at.time_ns // _SECOND, first), last) if isinstance(at, AtTime) else last
+    seconds = query.number("t", 1 << 40) if query.line("t") else last
+    if seconds >= last:
+        return None, last
+    # The end of the second, so that what it shows includes what came in it.
+    return AtTime(seconds * _SECOND + _SECOND - 1), max(seconds, first)
 
 
-def _drawn(stream: StreamBackup, timeline: Timeline) -> Markup:
-    width = timeline.width_ns
-    last = len(timeline.messages) - 1
-    slots = []
-    for number, count in enumerate(timeline.messages):
-        start = timeline.start_ns + number * width
-        text = format_time(start)
-        mark = "" if number not in (0, last) else text[:10] if width >= _DAY else f"{text[5:10]} {text[11:16]}"
-        if width < 60 * 10**9 and mark:
-            mark = text[11:19]
-        slots.append(Slot(count, f"from {text}: {format_count(count, 'message')}", mark))
-    most = max(slots, key=lambda slot: slot.value)
-    about = f"Messages over time, {format_bytes(stream.captured.bytes)} in all. Most {most.tip}."
-    return columns(about, slots, ChartScale.COUNT)
+def _attachment(name: str, pieces: Iterable[bytes], size: int) -> StreamingResponse:
+    """Return bytes to keep as a file: a browser never shows them, as they may be anything.
+
+    `name` is what a client called it; only its last part counts, without odd signs.
+    """
+    last = re.split(r"[/\\]", name)[-1].strip(" .") or "file"
+    kept = "".join(c if c.isprintable() and c not in '"*:<>?|%' else "_" for c in last)[:_LONGEST_NAME]
+    plain = kept.encode("ascii", "replace").decode().replace("?", "_")
+    exact = quote(kept.encode("utf-8", "replace"))
+    headers = {
+        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{exact}",
+        "Content-Length": str(size),
+    }
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)

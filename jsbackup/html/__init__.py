@@ -1,8 +1,8 @@
-"""Markup of pages: elements, tables, charts, and the style sheet that all pages share.
+"""Pages by jinja2: the base, the elements and the style sheet that all pages share.
 
-In come text, which is never trusted, and numbers; out goes markup. A page is drawn by what knows its content:
+In come templates and plain values, which are never trusted; out goes markup. Who knows the content has the template:
 
-    status --html   cli/output/pages/status_page.py   made of this markup alone
-    stats --html    cli/output/pages/stats_page.py    made of this markup alone
-    browse          browse/*.py and its templates     with the charts and the style sheet from here
+    status --html   cli/output/pages/templates/status.html, and parts of browse/templates/overview.html
+    stats --html    cli/output/pages/templates/stats.html
+    browse          browse/templates/
 """

@@ -1,6 +1,7 @@
 """Self-contained HTML pages: one file, nothing fetched, no script, light or dark as the reader prefers.
 
-All text is escaped when it becomes part of an element; only the result is markup. Invisible characters are shown as on
+Templates extend `templates/page.html`, and make tables, tiles and charts by the macros of `templates/elements.html`.
+All text is escaped when it is written; only markup made by templates stays markup. Invisible characters are shown as on
 a terminal, so that no name looks like another. The policy in the page's head only allows this style sheet: even
 injected markup could not load or run anything.
 
@@ -10,80 +11,76 @@ Pages are well-formed as XML too, which is how tests read them.
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
-from html import escape
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 
-from jsbackup.readable import clip, printable
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-__all__ = ["STYLE", "Markup", "clipped", "document", "element", "join", "text"]
+from jsbackup.config import format_bytes
+from jsbackup.readable import clip, format_count, format_seconds, printable
 
-_MOST_SHOWN = 120
+__all__ = ["STYLE", "environment"]
 
-STYLE = (Path(__file__).parent / "style.css").read_text()
+_HERE = Path(__file__).parent
+
+STYLE = (_HERE / "style.css").read_text()
 """The style sheet of all pages."""
 
-# Elements without an end tag in HTML.
-_VOID = {"meta", "rect", "line", "path", "circle"}
+# The policy allows exactly these bytes.
+_STYLE_HASH = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
 
 
-class Markup(str):
-    """Text that is HTML already."""
+def environment(*folders: Path, **shared: object) -> Environment:
+    """Return what renders the templates of these folders. `shared` is known to all of them."""
+    made = Environment(
+        loader=FileSystemLoader([*folders, _HERE / "templates"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "bytes": format_bytes,
+        "count": format_count,
+        "seconds": format_seconds,
+        "time": _time,
+        "moment": _moment,
+        "clip": _clip,
+        "labelled": _labelled,
+    }
+    made.globals |= {"style": Markup(STYLE), "policy": _POLICY, **shared}
+    return made
 
-    __slots__ = ()
 
-    def __html__(self) -> str:
-        """Tell templates that it needs no escaping."""
-        return str(self)
+def _shown(value: object) -> object:
+    return value if hasattr(value, "__html__") else printable(str(value))
 
 
-def text(value: str) -> Markup:
-    """Escape text for HTML, including invisible characters and those that change directions."""
-    return Markup(escape(printable(value)))
+def _clip(text: object, columns: int = 120) -> str:
+    return clip(printable(str(text)[: 4 * columns]), columns)
 
 
-def clipped(value: str) -> str:
-    """Return untrusted text, shortened for a page."""
-    return clip(printable(value[: _MOST_SHOWN + 1]), _MOST_SHOWN)
+def _time(ns: int) -> str:
+    """Format a time in UTC for people; `-` for none."""
+    return f"{datetime.fromtimestamp(ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} Z" if ns else "-"
 
 
-def element(name: str, /, *children: str, **attributes: str | float) -> Markup:
-    """Return an element. Children are text unless they are markup; attributes are named as in `class_` and
-    `http_equiv`.
+def _moment(text: str) -> str:
+    """Return RFC 3339 without fractions of a second, for people."""
+    return text[:19].replace("T", " ") + " Z" if text else "-"
+
+
+def _labelled(rows: Markup, header: Sequence[str]) -> Markup:
+    """Return rows of a table with the header of its column at each cell, for narrow windows: there a row stands below
+    the other, and each cell beside its header. Text in the markup has been escaped.
     """
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_number(value) if not isinstance(value, str) else text(value)}"'
-        for key, value in attributes.items()
-    )
-    if name in _VOID:
-        return Markup(f"<{name}{given}/>")
-    return Markup(f"<{name}{given}>{join(*children)}</{name}>")
-
-
-def join(*parts: str) -> Markup:
-    """Join parts; those that are not markup are escaped."""
-    return Markup("".join(part if isinstance(part, Markup) else text(part) for part in parts))
-
-
-def document(title: str, *body: str) -> bytes:
-    """Return the whole page."""
-    # The policy allows exactly these bytes.
-    allowed = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", title),
-        Markup(f"<style>{STYLE}</style>"),
-    )
-    page = element("html", head, element("body", element("main", *body)), lang="en")
-    return f"<!doctype html>\n{page}\n".encode()
-
-
-def _number(value: float) -> str:
-    """Format with two digits after the point, a hundredth of a pixel."""
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    names = cycle([escape(printable(name.removeprefix(">"))) for name in header])
+    return Markup(re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', rows))

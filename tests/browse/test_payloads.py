@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.browse.payloads import MarkedLine, PayloadKind, hex_of, marked, payload_preview, show_payload, visible
-from jsbackup.browse.render import Renderer
+from jsbackup.browse.payloads import MarkedLine, hex_of, marked, payload_preview, show_payload, visible
+from jsbackup.browse.render import browse_environment
 from jsbackup.shell import shell_word
 
 VALUES = st.recursive(
@@ -26,7 +26,7 @@ VALUES = st.recursive(
 def test_pretty_json_is_the_same_json(document: object, ascii_only: bool) -> None:
     data = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "replace")
     shown = show_payload(data)
-    assert shown.kind is PayloadKind.JSON and not shown.cut
+    assert shown.kind == "JSON" and not shown.cut
     if ascii_only:
         assert json.loads(shown.text) == json.loads(data)
 
@@ -44,18 +44,14 @@ def test_numbers_and_repeated_names_stay_as_written() -> None:
 def test_what_looks_like_json_is_shown_quickly(data: bytes) -> None:
     begin = time.monotonic()
     shown = show_payload(data)
-    assert shown.kind is PayloadKind.TEXT and len(shown.text) <= 65536 and time.monotonic() - begin < 10
+    assert shown.kind == "text" and len(shown.text) <= 65536 and time.monotonic() - begin < 10
 
 
 def test_bytes_are_shown_in_hex() -> None:
     shown = show_payload(bytes(range(256)) * 100)
-    assert (shown.kind, shown.size, shown.shown) == (PayloadKind.BINARY, 25_600, 4096)
+    assert (shown.kind, shown.size, shown.shown) == ("binary", 25_600, 4096)
     assert shown.text.split("\n")[2].startswith("00000020  20 21 22") and len(shown.text.split("\n")) == 256
     assert hex_of(b"A\n") == "00000000  41 0a" + " " * 44 + "A."
-    narrow = shown.narrow.split("\n")
-    assert (
-        len(narrow) == 512 and narrow[3] == "0018 18 19 1a 1b 1c 1d 1e 1f ........" and narrow[-1].startswith("0ff8 ")
-    )
 
 
 @given(st.binary(max_size=300))
@@ -66,7 +62,7 @@ def test_nothing_invisible_is_left(data: bytes) -> None:
 
 def test_text_that_is_cut_ends_with_a_character() -> None:
     shown = show_payload("ä".encode() * 40_000)
-    assert shown.kind is PayloadKind.TEXT and shown.cut and shown.text == "ä" * 32768
+    assert shown.kind == "text" and shown.cut and shown.text == "ä" * 32768
     assert show_payload(b"x" + "€".encode() * 40_000).text == "x" + "€" * 21_845
     assert payload_preview("€".encode()[:2], 3) == "" and payload_preview(b"\xff\xfe", 2) == "ff fe"
     assert visible("a\r\nb\tc\x1b\u202e") == "a\nb\tc\\x1b\\u202e"
@@ -98,7 +94,7 @@ def test_what_differs_in_a_line_is_marked_and_long_texts_take_no_time() -> None:
         ("some_thing", "some_things", ("some_thing", "some_things")),
         ("a word", "a long word", ("", "long ")),
         ("größe 5", "große 5", ("größe", "große")),
-        ("x" * 100 + "1" + "x" * 100, "x" * 100 + "2" + "x" * 100, ("1", "2")),
+        ("x" * 96 + "1" + "x" * 100, "x" * 96 + "2" + "x" * 100, ("1" + "x" * 23, "2" + "x" * 23)),
         ("same", "same", ("", "")),
         ("", "new", ("", "new")),
     ],
@@ -121,8 +117,8 @@ def test_words_of_a_command_line_are_visible_and_mean_the_same(word: str) -> Non
 
 
 def test_configurations_have_no_logins_and_an_end() -> None:
-    renderer = Renderer()
-    shown = renderer._environment.filters["config"]({"origin": "nats://eve:secret@host:4222", "m": "<b>\u202e"})
+    written = browse_environment().filters["config"]
+    shown = written({"origin": "nats://eve:secret@host:4222", "m": "<b>\u202e"})
     assert "secret" not in shown and "host:4222" in shown and "&lt;b&gt;\\u202e" in shown
-    long = renderer._environment.filters["config"]({"sources": ["x" * 1000] * 1000})
+    long = written({"sources": ["x" * 1000] * 1000})
     assert len(long) < 300_000 and "cut here" in long

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from jsbackup.html.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
 from jsbackup.pipeline.queries.stats import LargeMessage, SizeClass, Sizes, StreamStats, SubjectStats, TimeBin
 from jsbackup.repository.read.growth import GrowthPoint
 
@@ -81,7 +80,7 @@ def text_of(element: Element) -> str:
 def check_geometry(svg: Element) -> None:
     """All of a drawing is numbers, and inside its view box."""
     _, _, wide, high = map(float, svg.attrib["viewBox"].split())
-    assert (wide, high) in ((WIDTH, HEIGHT), (WIDTH, CALENDAR_HEIGHT), (100, 10), (24, 8), (240, 48))
+    assert (wide, high) in ((480, 200), (100, 10), (240, 48))
     for element in svg.iter():
         for x, y in _corners(element):
             assert math.isfinite(x) and math.isfinite(y)
@@ -90,24 +89,18 @@ def check_geometry(svg: Element) -> None:
 
 def _corners(element: Element) -> Iterator[tuple[float, float]]:
     found = element.attrib
-    number = {
-        name: float(value) for name, value in found.items() if re.fullmatch(r"[xy][12]?|c[xy]|r|width|height", name)
-    }
+    number = {name: float(value) for name, value in found.items() if re.fullmatch(r"[xy][12]?|width|height", name)}
     if element.tag == "rect":
         assert number["width"] >= 0 and number["height"] >= 0
         yield number["x"], number["y"]
         yield number["x"] + number["width"], number["y"] + number["height"]
-    elif element.tag == "circle":
-        yield number["cx"] - number["r"], number["cy"] - number["r"]
-        yield number["cx"] + number["r"], number["cy"] + number["r"]
     elif element.tag == "line":
         yield number["x1"], number["y1"]
         yield number["x2"], number["y2"]
     elif element.tag == "text":
-        half = 0.0 if found["text-anchor"] == "end" else 5 * len(text_of(element))
-        yield number["x"] - (half if found["text-anchor"] == "middle" else 0.0), number["y"]
-        yield number["x"] + half, number["y"]
-    elif element.tag == "path":
-        assert re.fullmatch(r"M[\d.]+ [\d.]+(?: L[\d.]+ [\d.]+)*|M0 4H24", found["d"])
-        for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", found["d"]):
+        wide = 8 * len(text_of(element))
+        yield number["x"], number["y"]
+        yield number["x"] + (wide if found["text-anchor"] == "start" else -wide), number["y"]
+    elif element.tag == "polyline":
+        for x, y in re.findall(r"([^ ,]+),([^ ,]+)", found["points"]):
             yield float(x), float(y)

@@ -95,9 +95,7 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     envvar="JSBACKUP_PUSH_URL",
     help="Push them to a Pushgateway [env: JSBACKUP_PUSH_URL, for a URL with a login].",
 )
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Also make an HTML page with charts."
-)
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Also make an HTML page.")
 def status(
     shared: Shared,
     max_age: str | None,
