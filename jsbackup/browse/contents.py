@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from jsbackup.browse.payloads import hex_of, marked, show_payload
+from jsbackup.browse.payloads import marked, show_payload
 from jsbackup.browse.render import Pages, Query, address, pager
 from jsbackup.config import format_bytes
 from jsbackup.errors import JsBackupError, UsageError
@@ -154,7 +154,6 @@ class ContentPages(Pages):
 
     def message(self, request: Request) -> Response:
         manifest, entry, message = self._message(request)
-        as_hex = Query.of(request).flag("hex")
         return self.page(
             request,
             "message.html",
@@ -163,7 +162,6 @@ class ContentPages(Pages):
             message=message,
             headers=headers_of(message.headers)[:500],
             payload=show_payload(message.data),
-            hex=hex_of(message.data[:4096]) if as_hex else "",
         )
 
     def payload(self, request: Request) -> Response:

@@ -87,7 +87,7 @@ class Library:
         self.profile = profile
         self.stopping = threading.Event()
         self._readers = threading.BoundedSemaphore(_READERS)
-        self._counters = threading.Lock()
+        self._counters = threading.BoundedSemaphore(1)
         self._lock = threading.Lock()
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._looking = threading.Lock()
@@ -145,27 +145,26 @@ class Library:
         """Wait for a turn to read and hold something for each of many messages: one request at a time. Raises as
         `reading`.
         """
-        if not self._counters.acquire(timeout=_WAIT_SECONDS):
-            raise _busy()
         try:
-            with self.reading():
+            with _turn(self._counters), self.reading():
                 yield
         finally:
-            self._counters.release()
             give_back(_COUNTED_BYTES)
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[], bool]]:
         """Wait for a turn to read; give a function that says when a search has to end. Raises JsBackupError if
         others have had it for long."""
-        if not self._readers.acquire(timeout=_WAIT_SECONDS):
-            raise _busy()
-        deadline = time.monotonic() + _SEARCH_SECONDS
-        try:
+        with _turn(self._readers):
+            deadline = time.monotonic() + _SEARCH_SECONDS
             yield lambda: self.stopping.is_set() or time.monotonic() > deadline
-        finally:
-            self._readers.release()
 
 
-def _busy() -> JsBackupError:
-    return JsBackupError("other pages are still being prepared", hint="Load the page again in a moment.")
+@contextmanager
+def _turn(turns: threading.Semaphore) -> Iterator[None]:
+    if not turns.acquire(timeout=_WAIT_SECONDS):
+        raise JsBackupError("other pages are still being prepared", hint="Load the page again in a moment.")
+    try:
+        yield
+    finally:
+        turns.release()

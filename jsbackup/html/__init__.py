@@ -2,7 +2,7 @@
 
 In come templates and plain values, which are never trusted; out goes markup. Who knows the content has the template:
 
-    status --html   cli/output/pages/templates/status.html, and parts of browse/templates/overview.html
-    stats --html    cli/output/pages/templates/stats.html
+    status --html   cli/output/templates/status.html, and parts of browse/templates/overview.html
+    stats --html    cli/output/templates/stats.html
     browse          browse/templates/
 """

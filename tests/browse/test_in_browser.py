@@ -36,7 +36,7 @@ def _paths(estate: Estate) -> list[str]:
         f"{base}/messages?name=ORDERS&subject=orders.markup",
         f"{base}/message?name=ORDERS&seq=301",
         f"{base}/message?name=ORDERS&seq=302",
-        f"{base}/message?name=ORDERS&seq=310&hex=1",
+        f"{base}/message?name=ORDERS&seq=310",
         f"{base}/message?name=ORDERS&seq=346",
         f"{base}/bucket?name=KV_settings&at=3",
         f"{base}/key?name=KV_settings&key=theme",

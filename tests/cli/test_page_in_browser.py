@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.pages.stats_page import stats_page
-from jsbackup.cli.output.pages.status_page import status_page
+from jsbackup.cli.output.html_pages import stats_page, status_page
 from jsbackup.html.page import environment
 from tests.cli.pages import BACKUP, CREATED, HOSTILE, bare_stats, some_stats
 from tests.cli.statuses import some_report

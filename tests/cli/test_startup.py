@@ -30,6 +30,7 @@ HEAVY = {
     "pyspark",
     "tomllib",
     "urllib.request",
+    "jinja2",
     "jsbackup.cli.profiles.profiles",
     "jsbackup.engine",
     "jsbackup.repository",

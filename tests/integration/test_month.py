@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import status_metrics
-from jsbackup.cli.output.pages.status_page import status_page
+from jsbackup.cli.output.html_pages import status_page
 from jsbackup.cli.output.status_report import Report, growth_of_line
 from jsbackup.engine.check.health_rules import Limits
 from jsbackup.engine.check.status import take_status

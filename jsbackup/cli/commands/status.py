@@ -21,7 +21,7 @@ from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -243,7 +243,7 @@ def _tell(
 
 def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:
     from jsbackup.browse.overview import next_removal
-    from jsbackup.cli.output.pages.status_page import status_page
+    from jsbackup.cli.output.html_pages import status_page
     from jsbackup.cli.profiles.forget_policy import policy_in_use
     from jsbackup.repository.keep.holds import held_backups
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import read_config

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import failure_metrics, status_metrics
-from jsbackup.cli.output.pages.status_page import status_page
+from jsbackup.cli.output.html_pages import status_page
 from jsbackup.cli.output.status_report import status_json
 from jsbackup.engine.check.health_rules import LiveStreams
 from jsbackup.repository.origin import Origin

@@ -15,8 +15,8 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened
 from jsbackup.cli.commands.look.printing import print_bytes
 from jsbackup.cli.options.latest import choosing_options
+from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.cli.output.pages.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared

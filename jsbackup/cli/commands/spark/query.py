@@ -22,8 +22,8 @@ from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
 from jsbackup.cli.options.tagging import parse_origin
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.new_file import made_elsewhere
 from jsbackup.cli.output.output import format_count
-from jsbackup.cli.output.pages.new_file import made_elsewhere
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup

@@ -15,7 +15,7 @@ from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_ch
 from jsbackup.cli.options.leases import lock_timeout_option
 from jsbackup.cli.options.spark import Where, on_spark_if_asked
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.stats_report import stats_json, tell_stats
 from jsbackup.cli.parsing.command import Command
@@ -103,7 +103,7 @@ def stats(
         manifest = job.backup.manifest
     saved = None
     if page is not None:
-        from jsbackup.cli.output.pages.stats_page import stats_page
+        from jsbackup.cli.output.html_pages import stats_page
 
         write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
         saved = str(page)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.cli.output.pages.stats_page import stats_page
+from jsbackup.cli.output.html_pages import stats_page
 from jsbackup.pipeline.queries.stats import TimeBin
 from tests.cli.pages import (
     BACKUP,

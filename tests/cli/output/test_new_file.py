@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.pages.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.errors import JsBackupError, UsageError
 
 

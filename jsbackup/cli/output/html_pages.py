@@ -1,16 +1,21 @@
-"""The results of `status` as a page: problems, key figures, the newest backups, growth, checks, streams without one."""
+"""The results of `status` and `stats` as pages, by the templates beside it: here values are gathered."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsbackup.browse.overview import NO_POLICY, Tile, key_figures, overview_environment
 from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.stats_report import format_width
 from jsbackup.cli.output.status_report import Report
 from jsbackup.engine.check.health_rules import not_backed_up
 
-__all__ = ["status_page"]
+if TYPE_CHECKING:
+    from jsbackup.pipeline.queries.stats import StreamStats
+
+__all__ = ["stats_page", "status_page"]
 
 
 def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held: Collection[str] = ()) -> bytes:
@@ -28,8 +33,8 @@ def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held
     for line in status.lines:
         if not line.covered:
             lacking += [(one.name, f"{line.newest.id} lacks it: {one.reason}") for one in line.skipped]
-    template = overview_environment(Path(__file__).with_name("templates")).get_template("status.html")
-    return template.render(
+    return _rendered(
+        "status.html",
         status=status,
         backups=status.backups,
         location=location,
@@ -38,4 +43,16 @@ def status_page(report: Report, location: str, *, expiry: Tile = NO_POLICY, held
         held=held,
         lacking=lacking,
         asked=asked,
-    ).encode()
+    )
+
+
+def stats_page(backup: str, created: str, streams: Sequence[StreamStats]) -> bytes:
+    """Return the page in UTF-8. `created` is RFC 3339, as in the manifest."""
+    by_size = sorted(streams, key=lambda one: -one.bytes)
+    return _rendered("stats.html", backup=backup, created=created, streams=by_size)
+
+
+def _rendered(template: str, **values: object) -> bytes:
+    pages = overview_environment(Path(__file__).with_name("templates"))
+    pages.filters["width"] = format_width
+    return pages.get_template(template).render(values).encode()

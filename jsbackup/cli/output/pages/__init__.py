@@ -1,1 +1,0 @@
-"""The HTML files that `status --html` and `stats --html` write, with the markup of `html/`."""
