@@ -360,8 +360,8 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     program = "import jsbackup; from importlib.resources import files; [print(p) for p in files(jsbackup).rglob('*')]"
     packed = installed("venv/bin/python", "-c", program)
     data = ("cli/output.schema.json", "repository/manifest.schema.json", "py.typed", "html/style.css")
-    templates = [path.name for path in (ROOT / "jsbackup" / "browse" / "templates").iterdir()]
-    packaged = [*(f"manual/{page}" for page in pages), *(f"browse/templates/{name}" for name in templates)]
+    templates = [path.relative_to(ROOT / "jsbackup") for path in (ROOT / "jsbackup").rglob("templates/*.*")]
+    packaged = [*(f"manual/{page}" for page in pages), *templates]
     for name in (*data, "browse/page.js", *packaged):
         assert f"jsbackup/{name}" in packed
     # Spark looks for them in the folders of the path.

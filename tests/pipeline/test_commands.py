@@ -150,7 +150,7 @@ def test_stats_are_a_page_that_a_browser_draws(typed: Type, tmp_path: Path) -> N
     assert done.code == 0 and done.out.splitlines()[-1] == f"saved: {page}" and "GROWN SINCE" in done.out
     with Browser() as browser, browser.visit(page) as visit:
         visit.settle()
-        assert visit.evaluate("document.querySelectorAll('svg[role=img]').length") == 10
+        assert visit.evaluate("document.querySelectorAll('svg[role=img]').length") == 6
         told = visit.evaluate("document.body.textContent")
         assert all(subject in told for subject in HOSTILE[:5])
         assert visit.requests == [page.as_uri()] and visit.complaints == [] and browser.connections == 0
