@@ -19,7 +19,7 @@ from jsbackup.look.buckets.key_values import value_starts
 from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
 from jsbackup.look.message import LookedUp, headers_of
 from jsbackup.look.message_pages import PageStart, read_message_page
-from jsbackup.look.moment import known_until, option_text
+from jsbackup.look.moment import option_text
 from jsbackup.look.stream import find_stream, message_at, with_messages
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
@@ -28,10 +28,10 @@ from jsbackup.readable import format_count
 from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pages.segment_list import parts_of, size_of
+from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.summary import summary_of
 from jsbackup.shell import command_line
-from jsbackup.transforms.cut import AtTime, Edge
+from jsbackup.transforms.cut import Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
 
 __all__ = ["ContentPages", "bucket_kind", "listed_keys", "stream_links"]
@@ -50,7 +50,6 @@ _MOST_START = 10**9
 _LONGEST_NAME = 120
 _ALL_KEYS = ">"
 _KINDS = {BUCKET_STREAM: "bucket", OBJECT_STREAM: "object store"}
-_SECOND = 10**9
 
 
 class ContentPages(Pages):
@@ -180,9 +179,7 @@ class ContentPages(Pages):
 
     def bucket(self, request: Request) -> Response:
         query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
-        first, last = _span(bucket)
-        at, slid = _moment(query, first, last)
-        search, start = query.line("keys"), query.number("start", _MOST_START)
+        at, search, start = query.edge("at"), query.line("keys"), query.number("start", _MOST_START)
         problem: JsBackupError | None = None
         listed, values = KeyList(()), {}
         try:
@@ -192,7 +189,7 @@ class ContentPages(Pages):
                 values = value_starts(self._library.repository.objects, bucket, shown)
         except JsBackupError as error:
             problem, shown = error, ()
-        kept = {"name": bucket.stream.name, "at": query.line("at"), "t": "" if query.line("at") else query.line("t")}
+        kept = {"name": bucket.stream.name, "at": query.line("at")}
         path = f"/backup/{bucket.manifest.id}/bucket"
         return self.page(
             request,
@@ -210,9 +207,6 @@ class ContentPages(Pages):
             pattern=search,
             at=at,
             at_option=[] if at is None else [("--at", option_text(at))],
-            first=first,
-            last=last,
-            slid=slid,
             asked=kept,
             **pager(path, start, _KEYS, len(listed.keys), **kept, keys=search),
         )
@@ -220,7 +214,7 @@ class ContentPages(Pages):
     def key(self, request: Request) -> Response:
         query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
         key = check_bucket_key(query.needed("key"))
-        at, _ = _moment(query, *_span(bucket))
+        at = query.edge("at")
         answer: JsBackupError | None = None
         value: KeyRevision | None = None
         with self._library.reading():
@@ -247,7 +241,7 @@ class ContentPages(Pages):
             stream=bucket.stream,
             key=key,
             at=at,
-            asked={"name": bucket.stream.name, "key": key, "at": query.line("at"), "t": query.line("t")},
+            asked=query.line("at"),
             revisions=revisions,
             more=len(revisions) == _REVISIONS,
             value=value,
@@ -347,25 +341,6 @@ def listed_keys(bucket: KeyValueBucket, at: Edge | None = None, pattern: str = _
 
 def _stored_bytes(stream: StreamBackup) -> int:
     return size_of(stream.segments) + sum(ref.size for ref in stream.opaque)
-
-
-def _span(bucket: KeyValueBucket) -> tuple[int, int]:
-    """Return the seconds between which the slider goes: those of the first revision, and of the backup."""
-    last_ns = known_until(bucket.manifest, bucket.stream)
-    first_ns = min((part.min_ns for part in parts_of(bucket.stream.segments)), default=last_ns)
-    return first_ns // _SECOND, max(last_ns, first_ns) // _SECOND
-
-
-def _moment(query: Query, first: int, last: int) -> tuple[Edge | None, int]:
-    """Return the moment that is asked for, None for that of the backup, and where the slider is."""
-    at = query.edge("at")
-    if at is not None:
-        return at, min(max(at.time_ns // _SECOND, first), last) if isinstance(at, AtTime) else last
-    seconds = query.number("t", 1 << 40) if query.line("t") else last
-    if seconds >= last:
-        return None, last
-    # The end of the second, so that what it shows includes what came in it.
-    return AtTime(seconds * _SECOND + _SECOND - 1), max(seconds, first)
 
 
 def _attachment(name: str, pieces: Iterable[bytes], size: int) -> StreamingResponse:

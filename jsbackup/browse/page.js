@@ -1,4 +1,4 @@
-// What is pleasant and not needed: copying, the moment beside a slider, keys. All text stays text.
+// What is pleasant and not needed: copying, keys. All text stays text.
 "use strict";
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -10,18 +10,6 @@ for (const button of document.querySelectorAll("[data-copy]")) {
       setTimeout(() => { button.textContent = "copy"; }, 1500);
     }, () => { button.textContent = "not allowed"; });
   });
-}
-const slider = document.querySelector("input[type=range][data-moment]");
-if (slider) {
-  const shown = document.getElementById(slider.dataset.moment);
-  const say = () => {
-    const text = new Date(slider.value * 1000).toISOString().replace("T", " ").replace(".000Z", " Z");
-    shown.textContent = text;
-    slider.setAttribute("aria-valuetext", text);
-  };
-  slider.addEventListener("input", say);
-  slider.addEventListener("change", () => slider.form.requestSubmit());
-  say();
 }
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;

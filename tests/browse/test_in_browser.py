@@ -134,11 +134,6 @@ def test_by_keyboard_alone(browser: Browser, page: Browsing, estate: Estate) -> 
         assert shown.evaluate("document.querySelector('tbody a').textContent") == "52"  # 7 was deleted
         shown.load_after(lambda: shown.press("p", "KeyP", "p"))
         assert shown.evaluate("document.querySelector('tbody a').textContent") == "1"
-        shown.go(f"http://{page.address}/backup/{estate.newest}/bucket?name=KV_settings")
-        shown.evaluate("document.querySelector('input[type=range]').focus()")
-        before = shown.evaluate("document.getElementById('moment').textContent")
-        shown.load_after(lambda: shown.press("ArrowLeft"))
-        assert shown.evaluate("document.getElementById('moment').textContent") < before
         shown.load_after(lambda: shown.press("h", "KeyH", "h"))
         assert shown.evaluate("location.pathname") == "/"
 
