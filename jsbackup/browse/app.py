@@ -1,12 +1,12 @@
-"""The pages and their addresses: how backups stand, what differs between two, what a restore would do, and errors.
+"""The pages and their addresses: how backups stand, what a restore would do, and errors.
 
-What one backup has is in `contents.py`.
+What backups have, and what differs between two, is in `contents.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -20,26 +20,18 @@ from starlette.routing import Route
 from jsbackup import __version__
 from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
 from jsbackup.api.worker import blocking
-from jsbackup.browse.contents import ContentPages, bucket_kind, listed_keys, stream_links
+from jsbackup.browse.contents import ComparisonPages, ContentPages, stream_links
 from jsbackup.browse.guard import Guard
 from jsbackup.browse.library import Library, RestoreTarget
 from jsbackup.browse.overview import key_figures, next_removal
-from jsbackup.browse.payloads import ShownPayload, marked, show_payload
-from jsbackup.browse.render import Pages, Query, address, browse_environment, pager, words_of
+from jsbackup.browse.render import Pages, Query, browse_environment, pager, words_of
 from jsbackup.engine.restore.preview import Preview, preview_restore
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.html.page import STYLE
-from jsbackup.look.buckets.bucket import KeyValueBucket, check_bucket_key
-from jsbackup.look.buckets.key_values import KeyDifference, key_differences
 from jsbackup.look.moment import option_text
-from jsbackup.look.stream import find_stream, message_at, with_messages
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.typed_options import restore_options
-from jsbackup.progress import NullProgress
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
-from jsbackup.repository.read.config_diff import diff_configs
-from jsbackup.repository.read.diff import diff_stream
-from jsbackup.repository.read.segment_diff import find_spans
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import parse_edge
@@ -48,11 +40,8 @@ __all__ = ["make_app"]
 
 _BACKUPS = 100
 _STREAMS = 1000
-_EXAMPLES = 50
-_KEYS = 200
 _ROWS = 500
 _CHOICES = 200
-_MOST_BYTES = 512 << 20
 _IF_EXISTS = ("fail", "skip", "replace")
 _READS = {"--identity", "--identity-command", "--passphrase-file", "--passphrase-command"}
 _SCRIPT = (Path(__file__).parent / "page.js").read_text()
@@ -104,126 +93,6 @@ def _matches(one: BackupSummary, search: str) -> bool:
     words = (one.id, one.created, one.result, one.cluster, one.account, one.account_name or "")
     text = "\n".join((*words, *one.tags, *one.tags.values())).lower()
     return all(part in text for part in search.lower().split())
-
-
-class ComparisonPages(Pages):
-    """Two backups side by side: which streams differ, how, and the two values of one message or key."""
-
-    def compare(self, request: Request) -> Response:
-        query = Query.of(request)
-        choices = self._library.status().inventory.summaries[:-_CHOICES:-1]
-        if not query.line("a") or not query.line("b"):
-            return self.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
-        a, b = self._sides(query)
-        ours, theirs = ({one.name: one for one in side.streams} for side in (a, b))
-        rows = [(name, ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())]
-        different = [(*row, what) for row in rows if (what := _difference(row[1], row[2]))]
-        return self.page(
-            request,
-            "compare.html",
-            a=a,
-            b=b,
-            rows=different[:_ROWS],
-            more=max(0, len(different) - _ROWS),
-            different=len(different),
-            equal=len(rows) - len(different),
-            choices=choices,
-        )
-
-    def stream(self, request: Request) -> Response:
-        query, objects = Query.of(request), self._library.repository.objects
-        (a, b), name = self._sides(query), query.needed("name")
-        old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
-        if old is None or new is None:
-            lacking = a.id if old is None else b.id
-            raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
-        size = _bytes_to_read(old, new)
-        diff = None
-        keys: list[KeyDifference] = []
-        problem: JsBackupError | None = None
-        if size <= _MOST_BYTES or query.flag("all"):
-            try:
-                with self._library.counting():
-                    diff = diff_stream(objects, old, new, NullProgress(), consumers=True, named=_EXAMPLES)
-                    if bucket_kind(new) == "bucket" and old.digest != new.digest:
-                        sides = [(side, with_messages(side, one)) for side, one in ((a, old), (b, new))]
-                        keys = key_differences(*(listed_keys(KeyValueBucket(objects, *side)).keys for side in sides))
-            except JsBackupError as error:
-                problem = error
-        return self.page(
-            request,
-            "compare_stream.html",
-            a=a,
-            b=b,
-            name=name,
-            diff=diff,
-            config=diff_configs(old.config, new.config),
-            problem=problem,
-            keys=keys[:_KEYS],
-            key_count=len(keys),
-            size=size,
-            everything=address("/compare/stream", a=a.id, b=b.id, name=name, all=1),
-        )
-
-    def message(self, request: Request) -> Response:
-        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
-
-        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
-            message = message_at(objects, side, entry, sequence)
-            return show_payload(message.data), message.subject
-
-        return self._both(request, f"Message {sequence}", read)
-
-    def key(self, request: Request) -> Response:
-        key, objects = check_bucket_key(Query.of(request).needed("key")), self._library.repository.objects
-
-        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
-            value = KeyValueBucket(objects, side, entry).value(key)
-            return show_payload(value.value), f"revision {value.revision}"
-
-        return self._both(request, f"Key {key}", read)
-
-    def _both(
-        self, request: Request, title: str, read: Callable[[Manifest, StreamBackup], tuple[ShownPayload, str]]
-    ) -> Response:
-        query = Query.of(request)
-        (a, b), name = self._sides(query), query.needed("name")
-        shown: list[tuple[ShownPayload | None, str]] = []
-        with self._library.reading():
-            for side in (a, b):
-                try:
-                    shown.append(read(side, with_messages(side, find_stream(side, name))))
-                except JsBackupError as error:
-                    shown.append((None, f"{error.message}."))
-        lines = marked(*("" if payload is None else payload.text for payload, _ in shown))
-        sides = [(side, *one, marks) for side, one, marks in zip((a, b), shown, lines, strict=True)]
-        return self.page(request, "compare_values.html", a=a, b=b, name=name, title=title, sides=sides)
-
-    def _sides(self, query: Query) -> tuple[Manifest, Manifest]:
-        return self._library.manifest(query.line("a")), self._library.manifest(query.line("b"))
-
-
-def _difference(old: StreamBackup | None, new: StreamBackup | None) -> str:
-    """Return how a stream differs by the manifests alone, "" if it does not."""
-    if old is None or new is None:
-        return "only in B" if old is None else "only in A"
-    formats = {old.archive_format, new.archive_format}
-    messages = [(one.digest, one.captured.messages, one.opaque) for one in (old, new)]
-    consumers = [[(c.name, c.config, c.state, c.pending) for c in one.consumers] for one in (old, new)]
-    differs = {
-        "one has the configuration only": ArchiveFormat.CONFIG in formats and len(formats) > 1,
-        "messages": ArchiveFormat.CONFIG not in formats and messages[0] != messages[1],
-        "configuration": bool(diff_configs(old.config, new.config)),
-        "consumers": consumers[0] != consumers[1],
-        "another stream of this name": old.incarnation != new.incarnation,
-    }
-    return ", ".join(what for what, is_so in differs.items() if is_so)
-
-
-def _bytes_to_read(old: StreamBackup, new: StreamBackup) -> int:
-    if old.digest == new.digest or old.opaque or new.opaque:
-        return 0
-    return sum(span.bytes for span in find_spans(old.segments, new.segments))
 
 
 class PlanPages(Pages):

@@ -1,21 +1,24 @@
-"""What backups have: their streams and messages, a bucket as it was at a moment, and the files of an object store."""
+"""What backups have: their streams and messages, a bucket as it was at a moment, and the files of an object store.
+
+And two backups side by side: which streams differ, how, and the two values of one message or key.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from jsbackup.browse.payloads import marked, show_payload
+from jsbackup.browse.payloads import ShownPayload, marked, show_payload
 from jsbackup.browse.render import Pages, Query, address, pager
 from jsbackup.config import format_bytes
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.look.buckets.bucket import KeyList, KeyRevision, KeyValueBucket, check_bucket_key
-from jsbackup.look.buckets.key_values import value_starts
+from jsbackup.look.buckets.key_values import KeyDifference, key_differences, value_starts
 from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
 from jsbackup.look.message import LookedUp, headers_of
 from jsbackup.look.message_pages import PageStart, read_message_page
@@ -24,17 +27,21 @@ from jsbackup.look.stream import find_stream, message_at, with_messages
 from jsbackup.look.subject_counts import SubjectCount, largest_subjects, newest_part
 from jsbackup.look.timeline import Timeline, timeline_of
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
+from jsbackup.progress import NullProgress
 from jsbackup.readable import format_count
 from jsbackup.repository.keep.holds import find_hold
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.segment_list import size_of
+from jsbackup.repository.read.config_diff import diff_configs
+from jsbackup.repository.read.diff import diff_stream
+from jsbackup.repository.read.segment_diff import find_spans
 from jsbackup.repository.summary import summary_of
 from jsbackup.shell import command_line
 from jsbackup.transforms.cut import Edge
 from jsbackup.transforms.filters.key_marker import KeyOperation
 
-__all__ = ["ContentPages", "bucket_kind", "listed_keys", "stream_links"]
+__all__ = ["ComparisonPages", "ContentPages", "stream_links"]
 
 _STREAMS = 150
 _CONSUMERS = 200
@@ -46,6 +53,11 @@ _FILES = 200
 _REVISIONS = 64
 _MOST_REVISIONS = 150_000
 _MOST_BYTES = 1 << 30
+_MOST_COMPARED_BYTES = 512 << 20
+_EXAMPLES = 50
+_DIFFERENT_KEYS = 200
+_DIFFERENT_STREAMS = 500
+_CHOICES = 200
 _MOST_START = 10**9
 _LONGEST_NAME = 120
 _ALL_KEYS = ">"
@@ -103,7 +115,7 @@ class ContentPages(Pages):
             manifest=manifest,
             stream=entry,
             stored=_stored_bytes(entry),
-            kind=bucket_kind(entry),
+            kind=_bucket_kind(entry),
             problems=problems,
             timeline=timeline,
             bins=[]
@@ -184,7 +196,7 @@ class ContentPages(Pages):
         listed, values = KeyList(()), {}
         try:
             with self._library.counting():
-                listed = listed_keys(bucket, at, search or _ALL_KEYS)
+                listed = _listed_keys(bucket, at, search or _ALL_KEYS)
                 shown = listed.keys[start : start + _KEYS]
                 values = value_starts(self._library.repository.objects, bucket, shown)
         except JsBackupError as error:
@@ -311,7 +323,127 @@ class ContentPages(Pages):
         return self._library.repository.objects, self._manifest(request), Query.of(request).needed("name")
 
 
-def bucket_kind(stream: StreamBackup) -> str:
+class ComparisonPages(Pages):
+    """Two backups side by side: which streams differ, how, and the two values of one message or key."""
+
+    def compare(self, request: Request) -> Response:
+        query = Query.of(request)
+        choices = self._library.status().inventory.summaries[:-_CHOICES:-1]
+        if not query.line("a") or not query.line("b"):
+            return self.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
+        a, b = self._sides(query)
+        ours, theirs = ({one.name: one for one in side.streams} for side in (a, b))
+        rows = [(name, ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())]
+        different = [(*row, what) for row in rows if (what := _difference(row[1], row[2]))]
+        return self.page(
+            request,
+            "compare.html",
+            a=a,
+            b=b,
+            rows=different[:_DIFFERENT_STREAMS],
+            more=max(0, len(different) - _DIFFERENT_STREAMS),
+            different=len(different),
+            equal=len(rows) - len(different),
+            choices=choices,
+        )
+
+    def stream(self, request: Request) -> Response:
+        query, objects = Query.of(request), self._library.repository.objects
+        (a, b), name = self._sides(query), query.needed("name")
+        old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
+        if old is None or new is None:
+            lacking = a.id if old is None else b.id
+            raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
+        size = _bytes_to_read(old, new)
+        diff = None
+        keys: list[KeyDifference] = []
+        problem: JsBackupError | None = None
+        if size <= _MOST_COMPARED_BYTES or query.flag("all"):
+            try:
+                with self._library.counting():
+                    diff = diff_stream(objects, old, new, NullProgress(), consumers=True, named=_EXAMPLES)
+                    if _bucket_kind(new) == "bucket" and old.digest != new.digest:
+                        sides = [(side, with_messages(side, one)) for side, one in ((a, old), (b, new))]
+                        keys = key_differences(*(_listed_keys(KeyValueBucket(objects, *side)).keys for side in sides))
+            except JsBackupError as error:
+                problem = error
+        return self.page(
+            request,
+            "compare_stream.html",
+            a=a,
+            b=b,
+            name=name,
+            diff=diff,
+            config=diff_configs(old.config, new.config),
+            problem=problem,
+            keys=keys[:_DIFFERENT_KEYS],
+            key_count=len(keys),
+            size=size,
+            everything=address("/compare/stream", a=a.id, b=b.id, name=name, all=1),
+        )
+
+    def message(self, request: Request) -> Response:
+        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
+
+        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
+            message = message_at(objects, side, entry, sequence)
+            return show_payload(message.data), message.subject
+
+        return self._both(request, f"Message {sequence}", read)
+
+    def key(self, request: Request) -> Response:
+        key, objects = check_bucket_key(Query.of(request).needed("key")), self._library.repository.objects
+
+        def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
+            value = KeyValueBucket(objects, side, entry).value(key)
+            return show_payload(value.value), f"revision {value.revision}"
+
+        return self._both(request, f"Key {key}", read)
+
+    def _both(
+        self, request: Request, title: str, read: Callable[[Manifest, StreamBackup], tuple[ShownPayload, str]]
+    ) -> Response:
+        query = Query.of(request)
+        (a, b), name = self._sides(query), query.needed("name")
+        shown: list[tuple[ShownPayload | None, str]] = []
+        with self._library.reading():
+            for side in (a, b):
+                try:
+                    shown.append(read(side, with_messages(side, find_stream(side, name))))
+                except JsBackupError as error:
+                    shown.append((None, f"{error.message}."))
+        lines = marked(*("" if payload is None else payload.text for payload, _ in shown))
+        sides = [(side, *one, marks) for side, one, marks in zip((a, b), shown, lines, strict=True)]
+        return self.page(request, "compare_values.html", a=a, b=b, name=name, title=title, sides=sides)
+
+    def _sides(self, query: Query) -> tuple[Manifest, Manifest]:
+        return self._library.manifest(query.line("a")), self._library.manifest(query.line("b"))
+
+
+def _difference(old: StreamBackup | None, new: StreamBackup | None) -> str:
+    """Return how a stream differs by the manifests alone, "" if it does not."""
+    if old is None or new is None:
+        return "only in B" if old is None else "only in A"
+    formats = {old.archive_format, new.archive_format}
+    messages = [(one.digest, one.captured.messages, one.opaque) for one in (old, new)]
+    consumers = [[(c.name, c.config, c.state, c.pending) for c in one.consumers] for one in (old, new)]
+    differs = {
+        "one has the configuration only": ArchiveFormat.CONFIG in formats and len(formats) > 1,
+        "messages": ArchiveFormat.CONFIG not in formats and messages[0] != messages[1],
+        "configuration": bool(diff_configs(old.config, new.config)),
+        "consumers": consumers[0] != consumers[1],
+        "another stream of this name": old.incarnation != new.incarnation,
+    }
+    return ", ".join(what for what, is_so in differs.items() if is_so)
+
+
+def _bytes_to_read(old: StreamBackup, new: StreamBackup) -> int:
+    if old.digest == new.digest or old.opaque or new.opaque:
+        return 0
+    return sum(span.bytes for span in find_spans(old.segments, new.segments))
+
+
+def _bucket_kind(stream: StreamBackup) -> str:
     """Return `bucket` or `object store`, "" for another stream."""
     return next((kind for prefix, kind in _KINDS.items() if stream.name.startswith(prefix)), "")
 
@@ -321,13 +453,13 @@ def stream_links(backup: str, stream: StreamBackup) -> list[tuple[str, str]]:
     links = [("Overview", "stream")]
     if stream.archive_format.has_messages:
         links += {"bucket": [("Keys at a moment", "bucket")], "object store": [("Files", "files")]}.get(
-            bucket_kind(stream), []
+            _bucket_kind(stream), []
         )
         links.append(("Messages", "messages"))
     return [(text, address(f"/backup/{backup}/{page}", name=stream.name)) for text, page in links]
 
 
-def listed_keys(bucket: KeyValueBucket, at: Edge | None = None, pattern: str = _ALL_KEYS) -> KeyList:
+def _listed_keys(bucket: KeyValueBucket, at: Edge | None = None, pattern: str = _ALL_KEYS) -> KeyList:
     """Return the keys of a bucket. Raises UsageError if they may be too many to hold in memory, and as `keys`."""
     captured = bucket.stream.captured
     if captured.messages > _MOST_REVISIONS and not is_subject(pattern):

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import failure_metrics, status_metrics
 from jsbackup.cli.output.html_pages import status_page
-from jsbackup.cli.output.status_report import status_json
+from jsbackup.cli.output.status_report import Report, status_json
 from jsbackup.engine.check.health_rules import LiveStreams
+from jsbackup.engine.check.live_accounts import LiveAccounts
 from jsbackup.repository.origin import Origin
 from jsbackup.stores.local import LocalStore
 from tests.cli.pages import HOSTILE, check_geometry, parsed, text_of
@@ -290,6 +291,21 @@ def test_the_page_tells_what_was_found() -> None:
     states = {(text_of(one), one.get("class")) for one in page.iter("span") if "state" in (one.get("class") or "")}
     assert {("restored and proved", "state good"), ("nothing wrong", "state good")} <= states
     assert any(class_ == "state bad" for _, class_ in states)
+
+
+def test_the_page_says_whether_the_server_was_asked() -> None:
+    report = some_report()
+    status = replace(report.status, lines=())
+    live = LiveStreams(Origin("C1", "A", ""), ())
+    system = LiveAccounts((live,), ())
+    for asked, there, said in (
+        (None, None, "The server was not asked which streams it has (--live)."),
+        (live, None, "None: the server has 0 streams."),
+        (None, system, "None: the system has 1 account with JetStream."),
+    ):
+        told = text_of(parsed(status_page(Report(status, report.limits, asked, there), "memory:")))
+        assert said in told and ("not asked" in told) == (asked is there is None)
+        assert "There is no complete backup." in told
 
 
 def test_a_page_of_a_long_life_stays_small() -> None:
