@@ -354,9 +354,7 @@ def look(month: Month, day: int, now: datetime, kept: Sequence[Made], objects: i
 
     families = {
         family.name: family.samples
-        for family in text_string_to_metric_families(
-            status_metrics(status, report.breaches, None, 17).encode().decode()
-        )
+        for family in text_string_to_metric_families(status_metrics(status, report.breaches, None, 17).decode())
     }
 
     def value(name: str, **labels: str) -> float:

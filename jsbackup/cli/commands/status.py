@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
-from jsbackup.cli.notify.push import PushTarget, parse_push_url, push_metrics
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
@@ -31,7 +30,6 @@ from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
 
 if TYPE_CHECKING:
-    from jsbackup.cli.notify.metrics import Metrics
     from jsbackup.cli.output.status_report import Report
     from jsbackup.engine.check.health_rules import LiveStreams
     from jsbackup.engine.check.live_accounts import LiveAccounts
@@ -150,7 +148,7 @@ def status(
     )
     tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
     left_out = [parse_glob(text) for text in exclude]
-    outlet = _Outlet(shared, metrics, None if push is None else parse_push_url(push))
+    outlet = _Outlet(shared, metrics, push)
     for file in (metrics, page):
         if file is not None:
             check_new_file(file, replace=True)
@@ -270,19 +268,21 @@ class _Outlet:
 
     shared: Shared
     file: Path | None
-    target: PushTarget | None
+    url: str | None = field(repr=False)  # may hold a login
 
-    def tell(self, metrics: Callable[[], Metrics]) -> list[JsBackupError]:
+    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
         """Write the metrics; return errors."""
-        file, target = self.file, self.target
-        if file is None and target is None:
+        file, url = self.file, self.url
+        if file is None and url is None:
             return []
         found = metrics()
         errors: list[JsBackupError] = []
         if file is not None:
-            errors += _attempt(lambda: write_new_file(file, found.encode(), replace=True, for_all=True))
-        if target is not None:
-            errors += _attempt(lambda: push_metrics(target, found))
+            errors += _attempt(lambda: write_new_file(file, found, replace=True, for_all=True))
+        if url is not None:
+            from jsbackup.cli.notify.metrics import push_metrics
+
+            errors += _attempt(lambda: push_metrics(url, found))
         return errors
 
     def tell_failure(self, now_ns: int, error: JsBackupError) -> None:

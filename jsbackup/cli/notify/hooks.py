@@ -1,4 +1,4 @@
-"""Hooks of unattended commands: programs run before and after, and URLs to ping.
+"""Hooks of unattended commands: programs run before and after, and a URL to ping.
 
     ping start · before · the command · after · on-failure, if it did not end with 0 · ping success or failure
 
@@ -8,6 +8,9 @@ Programs are split as by a shell and run without one, must end within `--hook-ti
 `JSBACKUP_COMMAND`, `JSBACKUP_PROFILE` and `JSBACKUP_CONFIG` if they exist, and afterwards `JSBACKUP_RESULT` (`success`,
 `incomplete`, `failure`), `JSBACKUP_EXIT_CODE` and `JSBACKUP_ERROR`. Their output goes to the log: stdout is only for
 the command.
+
+Pings are for a dead man's switch, with `/start` and `/fail` appended as in https://healthchecks.io/docs/http_api/.
+Anybody with the URL can keep the switch from firing, so it is a secret: messages only contain the host.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -19,19 +22,21 @@ import os
 import shlex
 import signal
 import subprocess
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from jsbackup import __version__
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import Secret, environment, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
 
-__all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "Occasion", "run_between"]
+__all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "check_url", "run_between"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,103 +52,65 @@ HOOK_OPTIONS: list[click.Option] = [
         metavar="URL",
         help="Request this URL after a success, with /start appended at the start, with /fail after a failure.",
     ),
-    click.Option(["--ping-start"], metavar="URL", help="Another URL for the start."),
-    click.Option(["--ping-success"], metavar="URL", help="Another URL for a success."),
-    click.Option(["--ping-failure"], metavar="URL", help="Another URL for a failure."),
 ]
 
-_DEFAULT_TIMEOUT: Final = "10m"
 _MOST_OUTPUT_BYTES: Final = 64 << 10
 _MOST_LINES: Final = 200
-_AFTER_THE_END_SECONDS: Final = 0.5
+_TRIES: Final = 3
+_PAUSE_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The programs to run and the URLs to ping. `str` and `repr` do not show URLs."""
+    """The programs to run and the URL to ping. `str` and `repr` do not show the URL."""
 
     before: str | None = None
     after: str | None = None
     on_failure: str | None = None
     timeout_seconds: float = 600.0
-    ping_start: Secret | None = None
-    ping_success: Secret | None = None
-    ping_failure: Secret | None = None
+    ping_url: Secret | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Hooks:
         """Make it from the options of `HOOK_OPTIONS` by parameter name. Raises UsageError."""
-        environ = environment()
-        names = ("ping_url", "ping_start", "ping_success", "ping_failure")
-        urls = {name: resolve_secret(given[name], "ping URL", environ) for name in names if given.get(name)}
-        if urls:
-            from jsbackup.cli.notify.pings import below, check_url
-
-            for url in urls.values():
-                check_url(url)
-            if base := urls.pop("ping_url", None):
-                urls = {
-                    "ping_start": below(base, "start"),
-                    "ping_success": base,
-                    "ping_failure": below(base, "fail"),
-                } | urls
+        url = given.get("ping_url")
+        secret = resolve_secret(url, "ping URL", environment()) if url else None
+        if secret is not None:
+            check_url(secret)
         return cls(
             before=given.get("hook_before"),
             after=given.get("hook_after"),
             on_failure=given.get("hook_on_failure"),
-            timeout_seconds=parse_duration(given.get("hook_timeout") or _DEFAULT_TIMEOUT),
-            **urls,
+            timeout_seconds=parse_duration(given.get("hook_timeout") or "10m"),
+            ping_url=secret,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Occasion:
-    """Information for hooks. `profile` and `config` are "" if there is none."""
+def run_between(hooks: Hooks, about: Mapping[str, str], work: Callable[[], Any]) -> int:
+    """Run the work with its hooks; return the exit code. `about` are variables that say which command it is.
 
-    command: str
-    profile: str = ""
-    config: str = ""
-
-    def variables(self) -> dict[str, str]:
-        found = {
-            "JSBACKUP_COMMAND": self.command,
-            "JSBACKUP_PROFILE": self.profile,
-            "JSBACKUP_CONFIG": self.config,
-        }
-        return {name: value for name, value in found.items() if value}
-
-
-def run_between(hooks: Hooks, occasion: Occasion, work: Callable[[], Any]) -> int:
-    """Run the work with its hooks; return the exit code. Raises the errors of the work and of `before`."""
-    if hooks == Hooks():
-        return _code_of(work())
+    Raises the errors of the work and of `before`.
+    """
     begun = False
-    _ping(hooks.ping_start, "start")
+    _ping(hooks.ping_url, "start")
     try:
         if hooks.before:
-            _run("before", hooks.before, hooks, occasion.variables())
+            _run("before", hooks.before, hooks, about)
         begun = True
-        code = _code_of(work())
+        returned = work()
     except BaseException as error:
-        _finish(hooks, occasion, _code_of_error(error), _message_of(error), begun=begun)
+        _finish(hooks, about, _code_of(error), _message_of(error), begun=begun)
         raise
-    return _finish(hooks, occasion, code, "", begun=begun)
+    return _finish(hooks, about, returned if isinstance(returned, int) else 0, "", begun=begun)
 
 
-def _code_of(returned: Any) -> int:
-    return returned if isinstance(returned, int) else 0
-
-
-def _code_of_error(error: BaseException) -> int:
-    match error:
-        case JsBackupError():
-            return error.exit_code
-        case click.ClickException():
-            return UsageError.exit_code
-        case KeyboardInterrupt() | click.Abort():
-            return Interrupted.exit_code
-        case _:
-            return JsBackupError.exit_code
+def _code_of(error: BaseException) -> int:
+    if isinstance(error, JsBackupError):
+        return error.exit_code
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return Interrupted.exit_code
+    return UsageError.exit_code if isinstance(error, click.ClickException) else JsBackupError.exit_code
 
 
 def _message_of(error: BaseException) -> str:
@@ -153,20 +120,20 @@ def _message_of(error: BaseException) -> str:
     return printable(hide_logins(error.message)) if isinstance(error, JsBackupError) else ""
 
 
-def _finish(hooks: Hooks, occasion: Occasion, code: int, message: str, *, begun: bool) -> int:
+def _finish(hooks: Hooks, about: Mapping[str, str], code: int, message: str, *, begun: bool) -> int:
     """Run the hooks after the command; return the exit code."""
     if hooks.after and begun:
         try:
-            _run("after", hooks.after, hooks, occasion.variables() | _outcome(code, message))
+            _run("after", hooks.after, hooks, {**about, **_outcome(code, message)})
         except JsBackupError as error:
             _log.error("%s", error.message)
             code, message = code or JsBackupError.exit_code, message or error.message
     if hooks.on_failure and code:
         try:
-            _run("on-failure", hooks.on_failure, hooks, occasion.variables() | _outcome(code, message))
+            _run("on-failure", hooks.on_failure, hooks, {**about, **_outcome(code, message)})
         except JsBackupError as error:
             _log.warning("%s", error.message)
-    _ping(hooks.ping_failure if code else hooks.ping_success, "failure" if code else "success")
+    _ping(hooks.ping_url, "fail" if code else "")
     return code
 
 
@@ -179,51 +146,39 @@ def _outcome(code: int, message: str) -> dict[str, str]:
     }
 
 
-def _ping(url: Secret | None, what: str) -> None:
-    if url is not None:
-        from jsbackup.cli.notify.pings import ping
-
-        ping(url, what)
-
-
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
     """Run a program. Raises JsBackupError, without its command, if it cannot be run, fails, or takes too long."""
+    from tempfile import TemporaryFile
+
     process: subprocess.Popen[bytes] | None = None
-    reading, writing = os.pipe()
-    printed = _Tail(reading)
-    try:
+    with TemporaryFile() as printed:  # not a pipe, which what it leaves running would keep open
         try:
             with _signals_later():
                 process = subprocess.Popen(
                     shlex.split(command),
                     stdin=subprocess.DEVNULL,
-                    stdout=writing,
+                    stdout=printed,
                     stderr=subprocess.STDOUT,
                     env={**environment(), **variables},
                     start_new_session=True,  # so that all its children can be ended too
                 )
-        except (OSError, ValueError, IndexError) as error:  # not chained: it contains the command
-            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is not a command"
-            raise JsBackupError(f"hook-{name} cannot be run: {reason}") from None
+            code = process.wait(hooks.timeout_seconds)
+            problem = f"failed with exit code {code if code > 0 else 128 - code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"was ended after {hooks.timeout_seconds:g} s (--hook-timeout)"
+        except (OSError, ValueError, IndexError) as error:
+            problem = f"cannot be run: {(getattr(error, 'strerror', None) or 'it is not a command').lower()}"
         finally:
-            os.close(writing)
-            printed.start()
-        code = _code_in_time(process, hooks.timeout_seconds)
-    except BaseException:
-        if process is not None:
-            _end(process)
-        raise
-    for line in printed.lines():
-        _log.log(logging.INFO if code == 0 else logging.WARNING, "hook %s: %s", name, line)
-    if code is None:
-        raise JsBackupError(
-            f"hook-{name} was still running after {hooks.timeout_seconds:g} s, and was ended",
-            hint="Give it longer with --hook-timeout.",
-        )
-    if code:
-        raise JsBackupError(
-            f"hook-{name} failed with exit code {code}" if code > 0 else f"hook-{name} died of signal {-code}"
-        )
+            if process is not None and process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
+        lines = printed.read(_MOST_OUTPUT_BYTES).decode("utf-8", "replace").splitlines()
+    for line in lines[-_MOST_LINES:]:
+        _log.log(logging.WARNING if problem else logging.INFO, "hook %s: %s", name, line)
+    if problem:
+        raise JsBackupError(f"hook-{name} {problem}")
 
 
 @contextmanager
@@ -242,36 +197,43 @@ def _signals_later() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
-def _code_in_time(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Return the exit code; None if it took too long, and was ended."""
+def check_url(url: Secret) -> None:
+    """Raise UsageError, without the URL, if it is not one to ping."""
+    text = url.reveal()
     try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return None
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError("a ping URL is not an http or https URL, or holds a login", hint="Write https://host/path.")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _ping(url: Secret | None, word: str) -> None:
+    """Request a URL, if there is one, with `start` or `fail` at the end of its path, or as it is. The result is only
+    logged.
+    """
+    if url is None:
+        return
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
 
-
-class _Tail(threading.Thread):
-    """Reads a pipe to its end, closes it, and keeps the last part."""
-
-    def __init__(self, pipe: int) -> None:
-        super().__init__(name="output of a hook", daemon=True)
-        self._pipe = pipe
-        self._kept = b""
-
-    def run(self) -> None:
-        with suppress(OSError):
-            while data := os.read(self._pipe, _MOST_OUTPUT_BYTES):
-                self._kept = (self._kept + data)[-_MOST_OUTPUT_BYTES:]
-        os.close(self._pipe)
-
-    def lines(self) -> list[str]:
-        # A background process of the program may keep the pipe open indefinitely.
-        self.join(_AFTER_THE_END_SECONDS)
-        return self._kept.decode("utf-8", "replace").splitlines()[-_MOST_LINES:]
+    parts = urlsplit(url.reveal())
+    path = f"{parts.path.rstrip('/')}/{word}" if word else parts.path
+    asked = urlunsplit(parts._replace(path=path, fragment=""))
+    request = Request(asked, headers={"User-Agent": f"jsbackup/{__version__}"})
+    problem = ""
+    for attempt in range(_TRIES):
+        time.sleep(_PAUSE_SECONDS * attempt)
+        try:
+            with urlopen(request, timeout=_ANSWER_SECONDS):
+                _log.info("pinged %s for %s", parts.hostname, word or "success")
+                return
+        except HTTPError as error:
+            error.close()
+            problem = f"answered with {error.code}"
+        except (OSError, HTTPException, ValueError) as error:  # its text may contain the URL
+            reason = getattr(error, "reason", error)
+            problem = getattr(reason, "strerror", None) or type(reason).__name__
+    _log.warning("the ping for %s at %s failed: %s", word or "success", parts.hostname, problem.lower())

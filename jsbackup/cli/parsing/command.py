@@ -288,15 +288,16 @@ def _name_of(ctx: click.Context) -> str:
 
 def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:
     """Run with hooks, and with a profile not concurrently with the same command."""
-    from jsbackup.cli.notify.hooks import Hooks, Occasion, run_between
+    from jsbackup.cli.notify.hooks import Hooks, run_between
     from jsbackup.cli.output.log import start_log
 
     start_log(shared)
     hooks = Hooks.of(given)
     with ExitStack() as stack:
-        if shared.profile and shared.config is not None:
+        about = {"JSBACKUP_COMMAND": command}
+        if shared.config is not None:
             from jsbackup.cli.profiles.single_run import alone
 
             stack.enter_context(alone(shared.config, shared.profile, command))
-        occasion = Occasion(command, shared.profile, str(shared.config.absolute()) if shared.config else "")
-        return run_between(hooks, occasion, work)
+            about |= {"JSBACKUP_PROFILE": shared.profile, "JSBACKUP_CONFIG": str(shared.config.absolute())}
+        return run_between(hooks, about, work)

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import click
 
-from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX
-from jsbackup.cli.notify.pings import check_url
+from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX, check_url
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
 from jsbackup.cli.parsing.option_keys import check_kind, option_keys
@@ -111,7 +110,7 @@ class Setting:
         plain = self.written
         if "${" in plain:
             return False
-        if name in ("password", "token") or name.startswith("ping_"):
+        if name in ("password", "token") or name == "ping_url":
             return not is_reference(plain)
         return plain.startswith("data:") or hide_logins(plain) != plain or (name == "server" and "@" in plain)
 
@@ -290,6 +289,6 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
         has_login(text)
     if name == "repo" and not text.lower().startswith("s3://"):  # checking it would import boto3
         _check_location(text)
-    if name.startswith("ping_") and not is_reference(text):
+    if name == "ping_url" and not is_reference(text):
         check_url(Secret(text))
     return text

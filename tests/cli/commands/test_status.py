@@ -59,7 +59,7 @@ def test_accounts_have_metrics_with_their_names() -> None:
     named = replace(report.status.lines[0], origin=Origin("C1", key, "", account_name="My Shöp"))
     status = replace(report.status, lines=(named,))
     live = (LiveStreams(named.origin, ("MISSING", HOSTILE[0])), LiveStreams(Origin("C1", "SHOP", "hub"), ()))
-    found = samples(status_metrics(status, (), None, 0, accounts=live).encode())
+    found = samples(status_metrics(status, (), None, 0, accounts=live))
     assert found["jsbackup_account_info"] == [({"account": key, "account_name": "My Shöp"}, 1)]
     labels = {"account": key, "account_name": "My Shöp", "domain": ""}
     other = {"account": "SHOP", "account_name": "", "domain": "hub"}
@@ -72,7 +72,7 @@ def test_accounts_have_metrics_with_their_names() -> None:
 def test_metrics_are_read_back_as_they_are_whatever_streams_are_called() -> None:
     names = (*HOSTILE, 'a"b\\c\nd', "\\n", "}", 'x="y"', "\udcff", "\\udcff")
     report = some_report(names)
-    found = samples(status_metrics(report.status, report.breaches, report.live, 17).encode())
+    found = samples(status_metrics(report.status, report.breaches, report.live, 17))
     sizes = {labels["stream"]: value for labels, value in found["jsbackup_stream_messages"]}
     assert sizes.keys() == {name.encode("utf-8", "backslashreplace").decode() for name in names}
     assert {labels["cluster"] for labels, _ in found["jsbackup_line_bytes"]} == {names[0]}
@@ -93,7 +93,7 @@ def test_metrics_are_read_back_as_they_are_whatever_streams_are_called() -> None
 
 
 def test_of_a_repository_out_of_reach_metrics_tell_only_that() -> None:
-    found = samples(failure_metrics(NOW_NS, 21).encode())
+    found = samples(failure_metrics(NOW_NS, 21))
     assert found["jsbackup_status_up"] == [({}, 0)] and found["jsbackup_status_exit_code"] == [({}, 21)]
     assert len(found) == 3
 
@@ -175,9 +175,7 @@ def test_metrics_are_pushed_with_the_login_of_the_url_which_nobody_sees(
     assert samples(gateway.got[-1][3])["jsbackup_status_up"] == [({}, 0)]
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://host", "host:9091", "http://", "http://host:x", "http://h/?a=b", "http://h/ä b"]
-)
+@pytest.mark.parametrize("url", ["ftp://host", "host:9091", "http://", "http://host:x"])
 def test_what_is_no_url_of_a_gateway_is_refused(url: str, repo: Path, typed: Type) -> None:
     done = typed("status", "-r", repo, "--push", url)
     assert done.code == 2 and "--push" in done.err

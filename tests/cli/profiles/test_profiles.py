@@ -110,7 +110,7 @@ def _sample(key: str, parameter: click.Parameter) -> Any:
         return 2
     else:
         value = _OF_KIND.get(parameter.metavar or "", "some-value")
-        if str(parameter.name).startswith("ping_"):
+        if parameter.name == "ping_url":
             value = "https://h/p"
     return [value] if parameter.multiple or parameter.nargs == -1 else value
 
@@ -122,6 +122,7 @@ def test_every_option_and_argument_of_a_command_can_be_set(
     keys = {key: one for key, one in option_keys(command.params).items() if one.name not in NOT_IN_PROFILES}
     keys.pop("s3-virtual-style", None)  # the opposite of another one
     keys.pop("to-s3-virtual-style", None)
+    keys.pop("at", None)  # not a text any more
     values = {key: _sample(key, parameter) for key, parameter in keys.items()}
     for parameter in keys.values():
         if isinstance(parameter.envvar, str):
