@@ -32,10 +32,10 @@ from jsbackup.cli.parsing.context import (
     INTERRUPTED,
     HelpGroup,
     LastOutput,
+    usage_error,
     wants_all,
     write_options,
 )
-from jsbackup.cli.parsing.usage import usage_error
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError

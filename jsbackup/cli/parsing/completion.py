@@ -29,13 +29,13 @@ from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
 from jsbackup.config import environment, environment_with
 
-__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stored_stream", "complete_stream", "complete_tag"]
+__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stream", "complete_tag"]
 
 _Look = Callable[[], Iterable[str]]
 
 _SECONDS = 1.5  # about two, including the start
 _WORD = re.compile(r"[\w./=@%+:][\w./=@%+:-]*")
-_CUTS = ":=@"  # where bash splits words
+_CUT = re.compile(r"\n([:=@]+)(?:\n(?=.))?")  # where bash splits words
 _LATEST, _LIVE = "latest", "live"
 # Parameters that name a backup whose streams are named by others.
 _OF_BACKUPS = ("backup", "a", "b")
@@ -55,18 +55,13 @@ def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete streams: of the named backup, or the newest; of the server if the command takes no backup."""
+    """Complete streams: of the named backup, or the newest; of the server if the command has one and no backup."""
     backups = [ctx.params[name] or _LATEST for name in _OF_BACKUPS if name in ctx.params]
-    stored = next((backup for backup in backups if backup != _LIVE), None)
+    has_server = isinstance(ctx.command, Command) and ctx.command.needs_server
+    stored = next((backup for backup in backups if backup != _LIVE), None if has_server else _LATEST)
     found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
     typed = ctx.params.get(str(param.name)) or ()
     return _offer((name for name in found if name not in typed), incomplete)
-
-
-def complete_stored_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete streams of the newest backup."""
-    typed = ctx.params.get(str(param.name)) or ()
-    return _offer((name for name in _look_up(_stored_streams(ctx, _LATEST)) if name not in typed), incomplete)
 
 
 def complete_tag(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -147,25 +142,17 @@ def _live_streams(ctx: click.Context) -> _Look:
 class _JoiningBash(BashComplete):
     """Rejoins words that bash splits at `:`, `=` and `@`, as in `nats://host:4222` and `K=V`."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._there = ""  # the start of the completed word, which bash does not replace
+    _start = ""  # of the completed word, which bash does not replace
 
     def get_completion_args(self) -> tuple[list[str], str]:
         asked = environment()
-        parts, current = split_arg_string(asked["COMP_WORDS"]), int(asked["COMP_CWORD"])
-        words: list[str] = []
-        cut = False
-        for part in [*parts[1:current], *(parts[current : current + 1] or [""])]:
-            cuts = bool(part) and not part.strip(_CUTS)
-            before = words.pop() if words and part and (cut or cuts) else ""
-            words.append(before + part)
-            self._there = words[-1] if cuts else before
-            cut = cuts
-        return words[:-1], words[-1]
+        parts = asked["COMP_WORDS"].split("\n")[: int(asked["COMP_CWORD"]) + 1]
+        *words, last = _CUT.sub(r"\1", "\n".join(parts)).split("\n")
+        self._start = last[: max(map(last.rfind, ":=@")) + 1]
+        return split_arg_string("\n".join(words))[1:], "".join(split_arg_string(last))
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        return f"{item.type},{str(item.value).removeprefix(self._there)}"
+        return f"{item.type},{str(item.value).removeprefix(self._start)}"
 
 
 def answer_shell(group: click.Group, instruction: str) -> int:

@@ -17,8 +17,9 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS,
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.typed_amounts import WholeNumber, check_amounts
-from jsbackup.cli.parsing.usage import no_such_command
 from jsbackup.cli.profiles.precedence import over
+from jsbackup.config import similar
+from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
@@ -36,6 +37,7 @@ __all__ = [
     "given_in",
     "jobs_option",
     "merge_shared",
+    "usage_error",
     "write_options",
 ]
 
@@ -112,8 +114,21 @@ class HelpGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and args[0] not in known and not ctx.resilient_parsing:
-            raise no_such_command(args[0], known, "" if ctx.parent is None else str(ctx.info_name))
+            near = similar(args[0], known)
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"See '{ctx.command_path} --help'."
+            raise UsageError(f"no such command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
+
+
+def usage_error(wrong: click.ClickException) -> UsageError:
+    """Convert any error of click's to ours: one sentence, and a hint."""
+    context = wrong.ctx if isinstance(wrong, click.UsageError) else None
+    hint = f"See '{context.command_path if context else 'jsbackup'} --help'."
+    if isinstance(wrong, click.NoSuchOption):
+        hint = f"Did you mean {wrong.possibilities[0]}?" if wrong.possibilities else hint
+        return UsageError(f"no such option {wrong.option_name}", hint=hint)
+    text = " ".join(wrong.format_message().split()).rstrip(".")
+    return UsageError(text[:1].lower() + text[1:], hint=hint)
 
 
 class CommandContext(HelpContext):
@@ -213,12 +228,6 @@ HELP_ALL = click.Option(
     callback=_print_all,
     help="Show also options of servers, S3, keys, logs.",
 )
-
-
-def help_of_all(ctx: click.Context) -> str:
-    """Return the help of a command or group with all options."""
-    ctx.meta[_ALL] = True
-    return ctx.get_help()
 
 
 def wants_all(ctx: click.Context) -> bool:

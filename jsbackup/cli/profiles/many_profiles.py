@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import click
 
 from jsbackup.cli.output.output import Output, error_json, format_count
-from jsbackup.cli.parsing.context import CommandContext
-from jsbackup.cli.parsing.usage import usage_error
+from jsbackup.cli.parsing.context import CommandContext, usage_error
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach
 from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.model import JsonObject

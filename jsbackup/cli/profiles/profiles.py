@@ -23,7 +23,6 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS,
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
 from jsbackup.cli.parsing.option_keys import check_kind, option_keys
 from jsbackup.cli.parsing.typed_amounts import AMOUNTS
-from jsbackup.cli.parsing.usage import value_error
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import (
     ConfigFile,
@@ -228,7 +227,7 @@ class _Reader:
         try:
             value = _value(key, parameter, written, self.variables)
         except click.ClickException as wrong:
-            self._problem(where, f"{key}: {value_error(wrong)}", None)
+            self._problem(where, f"{key}: {' '.join(wrong.message.split()).rstrip('.')}", None)
         except UsageError as wrong:
             message = wrong.message if wrong.message.startswith(f"{key} ") else f"{key}: {wrong.message}"
             self._problem(where, message, wrong.hint)

@@ -34,9 +34,8 @@ from jsbackup.cli.options.latest import Choosing
 from jsbackup.cli.options.opening import connection_of, target_connection_of
 from jsbackup.cli.options.restore_options import Asked, planning_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.parsing.context import NOTES, Shared
+from jsbackup.cli.parsing.context import NOTES, Shared, usage_error
 from jsbackup.cli.parsing.option_keys import check_kind, option_keys, refuse_unknown
-from jsbackup.cli.parsing.usage import usage_error
 from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml
 from jsbackup.errors import UsageError
 from jsbackup.failure import naming

@@ -153,8 +153,8 @@ def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: P
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("diff", 2, "missing argument A"),
-        (f"diff {FIRST}", 2, "missing argument B"),
+        ("diff", 2, "missing argument 'A'"),
+        (f"diff {FIRST}", 2, "missing argument 'B'"),
         ("diff live live -r REPO", 2, "both sides are live"),
         (f"diff {FIRST} {SECOND} -r REPO -s nats://x", 2, "server options make no sense"),
         (f"diff {FIRST} 1999 -r REPO", 2, "no backup starts with '1999'"),

@@ -105,7 +105,7 @@ def test_a_replacement_says_what_it_destroys(typed: Type, shop: Shop) -> None:
         ("plan latest --set max_age=1 --set max_age=2", "--set max_age is given twice"),
         ("plan latest --replicas 1 --set num_replicas=3", "--replicas and --set num_replicas exclude each other"),
         ("plan latest --replicas 1 --set num_replicas=3", "--replicas and --set num_replicas exclude each other"),
-        ("plan", "missing argument BACKUP"),
+        ("plan", "missing argument '[BACKUP]'"),
         ("plan latest NOSUCH", "has no stream NOSUCH"),
     ],
 )

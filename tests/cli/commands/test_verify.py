@@ -394,8 +394,8 @@ def test_who_cannot_write_is_told_that_nothing_is_remembered(
     {
         "--sample 4 --max-bytes 1GiB": "exclude each other",
         "--sample 4 --level manifest": "reads no objects",
-        "--sample 0": "--sample: 0.0 is not in the range above 0, up to 100",
-        "--sample 101": "--sample: 101.0 is not in the range above 0, up to 100",
+        "--sample 0": "invalid value for '--sample': 0.0 is not in the range above 0, up to 100",
+        "--sample 101": "invalid value for '--sample': 101.0 is not in the range above 0, up to 100",
         "--max-bytes many": "--max-bytes: not a size",
     }.items(),
 )

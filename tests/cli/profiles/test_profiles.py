@@ -456,7 +456,7 @@ def test_doctor_shows_all_mistakes_at_once(config: Callable[[str], Path], typed:
     assert [one["found"].removeprefix(f"{path}: ") for one in found] == [
         "defaults: repo: the variable NOT_SET_ANYWHERE is not set",
         "profile b: unknown key 'sever'",
-        "profile b: restore: if-exists: 'relace' is not one of fail, skip, replace",
+        "profile b: restore: if-exists: 'relace' is not one of 'fail', 'skip', 'replace'",
         "profile b: key: add: unknown key 'encrypt-tw'",
         f"{path} can be read by others and holds secrets (hooks.ping-url, server, token)",
     ]

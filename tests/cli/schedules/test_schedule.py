@@ -256,8 +256,8 @@ def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Pa
     assert len(notes) == 3 and "keep-daily" in notes[0] and "drill is left out" in notes[1] and "--no-init" in notes[2]
     whole = config.read_text()
     for line, message in (
-        ("--format cron --every 7m", "--every: '7m' is not one of"),
-        ("--format cron --at 25:00", "--at: '25:00' does not match"),
+        ("--format cron --every 7m", "invalid value for '--every': '7m' is not one of"),
+        ("--format cron --at 25:00", "invalid value for '--at': '25:00' does not match"),
         ("--format kubernetes", "no image"),
         ("--format systemd --run-as a\nb", "no file of a schedule may hold"),
         ("--format systemd " + " ".join(f"--without {job}" for job in JOBS), "nothing is left"),

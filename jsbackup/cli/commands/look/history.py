@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
 from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
@@ -19,7 +18,7 @@ from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_bytes, format_count
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.completion import complete_stored_stream
+from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import Glob, nearest, parse_glob
@@ -44,12 +43,8 @@ _OBJECT_STREAM = "OBJ_"
 _DIGEST_SHOWN = 12
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return complete_stored_stream(ctx, param, incomplete)
-
-
 @click.command(cls=Command)
-@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=_complete)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option("--key", metavar="KEY", help="The values of a key; STREAM is a bucket.")
 @click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
 @filter_options

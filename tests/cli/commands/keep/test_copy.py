@@ -66,7 +66,7 @@ def test_named_backups_are_copied(typed: Type, repo: Path, tmp_path: Path) -> No
     [
         ("copy 1999 -r REPO --to-repo NEW", 2, "no backup starts with '1999'"),
         ("copy 19990101T000000Z-000000 -r REPO --to-repo NEW", 2, "no backup starts with"),
-        ("copy -r REPO", 2, "missing option --to-repo"),
+        ("copy -r REPO", 2, "missing option '--to-repo'"),
         ("copy -r REPO --to-repo REPO", 2, "would be copied into itself"),
         ("copy -r REPO --to-repo OTHER/../repo/", 2, "would be copied into itself"),
         ("copy -r REPO --to-repo OTHER/link", 2, "would be copied into itself"),

@@ -267,7 +267,7 @@ def test_a_stream_is_shown_with_its_consumers(shelf: Shelf, typed: Type) -> None
         (["ORDER"], "hint: Did you mean ORDERS?"),
         (["--subjects", "3"], "--subjects is of one stream"),
         (["ORDERS", "--subjects", "0"], "range"),
-        (["ORDERS", "OTHER"], "unexpected argument OTHER"),
+        (["ORDERS", "OTHER"], "unexpected extra argument (OTHER)"),
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, text: str) -> None:
