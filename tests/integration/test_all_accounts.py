@@ -490,7 +490,6 @@ def test_named_streams_need_not_be_in_every_account(system: System, tmp_path: Pa
         ("contexts = 'shop'", (), "one context cannot be that of every account"),
         ("creds = 'nsc'", ("--accounts", "/nowhere"), "cannot read the file of accounts /nowhere"),
         (None, (), "--all-accounts needs a login for each account"),
-        ("creds = '/etc/{account}'", ("--account", "\t"), "no account can be named"),
         ("creds = 'nsc'", ("--js-api-prefix", "x"), "--js-api-prefix makes no sense with --all-accounts"),
         ("creds = 'nsc'", ("--spark", "local"), "--spark makes no sense with --all-accounts"),
     ],

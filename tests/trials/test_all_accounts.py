@@ -91,16 +91,11 @@ def test_a_stream_that_no_account_has_is_refused(server: NatsServer, typed: Type
     assert done.code == 2 and names(url(server, "PAY")) == []
 
 
-def test_a_stream_in_place_of_latest_is_not_called_a_backup(server: NatsServer, typed: Type, tmp_path: Path) -> None:
-    done = _all(typed, "restore", server, tmp_path, "S_shop")
-    assert done.code == 2 and "is one backup" not in done.err
-    assert (
-        "error: --all-accounts restores the latest backup of each account, and the first argument is S_shop\n"
-        "hint: Write latest. For a stream S_shop, write 'latest S_shop'; --account chooses accounts." in done.err
-    )
+def test_only_latest_is_a_backup_of_all_accounts(server: NatsServer, typed: Type, tmp_path: Path) -> None:
     backup = typed("list", "-r", tmp_path / "repo", "--json").document["backups"][0]["backup"]
-    done = _all(typed, "restore", server, tmp_path, backup)
-    assert done.code == 2 and f"and {backup} is one backup" in done.err
+    for argument in ("S_shop", backup):
+        done = _all(typed, "restore", server, tmp_path, argument)
+        assert done.code == 2 and f"and the first argument is {argument}\nhint: Write latest" in done.err
 
 
 def test_skipped_accounts_do_not_count_as_restored(server: NatsServer, typed: Type, tmp_path: Path) -> None:

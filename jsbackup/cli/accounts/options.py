@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from jsbackup.cli.options.opening import connection_of
-from jsbackup.cli.parsing.context import GIVEN, Shared
+from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import Glob, environment, expand_path
 from jsbackup.errors import UsageError
 
@@ -24,14 +23,7 @@ if TYPE_CHECKING:
     from jsbackup.engine.accounts.chosen import AccountChoice
     from jsbackup.engine.accounts.logins import LoginSources
 
-__all__ = [
-    "AskedAccounts",
-    "account_choice_options",
-    "account_options",
-    "map_account_option",
-    "parse_account",
-    "refuse_mapped",
-]
+__all__ = ["AskedAccounts", "account_choice_options", "account_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,6 +44,11 @@ _ACCOUNTS_FILE: Callable[[Any], Any] = click.option(
 )
 
 
+_MAP_ACCOUNT: Callable[[Any], Any] = click.option(
+    "--map-account", multiple=True, metavar="OLD=NEW", help="Restore account OLD into account NEW."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AskedAccounts:
     """The parameters as typed."""
@@ -60,15 +57,14 @@ class AskedAccounts:
     account: tuple[str, ...]
     exclude_account: tuple[str, ...]
     accounts: Path | None = None
+    map_account: tuple[str, ...] = ()
 
     def choice(self, connection: Connection) -> AccountChoice:
         """Return which accounts are meant. Raises UsageError."""
         from jsbackup.engine.accounts.chosen import AccountChoice
 
         return AccountChoice(
-            tuple(map(parse_account, self.account)),
-            tuple(map(parse_account, self.exclude_account)),
-            connection.js_domain,
+            tuple(map(Glob, self.account)), tuple(map(Glob, self.exclude_account)), connection.js_domain
         )
 
     def sources(self, shared: Shared) -> LoginSources:
@@ -100,9 +96,11 @@ class AskedAccounts:
 _NAMES = [field.name for field in fields(AskedAccounts)]
 
 
-def account_options(all_accounts: str) -> Callable[[F], F]:
-    """Add the options, passed as `accounts`; `all_accounts` is the help of the first."""
-    return _collected([*_choosing(all_accounts), _ACCOUNTS_FILE])
+def account_options(all_accounts: str, *, mapped: bool = False) -> Callable[[F], F]:
+    """Add the options, passed as `accounts`; `all_accounts` is the help of the first; with `--map-account` if they are
+    `mapped`.
+    """
+    return _collected([*_choosing(all_accounts), _ACCOUNTS_FILE, *([_MAP_ACCOUNT] if mapped else [])])
 
 
 def account_choice_options(all_accounts: str) -> Callable[[F], F]:
@@ -110,29 +108,14 @@ def account_choice_options(all_accounts: str) -> Callable[[F], F]:
     return _collected(_choosing(all_accounts))
 
 
-map_account_option = click.option(
-    "--map-account",
-    "mapped",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Restore account OLD into account NEW.",
-)
-"""Add `--map-account`, passed as `mapped`."""
-
-
-def refuse_mapped(mapped: tuple[str, ...], accounts: AskedAccounts) -> None:
-    """Raise UsageError for a --map-account that does nothing."""
-    if mapped and not accounts.all_accounts:
-        raise UsageError("--map-account makes no sense without --all-accounts", hint="Add it, or leave this out.")
-
-
 def _collected(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @wraps(command)
         def run(*arguments: Any, **values: Any) -> Any:
             asked = {name: values.pop(name) for name in _NAMES if name in values}
-            if not asked["all_accounts"]:
-                _refuse_idle(click.get_current_context())
+            if not asked["all_accounts"] and (idle := [name for name, value in asked.items() if value]):
+                option = f"--{idle[0].replace('_', '-')}"
+                raise UsageError(f"{option} makes no sense without --all-accounts", hint="Add it, or leave this out.")
             return command(*arguments, accounts=AskedAccounts(**asked), **values)
 
         for option in reversed(options):
@@ -140,21 +123,3 @@ def _collected(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
         return run  # type: ignore[return-value]
 
     return decorate
-
-
-def _refuse_idle(ctx: click.Context) -> None:
-    """Raise UsageError for an option that does nothing without --all-accounts."""
-    for parameter in ctx.command.params:
-        if parameter.name in _NAMES[1:] and ctx.get_parameter_source(parameter.name) in GIVEN:
-            of_profile = ctx.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
-            typed = f"{parameter.opts[0]}{' of the profile' if of_profile else ''}"
-            raise UsageError(f"{typed} makes no sense without --all-accounts", hint="Add it, or leave this out.")
-
-
-def parse_account(text: str) -> Glob:
-    """Parse a name or a key of an account, or a glob. Raises UsageError."""
-    if not text.strip() or not text.isprintable():
-        raise UsageError(
-            f"no account can be named {text!r}", hint="Give its name or its public key; globs may be used."
-        )
-    return Glob(text)

@@ -1,32 +1,44 @@
-"""`restore --all-accounts` and `plan --all-accounts`."""
+"""`restore --all-accounts` and `plan --all-accounts`, and what they print."""
 
 from __future__ import annotations
 
-import shlex
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from jsbackup.cli.accounts.backup import account_json
 from jsbackup.cli.accounts.options import AskedAccounts
-from jsbackup.cli.accounts.restore_report import tell_all_plans, tell_all_restores
 from jsbackup.cli.options.latest import LATEST, Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.output import Output, error_json, format_count
+from jsbackup.cli.output.plan_report import plan_json, tell_plan
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.restore_report import restored_json, tell_report
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
-from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing
+from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
 from jsbackup.engine.accounts.found import FoundAccount
-from jsbackup.engine.accounts.restores import AccountPart, preview_accounts, restore_accounts
-from jsbackup.engine.accounts.targets import StoredAccount, find_targets
+from jsbackup.engine.accounts.restores import (
+    AccountPart,
+    AccountPlan,
+    AccountRestore,
+    AllRestores,
+    preview_accounts,
+    restore_accounts,
+)
+from jsbackup.engine.accounts.targets import AccountTarget, StoredAccount, find_targets
 from jsbackup.engine.restore.run import RestoreSettings
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, UsageError
+from jsbackup.exit_codes import combined
+from jsbackup.model import JsonObject
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
-from jsbackup.repository.layout import is_backup_id
 from jsbackup.repository.manifest import Source
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.latest import Choice
@@ -35,70 +47,61 @@ from jsbackup.repository.repository import Repository
 
 __all__ = ["plan_all", "restore_all"]
 
-_MOST_NAMED = 5
+_Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccount, Finder], list[StoredAccount]]
+"""The repository, the options, the parts, the finder of the backup of each account, and the accounts left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What both commands need: the parts, each with the finder of its backup. `left_out` have none of the streams that
-    are named.
-    """
-
-    repository: Repository
-    options: RestoreOptions
-    parts: list[AccountPart]
-    finders: dict[StoredAccount, Finder]
-    left_out: list[StoredAccount]
-
-
-def plan_all(
-    shared: Shared,
-    asked: Asked,
-    accounts: AskedAccounts,
-    mapped: tuple[str, ...],
-    *,
-    mask_secret: bytes,
-    lock_timeout: str,
-) -> int:
+def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secret: bytes, lock_timeout: str) -> int:
     """Print the plans of all accounts; return the exit code: 0 if all can be carried out, else that of the
     refusals.
     """
-    with _opened(shared, asked, accounts, mapped, purpose="plan", lock_timeout=lock_timeout) as found:
+    with _opened(shared, asked, accounts, "plan", lock_timeout) as (repository, options, parts, finders, left_out):
         if mask_secret:  # otherwise the key is only needed when the plan is carried out
-            found.options.reshape.masks.check_secret(mask_secret)
-        plans = preview_accounts(found.parts, found.repository, run_async)
-    return tell_all_plans(shared.output, plans, found.finders, found.left_out)
+            options.reshape.masks.check_secret(mask_secret)
+        plans = preview_accounts(parts, repository, run_async)
+    documents = [_plan_json(plan, finders) for plan in plans]
+    left = [account_json(_as_found(stored.origin)) for stored in left_out]
+    shared.output.result(
+        {"accounts": documents, "left_out": left}, lambda: _tell_plans(shared.output, plans, documents)
+    )
+    refused = [plan.code for plan in plans if plan.code]
+    if refused:
+        return combined(refused, mixed=PlanRefused.exit_code)
+    lacking = any(not isinstance(plan.preview, JsBackupError) and plan.preview.plan.missing for plan in plans)
+    return IncompleteError.exit_code if lacking else 0
 
 
 def restore_all(
-    shared: Shared,
-    asked: Asked,
-    accounts: AskedAccounts,
-    mapped: tuple[str, ...],
-    *,
-    settings: RestoreSettings,
-    lock_timeout: str,
+    shared: Shared, asked: Asked, accounts: AskedAccounts, *, settings: RestoreSettings, lock_timeout: str
 ) -> int:
     """Restore all accounts, or none, and print the results; return the exit code."""
 
     def show_progress(account: StoredAccount) -> AbstractContextManager[Progress]:
         return make_progress(f"restore {account.origin.account_name or account.origin.account}", wanted=shared.progress)
 
-    with _opened(shared, asked, accounts, mapped, purpose="restore", lock_timeout=lock_timeout) as found:
-        found.options.reshape.masks.check_secret(settings.mask_secret)
-        done = restore_accounts(
-            found.parts, found.repository, settings, complete=run_async, show_progress=show_progress
-        )
-    return tell_all_restores(shared.output, done, found.finders, found.left_out)
+    with _opened(shared, asked, accounts, "restore", lock_timeout) as (repository, options, parts, finders, left_out):
+        options.reshape.masks.check_secret(settings.mask_secret)
+        done = restore_accounts(parts, repository, settings, complete=run_async, show_progress=show_progress)
+    result = {0: "restored", IncompleteError.exit_code: "partial"}.get(done.code, "failed")
+    document = {
+        "result": "refused" if done.refused else result,
+        "accounts": [_restore_json(one, finders) for one in done.accounts],
+        "left_out": [account_json(_as_found(stored.origin)) for stored in left_out],
+    }
+    shared.output.result(document, lambda: _tell_restores(shared.output, done))
+    return done.code
 
 
 @contextmanager
 def _opened(
-    shared: Shared, asked: Asked, accounts: AskedAccounts, mapped: tuple[str, ...], *, purpose: str, lock_timeout: str
+    shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str, lock_timeout: str
 ) -> Iterator[_Opened]:
     """Find the backup and the target of each account; the repository is locked against a prune."""
     if asked.backup not in ("", LATEST):
-        raise _one_backup(asked.backup)
+        raise UsageError(
+            f"--all-accounts restores the latest backup of each account, and the first argument is {asked.backup}",
+            hint="Write latest, then streams. An older state comes back with --until, or with --tag.",
+        )
     asked = replace(asked, backup=LATEST)
     options = asked.options()
     refuse_obfuscation(options.reshape, "--all-accounts")
@@ -111,12 +114,13 @@ def _opened(
             LATEST, asked.choosing(), options.streams, options.exclude, silent=True, all_needed=False, in_part=True
         )
         finders = {one: make_finder(shared, repository, wanted) for one in stored}
+        mapped = accounts.map_account
         targets = run_async(
             find_targets(connection, stored, mapped, sources, environ=environment(), left_out=not_meant)
         )
         for note in sources.notes:
             shared.output.note(f"note: {note}")
-        choices = {one: _choice(finder, one) for one, finder in finders.items()}
+        choices = {one: _choice(finder, one.origin) for one, finder in finders.items()}
         manifests = [choice.manifest for choice in choices.values() if isinstance(choice, Choice)]
         if len(manifests) == len(choices):  # else something is refused anyway
             check_named(manifests, options)
@@ -129,34 +133,15 @@ def _opened(
                 shared.output.note(f"note: account {one.words} is left out: it has no such stream in its latest backup")
             else:
                 parts.append(AccountPart(one, choice, targets[one], narrowed))
-        yield _Opened(repository, options, parts, finders, left_out)
+        yield repository, options, parts, finders, left_out
 
 
-def _choice(finder: Finder, stored: StoredAccount) -> Choice | JsBackupError:
+def _choice(finder: Finder, origin: Origin) -> Choice | JsBackupError:
     try:
-        finder(_source(stored.origin))
+        finder(Source(cluster=origin.cluster, account=origin.account, domain=origin.domain or None))
     except JsBackupError as error:
         return error
     return finder.choice
-
-
-def _one_backup(text: str) -> UsageError:
-    """Return the error for a BACKUP that is not `latest`: a backup, or a stream in its place."""
-    what = "--all-accounts restores the latest backup of each account"
-    if is_backup_id(text):
-        return UsageError(
-            f"{what}, and {text} is one backup",
-            hint="Write latest. An older state comes back with --until, or with --tag.",
-        )
-    command = shlex.join(["latest", text])
-    return UsageError(
-        f"{what}, and the first argument is {text}",
-        hint=f"Write latest. For a stream {text}, write '{command}'; --account chooses accounts.",
-    )
-
-
-def _source(origin: Origin) -> Source:
-    return Source(cluster=origin.cluster, account=origin.account, domain=origin.domain or None)
 
 
 def _stored_accounts(
@@ -168,38 +153,110 @@ def _stored_accounts(
     choosing = asked.choosing()
     newest: dict[Origin, StoredAccount] = {}
     for one in repository.inventory().summaries:
+        origin = origin_of(one)
         if not one.is_of_a_server or not counts(one, choosing.tags, choosing.origins) or not one.streams:
             continue
-        origin = origin_of(one)
-        if not origin.account or origin.api_prefix:
-            continue
-        named = origin.account_name or (newest[origin].origin.account_name if origin in newest else "")
-        newest[origin] = StoredAccount(replace(origin, account_name=named), one.bytes)
+        if origin.account and not origin.api_prefix:
+            named = origin.account_name or (newest[origin].origin.account_name if origin in newest else "")
+            newest[origin] = StoredAccount(replace(origin, account_name=named), one.bytes)
+    known = [_as_found(one.origin) for one in newest.values()]
+    refuse_missing(choice.only, known)
+    for note in excluded_nothing(choice.exclude, known, " of a backup"):
+        shared.output.note(f"note: {note}")
     everywhere = replace(choice, domain=None)
     meant = [one for one in newest.values() if everywhere.takes(_as_found(one.origin))]
-    if not meant:
-        known = sorted({name for one in newest.values() for name in one.names})
-        hint = (
-            f"There are {', '.join(known[:_MOST_NAMED])}." if known else "'jsbackup list' shows the backups there are."
-        )
-        raise UsageError("no backup is of an account that is meant", hint=hint)
-    for note in excluded_nothing(choice.exclude, [_as_found(one.origin) for one in newest.values()], " of a backup"):
-        shared.output.note(f"note: {note}")
-    for glob in choice.only:
-        if not any(glob.matches(name) for one in newest.values() for name in one.names):
-            raise UsageError(
-                f"no backup is of an account {glob.pattern}", hint="See 'jsbackup list' for those there are."
-            )
-    clusters = sorted({one.origin.cluster for one in meant})
-    if len(clusters) > 1:
-        shown = ", ".join(cluster or "(without a name)" for cluster in clusters[:_MOST_NAMED])
-        raise UsageError(
-            f"the backups are of accounts of {len(clusters)} clusters: {shown}",
-            hint="Choose one with --origin CLUSTER.",
-        )
+    clusters = sorted({one.origin.cluster or "(without a name)" for one in meant})
+    if len(clusters) != 1:
+        of = f"{len(clusters)} clusters: {', '.join(clusters)}" if meant else "no account that is meant"
+        raise UsageError(f"the backups are of {of}", hint="See 'jsbackup list'; --origin chooses a cluster.")
     others = [one for one in newest.values() if one not in meant]
     return sorted(meant, key=lambda one: (one.origin.account_name or one.origin.account, str(one.origin))), others
 
 
 def _as_found(origin: Origin) -> FoundAccount:
     return FoundAccount(origin.account, origin.account_name, origin.domain)
+
+
+# --- what is printed ---
+
+
+def _plan_json(one: AccountPlan, finders: dict[StoredAccount, Finder]) -> JsonObject:
+    document = {**_part_json(one.part), "code": one.code}
+    if isinstance(one.preview, JsBackupError):
+        return document | {"plan": None, "error": error_json(one.preview)["error"]}
+    return document | {"plan": plan_json(finders[one.part.stored], one.preview, None), "error": None}
+
+
+def _restore_json(one: AccountRestore, finders: dict[StoredAccount, Finder]) -> JsonObject:
+    return {
+        **_part_json(one.part),
+        "code": one.code,
+        "result": None if one.report is None else restored_json(one.report, finders[one.part.stored]),
+        "error": None if one.error is None else error_json(one.error)["error"],
+    }
+
+
+def _part_json(part: AccountPart) -> JsonObject:
+    origin, target = part.stored.origin, part.target
+    return {
+        **account_json(_as_found(origin)),
+        "cluster": origin.cluster or None,
+        "into": account_json(target.account) if isinstance(target, AccountTarget) else None,
+        "login": target.login.told if isinstance(target, AccountTarget) else None,
+    }
+
+
+def _tell_plans(output: Output, plans: list[AccountPlan], documents: list[JsonObject]) -> None:
+    for one, document in zip(plans, documents, strict=True):
+        _tell_heading(output, one.part)
+        if isinstance(one.preview, JsBackupError):
+            _tell_error(output, one.preview)
+        else:
+            tell_plan(output, document["plan"])
+        output.line()
+    if names := ", ".join(one.part.stored.words for one in plans if one.code):
+        output.line(State("refused"), f": nothing can be restored into any account, for {names}")
+    else:
+        output.line(f"all accounts can be restored: {len(plans)}")
+
+
+def _tell_restores(output: Output, done: AllRestores) -> None:
+    for one in done.accounts:
+        if one.report is not None or one.error is not None:
+            _tell_heading(output, one.part)
+            if one.report is not None:
+                tell_report(output, one.report, "restored")
+            if one.error is not None:
+                _tell_error(output, one.error)
+            output.line()
+    accounts = format_count(len(done.accounts), "account")
+    if done.refused:
+        count = sum(one.error is not None for one in done.accounts)
+        output.line(State("refused"), f": nothing was changed in any of {accounts}, for {count} of them")
+        output.line("hint: See 'jsbackup plan --all-accounts' with the same options for all of it.")
+        return
+    reports = [one.report for one in done.accounts if one.report is not None]
+    streams = format_count(sum(len(report.streams) for report in reports), "stream")
+    skipped = sum(len(report.plan.skipped) for report in reports)
+    parts = ", ".join(f"{count} {word}" for word, count in Counter(map(_word, done.accounts)).items())
+    output.line(f"{accounts}: {parts}; {streams} restored, {skipped:,} skipped")
+
+
+def _word(one: AccountRestore) -> str:
+    """Return what became of an account, in a word. It is skipped if all that it was to get is there."""
+    if one.code:
+        return "incomplete" if one.code == IncompleteError.exit_code else "failed"
+    skipped = one.report is not None and not one.report.streams and one.report.plan.skipped
+    return "skipped" if skipped else "restored"
+
+
+def _tell_heading(output: Output, part: AccountPart) -> None:
+    target = part.target
+    into = f" into account {target.account.words}" if isinstance(target, AccountTarget) else ""
+    output.line(f"account {part.stored.words}{into}")
+
+
+def _tell_error(output: Output, error: JsBackupError) -> None:
+    output.line(State("failed"), f": {error.message}")
+    if error.hint:
+        output.line(f"hint: {error.hint}")

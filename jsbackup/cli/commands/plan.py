@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
+from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -46,8 +46,7 @@ __all__ = ["COMMANDS", "tell_what_would_be"]
     help="Save the plan for 'restore --plan', unless something blocks it.",
 )
 @runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
-@account_options("Plan the restore of the latest backup of each account.")
-@map_account_option
+@account_options("Plan the restore of the latest backup of each account.", mapped=True)
 @mask_key_options
 @lock_timeout_option
 def plan(
@@ -57,7 +56,6 @@ def plan(
     runbook: Path | None,
     *,
     accounts: AskedAccounts,
-    mapped: tuple[str, ...],
     mask_secret: bytes,
     lock_timeout: str,
 ) -> int:
@@ -70,12 +68,11 @@ def plan(
     limits in its configuration file.
     """
     start_log(shared)
-    refuse_mapped(mapped, accounts)
     if accounts.all_accounts:
         from jsbackup.cli.accounts.restore import plan_all
 
         refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
-        return plan_all(shared, asked, accounts, mapped, mask_secret=mask_secret, lock_timeout=lock_timeout)
+        return plan_all(shared, asked, accounts, mask_secret=mask_secret, lock_timeout=lock_timeout)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 

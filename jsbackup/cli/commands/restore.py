@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_options, map_account_option, refuse_mapped
+from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import lock_timeout_option, reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
@@ -45,8 +45,7 @@ __all__ = ["COMMANDS"]
     help="Carry out this saved plan.",
 )
 @runbook_option("Carry out the restores in this file.")
-@account_options("Restore all accounts, as a system user.")
-@map_account_option
+@account_options("Restore all accounts, as a system user.", mapped=True)
 @click.option("--dry-run", is_flag=True, help="Do what 'jsbackup plan' does: change nothing.")
 @click.option("--partial", is_flag=True, help="Restore what is left of damaged streams.")
 @click.option(
@@ -68,7 +67,6 @@ def restore(
     *,
     runbook: Path | None,
     accounts: AskedAccounts,
-    mapped: tuple[str, ...],
     dry_run: bool,
     partial: bool,
     verify: str,
@@ -83,7 +81,6 @@ def restore(
     'jsbackup plan' shows that before. Of a stream with a damaged object nothing stays, unless with --partial.
     """
     start_log(shared)
-    refuse_mapped(mapped, accounts)
     saved = None
     if accounts.all_accounts:
         refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPARK_OPTIONS)
@@ -91,7 +88,7 @@ def restore(
         from jsbackup.cli.accounts.restore import plan_all
 
         _refuse_for_preview()
-        return plan_all(shared, asked, accounts, mapped, mask_secret=mask_secret, lock_timeout=lock_timeout)
+        return plan_all(shared, asked, accounts, mask_secret=mask_secret, lock_timeout=lock_timeout)
     if dry_run:
         return _preview(shared, asked, runbook, mask_secret, lock_timeout=lock_timeout)
     from jsbackup.engine.restore.partial_proof import ProofLevel
@@ -107,7 +104,7 @@ def restore(
     if accounts.all_accounts:
         from jsbackup.cli.accounts.restore import restore_all
 
-        return restore_all(shared, asked, accounts, mapped, settings=settings, lock_timeout=lock_timeout)
+        return restore_all(shared, asked, accounts, settings=settings, lock_timeout=lock_timeout)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
