@@ -88,7 +88,7 @@ def tell_what_would_be(
     if output_file is not None:
         refuse_obfuscation(asked.options().reshape, "a saved plan, which has no secret")
     finder, preview, options = _preview(shared, asked, mask_secret, lock_timeout)
-    manifest, saved = finder.found, None
+    manifest, saved = finder.choice.manifest, None
     if output_file is not None and not preview.plan.refusals:
         from jsbackup.planning.saved_plan import encode_plan, write_plan
 

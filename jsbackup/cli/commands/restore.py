@@ -137,7 +137,7 @@ def restore(
         finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
         backup = finder.early()
         if saved is not None:
-            saved.refuse_other(finder.found)
+            saved.refuse_other(finder.choice.manifest)
         run = RestoreRun(connection, options, settings, progress)
         with _telling_how_to_go_on(options, saved):
             report = run_async(run_restore(run, repository, backup, saved))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from jsbackup.repository.read.latest import Choice
     from jsbackup.repository.read.needed import Needed
     from jsbackup.repository.read.search import BackupSearch
-    from jsbackup.repository.read.sources import Wanted
     from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "notes_json",
     "origin_option",
     "parse_choosing",
-    "wanted_of",
 ]
 
 LATEST = "latest"  # as in `repository/layout/`
@@ -94,15 +92,21 @@ class Finder:
 
     def __call__(self, source: Source | None = None) -> Manifest:
         """Find the backup. Raises the errors of `Repository.choose`."""
-        manifest = self.search(source)
-        self._report(self.choice)
+        from jsbackup.repository.origin import origin_of
+
+        manifest, output = self.search(source), self.shared.output
+        if self.search.is_latest and not self.silent:
+            of_it = f", of {origin_of(manifest.source).words}" if "imported" not in manifest.source.extra else ""
+            output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
+        for note in self.choice.notes:
+            output.note(f"note: {note}")
         return manifest
 
     def early(self) -> Finder:
         """Return itself, to be called with the source. A backup named by its id is looked up now, with the same
         errors.
         """
-        if not self.is_latest:
+        if not self.search.is_latest:
             self()
         return self
 
@@ -110,29 +114,6 @@ class Finder:
     def choice(self) -> Choice:
         """The backup that was found, and what was found out about others."""
         return self.search.choice
-
-    @property
-    def found(self) -> Manifest:
-        """The manifest that was found."""
-        return self.choice.manifest
-
-    @property
-    def text(self) -> str:
-        return self.search.text
-
-    @property
-    def is_latest(self) -> bool:
-        return self.search.is_latest
-
-    def _report(self, choice: Choice) -> None:
-        from jsbackup.repository.origin import origin_of
-
-        manifest, output = choice.manifest, self.shared.output
-        if self.is_latest and not self.silent:
-            of_it = f", of {origin_of(manifest.source).words}" if "imported" not in manifest.source.extra else ""
-            output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
-        for note in choice.notes:
-            output.note(f"note: {note}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +139,10 @@ class WantedBackup:
 def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> Finder:
     """Return a `Finder`, which considers what the named profile backs up."""
     from jsbackup.repository.read.search import BackupSearch
-
-    wanted = wanted_of(shared, backup)
-    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
-    return Finder(shared, search, backup.silent)
-
-
-def wanted_of(shared: Shared, backup: WantedBackup) -> Wanted:
-    """Return what is wanted of `latest`, with what the named profile backs up."""
     from jsbackup.repository.read.sources import Wanted
 
     choosing = backup.choosing
-    return Wanted(
+    wanted = Wanted(
         streams=backup.streams,
         exclude=backup.exclude,
         all_needed=backup.all_needed and not backup.as_newest,
@@ -180,6 +153,8 @@ def wanted_of(shared: Shared, backup: WantedBackup) -> Wanted:
         profile=shared.profile,
         usual=_usual(shared) if backup.text == LATEST and shared.profile else None,
     )
+    search = BackupSearch(repository, backup.text, wanted, in_part=backup.in_part, needed=backup.needed)
+    return Finder(shared, search, backup.silent)
 
 
 def find_backup(shared: Shared, repository: Repository, backup: WantedBackup) -> Manifest:

@@ -35,11 +35,11 @@ def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject
     """Return the document of `plan --json`, for the backup that `finder` has found."""
     from jsbackup.repository.origin import origin_of
 
-    manifest = finder.found
-    named = "" if finder.text == manifest.id else f"the one that {finder.text} names, "
-    chosen = "the latest, " if finder.is_latest else named
+    manifest, search = finder.choice.manifest, finder.search
+    named = "" if search.text == manifest.id else f"the one that {search.text} names, "
+    chosen = "the latest, " if search.is_latest else named
     chosen += f"{manifest.result}, made {_second(manifest.created)}"
-    if finder.is_latest and "imported" not in manifest.source.extra:
+    if search.is_latest and "imported" not in manifest.source.extra:
         chosen += f", of {origin_of(manifest.source).words}"
     document: JsonObject = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview)
     return document | notes_json(finder) | {"saved": saved}
