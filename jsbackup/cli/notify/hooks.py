@@ -22,7 +22,9 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -54,8 +56,8 @@ HOOK_OPTIONS: list[click.Option] = [
     ),
 ]
 
-_MOST_OUTPUT_BYTES: Final = 64 << 10
 _MOST_LINES: Final = 200
+_AFTER_THE_END_SECONDS: Final = 0.5
 _TRIES: Final = 3
 _PAUSE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 10.0
@@ -148,35 +150,42 @@ def _outcome(code: int, message: str) -> dict[str, str]:
 
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
     """Run a program. Raises JsBackupError, without its command, if it cannot be run, fails, or takes too long."""
-    from tempfile import TemporaryFile
-
     process: subprocess.Popen[bytes] | None = None
-    with TemporaryFile() as printed:  # not a pipe, which what it leaves running would keep open
-        try:
-            with _signals_later():
-                process = subprocess.Popen(
-                    shlex.split(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=subprocess.STDOUT,
-                    env={**environment(), **variables},
-                    start_new_session=True,  # so that all its children can be ended too
-                )
-            code = process.wait(hooks.timeout_seconds)
-            problem = f"failed with exit code {code if code > 0 else 128 - code}" if code else ""
-        except subprocess.TimeoutExpired:
-            problem = f"was ended after {hooks.timeout_seconds:g} s (--hook-timeout)"
-        except (OSError, ValueError, IndexError) as error:
-            problem = f"cannot be run: {(getattr(error, 'strerror', None) or 'it is not a command').lower()}"
-        finally:
-            if process is not None and process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _MOST_OUTPUT_BYTES))
-        lines = printed.read(_MOST_OUTPUT_BYTES).decode("utf-8", "replace").splitlines()
-    for line in lines[-_MOST_LINES:]:
-        _log.log(logging.WARNING if problem else logging.INFO, "hook %s: %s", name, line)
+    lines: deque[bytes] = deque(maxlen=_MOST_LINES)
+
+    def keep() -> None:
+        assert process is not None and process.stdout is not None
+        with process.stdout:
+            lines.extend(process.stdout)
+
+    reader = threading.Thread(target=keep, name="output of a hook", daemon=True)
+    try:
+        with _signals_later():
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**environment(), **variables},
+                start_new_session=True,  # so that all its children can be ended too
+            )
+        reader.start()
+        code = process.wait(hooks.timeout_seconds)
+        problem = f"failed with exit code {code if code > 0 else 128 - code}" if code else ""
+    except subprocess.TimeoutExpired:
+        problem = f"was ended after {hooks.timeout_seconds:g} s (--hook-timeout)"
+    except (OSError, ValueError, IndexError) as error:
+        problem = f"cannot be run: {(getattr(error, 'strerror', None) or 'it is not a command').lower()}"
+    finally:
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process is not None:
+        reader.join(_AFTER_THE_END_SECONDS)  # a program that it leaves running keeps the pipe open
+    for line in list(lines):
+        text = line.decode("utf-8", "replace").rstrip("\n")
+        _log.log(logging.WARNING if problem else logging.INFO, "hook %s: %s", name, text)
     if problem:
         raise JsBackupError(f"hook-{name} {problem}")
 
