@@ -93,7 +93,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "transform": ("jsbackup.cli.commands.spark.transform", "Make a new backup from another: renamed, cut, masked."),
         "compact": ("jsbackup.cli.commands.spark.transform", "Rewrite a backup with fewer, larger segments."),
         "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
-        "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
+        "help": ("jsbackup.cli.commands.help", "Show a page of the manual, or find words in it."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

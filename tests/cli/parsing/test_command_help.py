@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from jsbackup.cli.commands.help import read_page, topics
 from jsbackup.cli.main import COMMANDS, cli
-from jsbackup.cli.manual.help import read_page, topics
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.command_help import command_help
 from jsbackup.exit_codes import EXIT_CODES

@@ -11,8 +11,8 @@ from importlib.resources import files
 
 import pytest
 
+from jsbackup.cli.commands.help import plain
 from jsbackup.cli.main import COMMANDS
-from jsbackup.cli.manual.help import plain
 from tests.cli.typed import Typed
 from tests.harness.commands import command_line, environment
 

@@ -1,1 +1,0 @@
-"""`jsbackup help`: find pages of the manual (`jsbackup/manual/*.md`) and show them, offline."""
