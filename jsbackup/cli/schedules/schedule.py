@@ -98,6 +98,8 @@ def schedule(
     mounted; status wants a backup no older than three intervals; verify reads 4 % a day. forget is left out if the
     profile has no keep- option for it. Times are local, in Kubernetes UTC.
     """
+    if (image and kind != "kubernetes") or (run_as and kind != "systemd"):
+        raise UsageError(f"--image is for kubernetes, and --run-as for systemd, not {kind}", hint="Leave it out.")
     if kind == "kubernetes" and not image:
         raise UsageError("there is no image for Kubernetes to run", hint="Name the one you have built with --image.")
     _check_lines([image, run_as])

@@ -258,6 +258,8 @@ def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Pa
     for line, message in (
         ("--format cron --every 7m", "invalid value for '--every': '7m' is not one of"),
         ("--format cron --at 25:00", "invalid value for '--at': '25:00' does not match"),
+        ("--format cron --image x", "--image is for kubernetes"),
+        ("--format kubernetes --image x --run-as u", "--run-as for systemd"),
         ("--format kubernetes", "no image"),
         ("--format systemd --run-as a\nb", "no file of a schedule may hold"),
         ("--format systemd " + " ".join(f"--without {job}" for job in JOBS), "nothing is left"),

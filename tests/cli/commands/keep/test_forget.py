@@ -115,7 +115,7 @@ def test_each_backup_has_its_reason_for_people_too(typed: Type, repo: Path) -> N
         ("forget 2020", "no backup starts with '2020'"),
         ("forget 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
         ("forget --keep-last 1 --prune --grace 3", "--grace: not a duration: '3'"),
-        ("hold", "missing argument 'BACKUP'"),
+        ("hold", "missing argument 'BACKUP"),
         ("hold 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
         ("hold latest --release --reason x", "--reason makes no sense with --release"),
     ],
