@@ -43,7 +43,7 @@ from jsbackup.config.reference import ConnectionReference, connection_reference,
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secret_references import is_reference, needs_program, resolve_secret
 from jsbackup.config.secrets import Secret, expand_path, hide_logins
-from jsbackup.config.similar import edits, nearest, similar
+from jsbackup.config.similar import nearest, similar
 from jsbackup.config.toml_file import read_toml
 from jsbackup.config.values import (
     MAY_MISS,
@@ -78,7 +78,6 @@ __all__ = [
     "connection_options",
     "connection_reference",
     "default_config_path",
-    "edits",
     "environment",
     "environment_with",
     "examine_config",

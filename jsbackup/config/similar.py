@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from difflib import get_close_matches
 
-__all__ = ["edits", "nearest", "similar"]
+__all__ = ["nearest", "similar"]
 
-_MOST_CHARACTERS = 100  # more of a name is not compared
-_MOST_EDITS = 3
+_ALIKE = 0.66  # of the ratio of difflib: "gte" is like "get"
 _BUCKETS = ("KV_", "OBJ_")  # the prefixes of a bucket's stream
 
 
@@ -17,45 +16,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     what is similar to that.
     """
     names = list(known)
-    bucket = next((one for prefix in _BUCKETS if (one := prefix + name) in names), None)
-    found = [bucket] if bucket else similar(name, names)
-    if not found:
-        buckets = {one.removeprefix(prefix): one for prefix in _BUCKETS for one in names if one.startswith(prefix)}
-        found = [buckets[one] for one in similar(name, buckets)]
-    return f"Did you mean {found[0]}?" if found else None
+    buckets = {each.removeprefix(prefix): each for prefix in _BUCKETS for each in names if each.startswith(prefix)}
+    meant = buckets.get(name) or next(iter(similar(name, names)), None)
+    if meant is None:
+        meant = next((buckets[each] for each in similar(name, buckets)), None)
+    return f"Did you mean {meant}?" if meant else None
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Return the most similar names, none if no name is similar enough; upper and lower case are the same.
-
-    A name may differ by one edit for each three of its characters, up to three.
-    """
-    best: list[str] = []
-    fewest = _MOST_EDITS
-    for one in dict.fromkeys(known):
-        count = edits(name.casefold(), one.casefold(), min(fewest, max(len(name), len(one)) // 3))
-        if count is not None:
-            best = [*best, one] if count == fewest and best else [one]
-            fewest = count
-    return best
-
-
-def edits(name: str, other: str, most: int) -> int | None:
-    """Return how many edits make one name the other, None if more than `most`.
-
-    An edit adds, removes or replaces a character, or swaps two neighbours (optimal string alignment).
-    """
-    name, other = name[:_MOST_CHARACTERS], other[:_MOST_CHARACTERS]
-    common = (Counter(name) & Counter(other)).total() if most else len(name)
-    if max(len(name), len(other)) - common > most:
-        return None
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for at, character in enumerate(name, start=1):
-        earlier, before, row = before, row, [at]
-        for to, wanted in enumerate(other, start=1):
-            count = min(before[to] + 1, row[-1] + 1, before[to - 1] + (character != wanted))
-            if at > 1 and to > 1 and character == other[to - 2] and wanted == name[at - 2]:
-                count = min(count, earlier[to - 2] + 1)
-            row.append(count)
-    return row[-1] if row[-1] <= most else None
+    """Return up to three similar names, the most similar first; upper and lower case are the same."""
+    folded = {each.casefold(): each for each in known}
+    return [folded[match] for match in get_close_matches(name.casefold()[:100], folded, cutoff=_ALIKE)]

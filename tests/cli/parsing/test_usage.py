@@ -251,7 +251,7 @@ SUGGESTED = {
     "objects": "Did you mean object?",
     "restor": "Did you mean restore?",
     "lits": "Did you mean list?",
-    "stauts": "Did you mean status or stats?",
+    "stauts": "Did you mean stats or status?",
     "kv gte": "Did you mean get?",
     "object gett": "Did you mean get?",
     "key delete": "See 'jsbackup key --help'.",
