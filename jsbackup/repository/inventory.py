@@ -54,6 +54,7 @@ from jsbackup.stores.base import ObjectInfo
 __all__ = [
     "Inventory",
     "UnreadableBackup",
+    "damaged_catalogs",
     "newest_catalog",
     "note_backup",
     "read_catalogs",
@@ -152,6 +153,16 @@ def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...
     """Return the newest catalog that can be read, or None, and what is wrong with the newer ones."""
     catalog, warnings, _ = read_catalogs(documents)
     return catalog, warnings
+
+
+def damaged_catalogs(documents: Documents) -> tuple[str, ...]:
+    """Return what is wrong with catalogs that are newer than the newest sound one; nothing if this needs a key that was
+    not given, or a newer tool. Raises StoreError.
+    """
+    try:
+        return newest_of(documents, list_catalogs(documents).generations, (IntegrityError,))[1]
+    except (KeyUnavailable, UnsupportedError):
+        return ()
 
 
 def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...], frozenset[str]]:

@@ -47,7 +47,7 @@ class BreachRule(StrEnum):
     EMPTY = "empty-backup"
     UNREADABLE = "unreadable-backup"
     DAMAGED = "damaged-objects"
-    READERS = "reader-keys"
+    KEYS = "keys"
     CLOCK = "clock"
     SPACE = "little-space"
     VERIFY_AGE = "verify-age"
@@ -139,11 +139,11 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             "Run 'jsbackup repair'. If you have put them right otherwise, the next 'jsbackup verify' records it; with "
             "--sample, too.",
         )
-    for reader in status.readers:
+    for broken in status.keys:
         yield Breach(
-            BreachRule.READERS,
-            reader.key,
-            reader.problem,
+            BreachRule.KEYS,
+            broken.key,
+            broken.problem,
             "Run 'jsbackup repair --from COPY', or bring it back from where you keep the folder keys/.",
         )
     for backup in status.ahead:

@@ -18,6 +18,7 @@ from jsbackup.engine.check.backup_series import BackupSeries, find_series, with_
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
+from jsbackup.repository.checks.document_checks import Flaw, check_writers
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
@@ -81,9 +82,9 @@ class RepositoryStatus:
 
     `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
     else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size,
-    if the objects were listed; `damaged` are all backups that are known to be damaged. `readers` are the key files of
-    readers that are missing or damaged. `free_bytes` is what a folder's file system has left; None in S3, and where
-    nothing can be stored.
+    if the objects were listed; `damaged` are all backups that are known to be damaged. `keys` are key files of readers
+    and records of writers that are missing or damaged. `free_bytes` is what a folder's file system has left; None in
+    S3, and where nothing can be stored.
     """
 
     now_ns: int
@@ -100,7 +101,7 @@ class RepositoryStatus:
     removed: tuple[Gap, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     damaged: frozenset[str] = frozenset()
-    readers: tuple[BrokenReader, ...] = ()
+    keys: tuple[Flaw | BrokenReader, ...] = ()
     free_bytes: int | None = None
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
@@ -162,7 +163,10 @@ def take_status(
         removed=tuple(find_missing(repository.documents)) if inventory.gaps else (),
         lost=lost,
         damaged=damaged | lost.keys(),
-        readers=examine_readers(repository.store, repository.descriptor, repository.signers).broken,
+        keys=(
+            *check_writers(repository),
+            *examine_readers(repository.store, repository.descriptor, repository.signers).broken,
+        ),
         free_bytes=_free_bytes(repository.store),
     )
 

@@ -26,7 +26,7 @@ from jsbackup.repository.keep.holds import find_hold
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
 
-__all__ = ["Flaw", "check_own_documents", "check_readers", "lost_readers", "tend_readers"]
+__all__ = ["Flaw", "check_own_documents", "check_readers", "check_writers", "lost_readers", "tend_readers"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def check_own_documents(repository: Repository) -> list[Flaw]:
 
     Raises `StoreError` if the store cannot be listed.
     """
-    return [*_keys(repository), *_holds(repository), *_manifests(repository)]
+    return [*check_writers(repository), *check_readers(repository), *_holds(repository), *_manifests(repository)]
 
 
 def check_readers(repository: Repository) -> list[Flaw]:
@@ -80,7 +80,8 @@ def _sentences(readers: Readers) -> tuple[str, ...]:
     return tuple(f"{one.problem}; {AGAIN_FROM_COPY}" for one in readers.broken)
 
 
-def _keys(repository: Repository) -> Iterator[Flaw]:
+def check_writers(repository: Repository) -> Iterator[Flaw]:
+    """Yield the records of writers that are missing or damaged. Raises `StoreError` if the store cannot be listed."""
     store, descriptor = repository.store, repository.descriptor
     if descriptor.authority is not None:
         if flaw := _without_writer(repository):
@@ -99,7 +100,6 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
                 else:
                     if document.signer != descriptor.authority:
                         yield Flaw(info.key, f"{info.key} was stored by someone who may not add writers")
-    yield from check_readers(repository)
 
 
 def _without_writer(repository: Repository) -> Flaw | None:

@@ -134,6 +134,8 @@ def _by_chain(evidence: Evidence) -> Iterator[Gap]:
                 yield _gap(previous, problem, entry.previous_sha256)
         elif previous not in evidence.damaged and (head is None or previous > head):
             problem = f"it was removed, but not by jsbackup: backup {entry.id} follows it"
+            if evidence.warnings:
+                problem = f"backup {entry.id} follows it, and a damaged catalog may have said that it was forgotten"
             yield _gap(previous, problem, entry.previous_sha256)
 
 

@@ -55,7 +55,7 @@ from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
-from jsbackup.repository.inventory import newest_catalog, note_backup, tend_catalog, write_catalog
+from jsbackup.repository.inventory import damaged_catalogs, newest_catalog, note_backup, tend_catalog, write_catalog
 from jsbackup.repository.keep.leases import Lease, confirm
 from jsbackup.repository.manifest import (
     AnyRef,
@@ -466,17 +466,19 @@ class _Run:
             tend_catalog(self._target.documents)
 
     def close_gaps(self, entries: Sequence[CatalogEntry]) -> None:
-        """Record which backups were copied verbatim without their predecessor.
+        """Record which backups were copied verbatim without their predecessor, and write a catalog in place of one that
+        is damaged, or that a writer has signed who was replaced since.
 
         Their manifests name it, and `manifest_chain.py` would report it as missing.
         """
         if not self._same_documents:
             return
+        documents = self._target.documents
         loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
         with _not_needed():
-            catalog, _ = newest_catalog(self._target.documents) if loose else (None, ())
-            if loose - {entry.id for entry in (catalog.entries if catalog else ())}:
-                write_catalog(self._target.documents, loose=loose)
+            catalog, _ = newest_catalog(documents) if loose else (None, ())
+            if loose - {entry.id for entry in (catalog.entries if catalog else ())} or damaged_catalogs(documents):
+                write_catalog(documents, loose=loose)
 
     def _choose_carrier(self, backup: str) -> Carrier:
         transfer = ObjectTransfer(

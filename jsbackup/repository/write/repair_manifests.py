@@ -49,7 +49,9 @@ _SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 
 @dataclass(frozen=True, slots=True)
 class BrokenManifest:
-    """A manifest that is missing or damaged, or not the one that was stored. `key` is that of the stored object."""
+    """A manifest that is missing or damaged, or not the one that was stored; or a damaged catalog, with "" as `backup`.
+    `key` is that of the stored object.
+    """
 
     backup: str
     key: str

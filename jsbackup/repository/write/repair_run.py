@@ -77,6 +77,7 @@ from jsbackup.repository.crypto.secret import RepositorySecret
 from jsbackup.repository.crypto.signing import Signers, read_signed
 from jsbackup.repository.crypto.writers import MAX_WRITER_BYTES, Writer, decode_writer, load_signers
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.inventory import damaged_catalogs, write_catalog
 from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.copying import is_replica
@@ -528,6 +529,7 @@ class RepairRun:
         found = self._mend_pages(found, {one.backup for one, error in self._manifests if error is None})
         self._mend([one for one in found.objects if one.name not in self._outcomes])
         not_recorded = None if self.dry_run else self._remember(found)
+        found = self._mend_catalog(found) if self.whole else found
         documents = self.repository.documents
         return RepairReport(
             tuple((one, self._outcomes[one.name]) for one in found.objects),
@@ -540,6 +542,18 @@ class RepairRun:
             checked=self.check,
             last_verify=None if self.check else next(iter(read_verifies(documents, 1)), None),
         )
+
+    def _mend_catalog(self, found: Found) -> Found:
+        """Write a catalog in place of a damaged one; return also why that is not possible."""
+        problems = damaged_catalogs(self.repository.documents)
+        try:
+            if problems:
+                write_catalog(self.repository.documents)
+        except (IntegrityError, KeyUnavailable) as error:
+            why = f"{error.message}; {error.hint}" if error.hint else error.message
+            return replace(found, beyond=(*found.beyond, *((layout.CATALOGS, f"{one}; {why}") for one in problems)))
+        self._manifests.extend((BrokenManifest("", layout.CATALOGS, one), None) for one in problems)
+        return found
 
     def _find(self, backups: Iterable[str], *, unseen: bool = False, also: Collection[bytes] = ()) -> Found:
         """Find what is broken of these backups; with `unseen` also what no `verify` could see, and what is damaged of

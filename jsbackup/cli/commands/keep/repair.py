@@ -74,7 +74,7 @@ def _object_json(one: Broken, outcome: RepairOutcome | JsBackupError) -> JsonObj
 
 def _manifest_json(one: BrokenManifest, error: JsBackupError | None) -> JsonObject:
     return {
-        "backup": one.backup,
+        "backup": one.backup or None,
         "key": one.key,
         "problem": one.problem,
         **_became(error),

@@ -82,6 +82,24 @@ def test_a_new_writer_is_known_in_the_copy_too(kind: str, request: pytest.Fixtur
     assert copied(new, "--json").document["notes"] == []
 
 
+@pytest.mark.parametrize("kind", ["vault", "signed"])
+def test_a_catalog_of_the_copy_outlives_its_writer(kind: str, request: pytest.FixtureRequest) -> None:
+    """The new writer's record does not name it; the copy has forgotten a backup, and its source has not."""
+    vault: Vault = request.getfixturevalue(kind)
+    back_up(vault, SECOND)
+    assert copied(vault).code == 0 and of_copy(vault, "forget", FIRST).code == 0
+    new = replaced(vault)
+    back_up(new, THIRD)
+    assert copied(new).code == 0
+    assert of_copy(new, "verify").code == 0
+
+
+def test_a_damaged_record_of_a_writer_is_a_breach(vault: Vault) -> None:
+    damage(next((vault.repo / "keys").glob("writer-*.json")), "flipped")
+    done = vault.write("status")
+    assert done.code == 17 and "nothing that this writer has signed can be read" in done.out
+
+
 def test_writers_that_followed_one_another_are_brought_together(vault: Vault) -> None:
     second = replaced(vault)
     back_up(second, SECOND)

@@ -115,7 +115,7 @@ def test_key_list_names_what_is_damaged(vault: Vault, what: str, how: str) -> No
 @pytest.mark.parametrize("how", HOW)
 def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: Vault, how: str) -> None:
     key = vault.key_file()
-    assert vault.verify().code == 0 and "reader-keys" not in vault.write("status").out
+    assert vault.verify().code == 0 and "key file" not in vault.write("status").out
     before = damage(key, how)
     found = vault.verify()
     assert found.code == 14 and f"repository: keys/{key.name} is " in found.out
@@ -123,7 +123,7 @@ def test_with_the_writer_key_everything_says_it_and_repair_puts_it_back(vault: V
     assert vault.write("verify", FIRST).code == 14
     status = vault.write("status", "--json")
     breaches = {one["rule"]: one for one in check("status", status)["breaches"]}
-    assert status.code == 17 and breaches["reader-keys"]["about"] == f"keys/{key.name}"
+    assert status.code == 17 and breaches["keys"]["about"] == f"keys/{key.name}"
     checks = check("doctor", vault.write("doctor", "--for", "backup", "--json"))["checks"]
     (problem,) = [one for one in checks if one["about"] == "readers"]
     assert problem["result"] == "problem" and key.name in problem["found"]
