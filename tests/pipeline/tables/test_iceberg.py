@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.refs import SnapshotRefType
 
 from jsbackup.errors import StoreError, TargetConflict
-from jsbackup.pipeline.tables import iceberg_backups as backups
+from jsbackup.pipeline.tables import iceberg_backups
 from jsbackup.pipeline.tables.iceberg_backups import BackedUp, write_iceberg
 from jsbackup.repository.manifest import Manifest
 from jsbackup.stores.local import LocalStore
@@ -99,11 +101,7 @@ def test_readers_skip_files(tmp_path: Path) -> None:
             assert scan.to_arrow()["data"].to_pylist() == [message.data]
 
 
-def test_a_rerun_adds_what_is_new_and_forgets_what_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backups, "_LONGEST_LIST", 2)
-    monkeypatch.setattr(backups, "_END_OF_LIST", "0")
+def test_a_rerun_adds_what_is_new_and_forgets_what_is_forgotten(tmp_path: Path) -> None:
     kept, manifests = growing(tmp_path / "r")
     data, where = f"file://{kept.place.location}", f"file://{tmp_path / 'out'}"
     store = LocalStore(tmp_path / "out")
@@ -111,7 +109,7 @@ def test_a_rerun_adds_what_is_new_and_forgets_what_is_forgotten(
         write_iceberg(store, where, "ORDERS", _backups(manifests[begin:end]), data=data)
         for begin, end in ((0, 1), (0, 3), (0, 3), (1, 3), (2, 3))
     ]
-    assert [one.is_new for one in found] == [True, True, False, True, True]
+    assert [one.new for one in found] == [True, True, False, True, True]
     assert found[1].metadata == found[2].metadata
     for one, begin, end in zip(found, (0, 0, 0, 1, 2), (1, 3, 3, 3, 3), strict=True):
         table = StaticTable.from_metadata(one.metadata)  # older versions stay what they were
@@ -119,10 +117,50 @@ def test_a_rerun_adds_what_is_new_and_forgets_what_is_forgotten(
             assert _read(table, ids(number)[0]) == rows(MESSAGES[: (40, 100, 180)[number]])
         assert {ids(number)[0] for number in range(begin, end)} == table.metadata.refs.keys() - {"main"}
     assert _read(StaticTable.from_metadata(str(tmp_path / "out" / "ORDERS"))) == rows(MESSAGES)
-    names = {path.name for path in (tmp_path / "out" / "ORDERS" / "metadata").iterdir()}
-    first = StaticTable.from_metadata(found[1].metadata)
-    lists = [one.manifest_path for s in first.snapshots() for one in s.manifests(first.io)]
-    assert len(set(lists)) < len(lists) and {path.rpartition("/")[2] for path in lists} <= names
+
+
+def test_backups_that_only_add_share_lists(tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r", (180,), size=300)
+    (whole,) = _backups(manifests)
+    parts = [replace(whole, backup=f"b{end}", segments=whole.segments[:end]) for end in range(2, 7)]
+    where = f"file://{tmp_path / 'out'}"
+    done = write_iceberg(LocalStore(tmp_path / "out"), where, "ORDERS", parts, data=f"file://{kept.place.location}")
+    table = StaticTable.from_metadata(done.metadata)
+    lists = [one.manifest_path for snapshot in table.snapshots() for one in snapshot.manifests(table.io)]
+    assert (len(lists), len(set(lists))) == (1 + 2 + 3 + 4 + 5, 5)
+    read = [sum(segment.messages for segment in part.segments) for part in parts]
+    assert [len(_read(table, part.backup)) for part in parts] == read
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_backups_after_any_others(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backups come and go, at the end and between; some are replaced, and some runs move the repository."""
+    monkeypatch.setitem(iceberg_backups._PROPERTIES, "commit.manifest.min-count-to-merge", "3")
+    _, manifests = growing(tmp_path / "r", (180,), size=300)
+    (whole,) = _backups(manifests)
+    store, where = LocalStore(tmp_path / "out"), f"file://{tmp_path / 'out'}"
+    drawn, backups, data, last = random.Random(seed), dict[int, BackedUp](), "file:///data", 0
+    for _ in range(30):
+        begin = drawn.choice([0, 0, 0, 1, 2])
+        some = whole.segments[begin : begin + drawn.randrange(12)]
+        last += 10
+        number = drawn.choice([last, last, last, last - 5, *backups])
+        backups[number] = replace(whole, backup=f"b{number}", created_ms=number * 60_000, segments=some)
+        for forgotten in drawn.sample(sorted(backups), min(drawn.choice([0, 0, 1, 2]), len(backups) - 1)):
+            del backups[forgotten]
+        data = drawn.choice([data, data, data, data, f"file:///data{last}"])
+        if drawn.random() < 0.5:
+            continue
+        wanted = [one for _, one in sorted(backups.items())]
+        done = write_iceberg(store, where, "ORDERS", wanted, data=data)
+        table = StaticTable.from_metadata(str(tmp_path / "out" / "ORDERS"))
+        assert table.metadata_location.endswith(done.metadata.removeprefix("file://"))
+        assert [one.timestamp_ms for one in table.snapshots()] == [one.created_ms for one in wanted]
+        assert table.metadata.refs.keys() == {"main", *(one.backup for one in wanted)}
+        for one in [*wanted, replace(wanted[-1], backup="main")]:
+            files = [task.file.file_path for task in table.scan().use_ref(one.backup).plan_files()]
+            assert sorted(files) == [f"{data}/{ref.key}" for ref in one.segments]
+        assert not write_iceberg(store, where, "ORDERS", wanted, data=data).new
 
 
 def test_names_that_are_escaped(tmp_path: Path) -> None:
@@ -159,7 +197,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     with pytest.raises(TargetConflict, match="at the same time"):
         write_iceberg(FaultStore(store, before=come_between), "memory:", "ORDERS", _backups(manifests), data="memory:")
     again = write_iceberg(store, "memory:", "ORDERS", _backups(manifests), data="memory:")
-    assert again.is_new and json.loads(store.get("ORDERS/metadata/version-hint.text")) == 2
+    assert again.new and json.loads(store.get("ORDERS/metadata/version-hint.text")) == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_AFTER, Fault.FAIL])

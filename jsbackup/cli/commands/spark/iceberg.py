@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def iceberg(
 ) -> int:
     """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
 
-    DIR gets some kilobytes of metadata, in DIR/STREAM/metadata. The messages stay in the repository, which is not
+    DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
     changed; readers of Iceberg read them there. The tag of a snapshot is the id of its backup: `SELECT * FROM orders
     VERSION AS OF '20261121T094249Z-acd9df'`. The tables have all backups of the account that `latest` is of.
 
@@ -60,12 +61,14 @@ def iceberg(
     from jsbackup.config import is_chosen
     from jsbackup.exchange.new_folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.iceberg_backups import described_streams, require_pyiceberg, write_iceberg
+    from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
     from jsbackup.stores.local import remove_incoming
 
     start_log(shared)
     require_pyiceberg()
+    from jsbackup.pipeline.tables.iceberg_backups import described_streams, write_iceberg
+
     patterns = tuple(map(parse_glob, streams))
     place = place_of(directory, s3_settings(shared.s3, environment()), {})
     source = place_given(shared)
@@ -158,26 +161,13 @@ def _tell(shared: Shared, tables: Sequence[IcebergTable]) -> int:
                 format_count(table.backups),
                 format_count(table.files),
                 format_count(table.messages),
-                table.metadata if table.is_new else f"{table.metadata} (as before)",
+                table.metadata if table.new else f"{table.metadata} (as before)",
             )
             for table in tables
         ]
         output.table(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], rows)
 
-    document = {
-        "tables": [
-            {
-                "stream": table.stream,
-                "metadata": table.metadata,
-                "backups": table.backups,
-                "files": table.files,
-                "messages": table.messages,
-                "new": table.is_new,
-            }
-            for table in tables
-        ]
-    }
-    output.result(document, text)
+    output.result({"tables": [asdict(table) for table in tables]}, text)
     return 0
 
 
