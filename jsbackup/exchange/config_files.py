@@ -11,20 +11,33 @@ only in case get a part of their digest, because file systems of macOS and Windo
 The file's name must match the config's `name`: otherwise a copied file with the old name in it would silently replace
 another stream. Hidden files, and anything else in DIR, are skipped; in the folders of configs every other file must be
 a config. Mistakes in these files are usage errors: people write them.
+
+Of values, only those are refused that servers of all releases refuse: a backup may hold anything else, and what is
+exported must be imported again. So a `republish` without a destination is taken, as servers do, although it has no
+effect.
+
+Configurations of streams are also read from the JSON output of commands:
+
+    {"name": …, …}                       a config itself, as in these files
+    {"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats backup stream`
+    {"streams": [{"config": {…}}, …]}    `jsbackup show --json`
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
+from jsbackup.names import BLANKS
 from jsbackup.repository.names import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 
@@ -33,11 +46,67 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "STREAMS_FOLDER",
     "StreamConfigs",
+    "checked_age",
+    "checked_pattern",
     "encode_config",
     "read_config_files",
+    "read_configs_of",
+    "read_printed_configs",
+    "refuse_values",
     "without_server_metadata",
     "write_config_files",
 ]
+
+_AGES = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
+
+
+def checked_age(value: int) -> int:
+    """Return a duration. Raises `ValueError` if it is negative."""
+    if value < 0:
+        raise ValueError("a negative duration")
+    return value
+
+
+def checked_pattern(text: str) -> str:
+    """Return a subject that may have wildcards; "" means none. Raises `ValueError` if it is not one (`IsValidSubject`
+    in the server's `sublist.go`).
+    """
+    if not set(BLANKS).isdisjoint(text):
+        raise ValueError("not a subject: it has a blank")
+    tokens = text.split(".")
+    if text and ("" in tokens or ">" in tokens[:-1]):
+        raise ValueError("not a subject: it has an empty token, or > before its end")
+    return text
+
+
+def refuse_values(where: str, config: JsonObject) -> None:
+    """Raise `UsageError` if a stream's config has such a value. Values of other types are left to the server."""
+    for field in _AGES:
+        if type(config.get(field)) is int:
+            _check(f"{where}: {field}", checked_age, config[field])
+    for subject in _list(config.get("subjects")):
+        _check_pattern(f"{where}: subjects", subject)
+    for field, sources in (("mirror", [config.get("mirror")]), ("sources", _list(config.get("sources")))):
+        for source in sources:
+            if isinstance(source, dict):
+                _check_pattern(f"{where}: {field}: filter_subject", source.get("filter_subject"))
+
+
+def _check_pattern(where: str, value: Any) -> None:
+    if isinstance(value, str):
+        _check(where, checked_pattern, value)
+
+
+def _check(where: str, check: Callable[[Any], Any], value: Any) -> None:
+    try:
+        check(value)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
 
 STREAMS_FOLDER = "streams"
 CONSUMERS_FOLDER = "consumers"
@@ -189,3 +258,56 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
             hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",
         )
     return config
+
+
+def read_printed_configs(path: Path) -> dict[str, JsonObject]:
+    """Return the configs in a file, by the names of their streams. Raises `UsageError` if there are none."""
+    shown = printable_name(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise UsageError(f"{shown} is too large for a configuration")
+    document = read_object(data, shown, kind=UsageError, unique_names=True)
+    streams = document.get("streams")
+    if isinstance(streams, list):
+        configs = [one.get("config") if isinstance(one, dict) else None for one in streams]
+    else:
+        configs = [document.get("config", document)]
+    found: dict[str, JsonObject] = {}
+    for config in configs:
+        name = _name_of(config)
+        if name is None or not isinstance(config, dict):
+            raise UsageError(
+                f"{shown} has no configuration of a stream",
+                hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
+            )
+        if name in found:
+            raise UsageError(f"{shown} has two configurations of stream {name}")
+        found[name] = config
+    return found
+
+
+def _name_of(config: object) -> str | None:
+    name = config.get("name") if isinstance(config, dict) else None
+    return name if isinstance(name, str) and asset_name_is_sound(name) else None
+
+
+def read_configs_of(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
+    """Return the configurations of `streams` by name, from several files; a single one also fits a single stream.
+
+    Raises the errors of `read_printed_configs`, and UsageError if there are two of a stream, or none that is needed.
+    """
+    by_name: dict[str, JsonObject] = {}
+    for file in files:
+        found = read_printed_configs(file)
+        if twice := found.keys() & by_name.keys():
+            raise UsageError(f"there are two configurations of stream {min(twice)}")
+        by_name |= found
+    if len(by_name) == len(streams) == 1:
+        return dict(zip(streams, by_name.values(), strict=True))
+    if files and not by_name.keys() & set(streams):
+        raise UsageError(f"--stream-config has no configuration of stream {streams[0]}")
+    return by_name

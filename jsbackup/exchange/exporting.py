@@ -1,15 +1,17 @@
 """Export streams of a backup as folders that the nats CLI restores, or as files of configurations.
 
-Archives are written from the stored messages, or from what transforms make of them (`changed.py`), as v1, which every
-server accepts, under the names that CLI 0.5 expects (`nats_cli.py`). Streams in memory are the exception: servers only
-restore these from v2. Each segment is verified before it is used, and nothing gets its final name before everything is
-written (`NewFolder`). An opaque stream is written unchanged.
+Archives are written from the stored messages, or from what transforms make of them (`change_streams`: cut, filtered,
+renamed, masked, as a restore would send them), as v1, which every server accepts, under the names that CLI 0.5 expects
+(`nats_cli.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
+before it is used, and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is
+written unchanged.
 
 `backup.json` describes the content of the archive: the captured messages, and all consumers.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,24 +22,35 @@ from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
 from jsbackup.exchange.declared.nack import write_nack_files
 from jsbackup.exchange.declared.terraform import write_terraform_files
-from jsbackup.exchange.import_stream import UNKNOWN_TIME
+from jsbackup.exchange.importing import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
+from jsbackup.planning.selection.count_subset import reshaped_messages, survey
+from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.planning.transforming import (
+    PlannedStream,
+    TransformOptions,
+    about_transformed,
+    refuse_results,
+    transformed_entry,
+)
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import archive_batches, archive_stream, state_to_restore
 from jsbackup.repository.write.pending_acks import load_consumer
 from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.times import format_time
 
 __all__ = [
     "CONFIG_FORMATS",
     "Archive",
     "ChangedStream",
     "ExportedStream",
+    "change_streams",
     "export_account",
     "export_configs",
     "export_stream",
@@ -243,3 +256,38 @@ def _made(
         yield from archive_stream(source, stream, writer, advance)
     else:
         yield from archive_batches(source.batches(), writer, advance)
+
+
+def change_streams(
+    objects: Objects, backup: str, planned: Sequence[PlannedStream], options: TransformOptions, *, secret: bytes
+) -> list[StreamBackup | ChangedStream]:
+    """Return the streams to export, unchanged ones as they are stored. All messages of the others are read.
+
+    Raises:
+        PlanRefused: a message cannot be masked, a mask or a filter has found nothing, or nothing is left of a stream.
+        UsageError: there is no secret to hash with.
+        IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
+    """
+    results = [(one, _kept(objects, one, secret)) for one in planned]
+    refuse_results(backup, options, results, "exported")
+    return [_changed(objects, one, kept, options, secret=secret) for one, kept in results]
+
+
+def _kept(objects: Objects, one: PlannedStream, secret: bytes) -> KeptStream:
+    if not one.entry.archive_format.has_messages or not one.works:
+        return KeptStream(one.entry, had=one.entry.captured.messages)
+    return survey(objects, one.entry, one.reshaped.messages, secret)
+
+
+def _changed(
+    objects: Objects, one: PlannedStream, kept: KeptStream, options: TransformOptions, *, secret: bytes
+) -> StreamBackup | ChangedStream:
+    if one.entry.archive_format is ArchiveFormat.OPAQUE or not (one.works or one.renamed):
+        return one.entry
+    notes = [finding.reason for finding in about_transformed(one, kept, options)]
+    before = {consumer.name: consumer.reason for consumer in one.entry.consumers}
+    notes += [f"consumer {c.name}: {c.reason}" for c in kept.entry.consumers if c.reason != before[c.name]]
+    reshape = one.reshaped.with_chosen(kept)
+    created = format_time(time.time_ns()) if reshape.alters else one.entry.created
+    batches = partial(reshaped_messages, objects, kept.entry, reshape, secret)
+    return ChangedStream(transformed_entry(one, kept), batches, created, tuple(notes))

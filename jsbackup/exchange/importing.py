@@ -5,32 +5,367 @@ The manifest, written last, commits; an import interrupted before that leaves un
 
 The manifest's source only has `imported`, with the kind of folder and the time its descriptions were written. The
 cluster and account of the streams are not known.
+
+Import one folder of `nats backup stream`: segments, and a description for the manifest.
+
+The archive is read in pieces, and verified like one from a server. An archive v1 is read twice: it reports deletions
+after the messages, and so these need not be stored only to be removed again.
+
+Besides the archive a folder only has `backup.json`, which nothing protects. So they are compared:
+
+- the stream's name must be the same, and an archive v1 must reach the last sequence that `backup.json` reports;
+- state: an archive v2 has its own, which is used, as by a server;
+- config: that of `backup.json`, which `nats backup restore` would send, and which people edit. A CLI older than its
+  server drops fields that it does not know; an archive v1 has all of them, so fields missing in `backup.json` are taken
+  from there. Both kinds of difference become warnings.
+
+Consumers are exactly those of the archive, with two exceptions: a cluster's archive v2 silently resets those with
+unacknowledged messages to their ack floor, and servers before 2.11 do not store where a consumer starts.
+
+The time of creation of a v2 stream is not known: it is set to Go's zero time, which servers ignore.
+
+An archive as a file, read in pieces, repeatedly if needed. Errors contain its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
-from jsbackup.errors import JsBackupError
-from jsbackup.exchange.config_files import StreamConfigs
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError
+from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportRun, import_stream
+from jsbackup.exchange.nats_cli import META_FILE, StreamMetaFile
 from jsbackup.exchange.source import FoundStream, ImportSource
 from jsbackup.failure import Failure
-from jsbackup.model import Fidelity, JsonObject, StreamState
+from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
+from jsbackup.formats.archive.consumer_state import clamp
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
-from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    Result,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
+from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.repository.write.previous import imported_streams
 from jsbackup.repository.write.receipts import Receipts
-from jsbackup.times import format_time
+from jsbackup.repository.write.reuse import stored_segments, untouched
+from jsbackup.times import format_time, parse_time
 from jsbackup.tool import TOOL
 
-__all__ = ["ImportReport", "run_import"]
+__all__ = [
+    "UNKNOWN_TIME",
+    "ArchiveFile",
+    "ImportReport",
+    "ImportRun",
+    "consumer_as_imported",
+    "import_stream",
+    "import_streams",
+    "run_import",
+]
+
+
+class ArchiveFile:
+    """The file `name` in a folder. `first_seq` is the reported start of the stream; `where` its shown path."""
+
+    def __init__(self, folder: Folder, name: str, first_seq: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._first_seq = first_seq
+        self.where = folder.path_of(name)
+
+    def is_v1(self) -> bool:
+        """Return whether it begins as an archive v1. False also for one that ends before that; reading it raises the
+        error.
+        """
+        decoder = ArchiveDecoder()
+        with self._named():
+            for chunk in self._folder.chunks(self._name):
+                for item in decoder.feed(chunk):
+                    return isinstance(item, StreamMeta) and item.config is not None
+        return False
+
+    def read(
+        self, deleted: SequenceSet, take: Callable[[ArchiveItem], int], advance: Callable[[int, int], None]
+    ) -> ArchiveEnd:
+        """Pass every item, without the messages in `deleted`, to `take`, which returns the number of its messages.
+
+        `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
+        """
+        decoder = ArchiveDecoder(self._first_seq, deleted)
+        with self._named():
+            for chunk in self._folder.chunks(self._name):
+                advance(len(chunk), sum(map(take, decoder.feed(chunk))))
+            items, end = decoder.finish()
+            advance(0, sum(map(take, items)))
+        return end
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self.where}: {error.message}", hint=error.hint) from error
+        except FormatError as error:
+            raise FormatError(f"{self.where}: {error.message}", hint=error.hint) from error
+
+
+UNKNOWN_TIME = format_time(0)
+
+_ROLLED_BACK = "an archive of a cluster contains only the ack floor; messages delivered above it are redelivered"
+_NO_START = "servers before 2.11 keep where a consumer starts with its first delivery only; messages may be redelivered"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRun:
+    """The common arguments for the streams of one import.
+
+    `earlier` are streams that were imported before, by name and incarnation, and `receipts` have what unfinished runs
+    have stored: equal segments are not stored again.
+    """
+
+    objects: Objects
+    earlier: Mapping[tuple[str, str], StreamBackup]
+    receipts: Receipts
+    clock_ns: Callable[[], int]
+
+
+def import_stream(
+    run: ImportRun, folder: Folder, found: FoundStream, advance: Callable[[int, int], None]
+) -> StoredStream:
+    """Store the stream in `folder`. `advance` is called with the processed bytes of the archive and messages.
+
+    Raises:
+        FormatError: the archive is damaged, or does not belong to its `backup.json`.
+        UnsupportedError: its format is not known.
+        StoreError: it cannot be read, or its segments cannot be stored.
+    """
+    begun_ns = run.clock_ns()
+    intake = _Intake(run, found.meta)
+    end = _read(folder, found, intake, advance)
+    try:
+        segments = intake.finish(end)
+    except (KeyUnavailable, IntegrityError):
+        # Messages must be removed from a segment of an earlier run, which is encrypted or not as it should be.
+        if not intake.touched:
+            raise
+        intake = _Intake(run, found.meta, shunned=intake.touched)
+        end = _read(folder, found, intake, advance)
+        segments = intake.finish(end)
+    totals = total_of(segments)
+    state = replace(intake.state, last_seq=max(intake.state.last_seq, end.last_seq))
+    ended_ns = run.clock_ns()
+    stream = StreamBackup(
+        name=found.meta.name,
+        incarnation=intake.incarnation,
+        config=intake.config,
+        created=intake.created,
+        state=state,
+        captured=Captured.of(totals, format_time(begun_ns), format_time(ended_ns)),
+        archive_format=ArchiveFormat(end.format),
+        digest=totals.digest,
+        segments=tuple(segments),
+        consumers=tuple(intake.stored_consumers(end, state.last_seq)),
+        warnings=(
+            *found.meta.made,
+            *intake.differences,
+            *_missing(found.meta.state, totals.messages, len(intake.consumers), end),
+        ),
+    )
+    _check_describable(stream)
+    return StoredStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
+
+
+def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
+    """Read the archive into `intake`; an archive v1 twice, see above."""
+    archive = ArchiveFile(folder, found.archive, found.meta.state.first_seq)
+    if not archive.is_v1():
+        return archive.read(SequenceSet(), intake.take, advance)
+
+    def half(byte_count: int, messages: int) -> None:
+        advance(byte_count // 2, messages)
+
+    before = archive.read(SequenceSet(), lambda _item: 0, half)
+    reached = max(before.last_seq, before.index.last_seq if before.index else 0)
+    if reached < found.meta.state.last_seq:
+        raise FormatError(
+            f"{archive.where} ends at sequence {reached}, {META_FILE} reports {found.meta.state.last_seq}",
+            hint="The two files are not of the same backup, or the server lost messages.",
+        )
+    deleted = late_deletions(before).certain
+    end = archive.read(deleted, intake.take, half)
+    if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
+        raise FormatError(f"{archive.where} changed while it was read")
+    return end
+
+
+class _Intake:
+    """Stores the items of an archive as they come."""
+
+    def __init__(self, run: ImportRun, meta: StreamMetaFile, shunned: Collection[str] = ()) -> None:
+        self._objects = run.objects
+        self._earlier = run.earlier
+        self._receipts = run.receipts
+        self._shunned = shunned
+        self.touched: set[str] = set()  # segments of earlier runs from which messages must be removed
+        self._meta = meta
+        self.config = meta.config
+        self.state = meta.state
+        self.created = UNKNOWN_TIME
+        self.differences: list[str] = []
+        self.consumers: dict[str, ArchivedConsumer] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
+        self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
+        before = self._earlier.get((self._meta.name, self.incarnation))
+        candidates = self._receipts.candidates(self._folder, before)
+        stored = stored_segments(self._objects, self._folder, *candidates)
+        stored = [ref for ref in stored if ref.key not in self._shunned]
+        self.touched = {ref.key for ref in stored}
+        self.writer = SegmentWriter(self._objects, self._folder, stored, note=self._receipts.note)
+
+    def take(self, item: ArchiveItem) -> int:
+        """Handle an item; return the number of messages in it."""
+        if isinstance(item, StreamMeta):
+            self._take_meta(item)
+        elif isinstance(item, ArchivedConsumer):
+            if item.created is not None:
+                parse_time(item.created, f"creation time of consumer {item.name}")
+            if self.consumers.setdefault(item.name, item) is not item:
+                raise FormatError(f"consumer {item.name} appears twice")
+        else:
+            self.writer.add(item)
+            messages: int = item.num_rows
+            return messages
+        return 0
+
+    def _take_meta(self, meta: StreamMeta) -> None:
+        if meta.state is not None:
+            # An edited `backup.json` describes the kept messages, and its archive the original stream.
+            if not self._meta.made:
+                self.differences += _state_differences(meta.state, self.state)
+            self.state = meta.state
+        if meta.config is None:
+            return
+        if meta.config.get("name") != self._meta.name:
+            raise FormatError(f"the archive is of stream {meta.config.get('name')}, {META_FILE} of {self._meta.name}")
+        self.config, differences = _merged(meta.config, self._meta.config)
+        self.differences += differences
+        if meta.created is not None:
+            parse_time(meta.created, "creation time of the stream")
+            self.created = meta.created
+            self._begin()
+
+    def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
+        """Return the segments, without what was deleted while the server read them, as far as newer messages explain
+        it.
+        """
+        segments = self.writer.finish()
+        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
+        self.touched -= {ref.key for ref in untouched(segments, remove)}
+        return self.writer.without(segments, remove)
+
+    def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
+        clustered = end.format == "v2" and _is_of_a_cluster(self.config)
+        for name in sorted(self.consumers):
+            backup = consumer_as_imported(self.consumers[name], last_seq, clustered=clustered)
+            yield store_consumer(self._objects, self._folder, backup)
+
+
+def _is_of_a_cluster(config: JsonObject) -> bool:
+    replicas = config.get("num_replicas")
+    return (isinstance(replicas, int) and replicas > 1) or bool(config.get("placement"))
+
+
+def consumer_as_imported(consumer: ArchivedConsumer, last_seq: int, *, clustered: bool = False) -> ConsumerBackup:
+    """Return a consumer of a stream that ends at `last_seq`, with the fidelity of its state; `clustered` if it is of an
+    archive v2 of a cluster.
+    """
+    if consumer.state is None:
+        fidelity, state, reason = Fidelity.CONFIG_ONLY, None, "the archive has no state for it"
+    else:
+        fidelity, state, reason = Fidelity.EXACT, clamp(consumer.state, last_seq), ""
+        acks = consumer.config.get("ack_policy") != "none"
+        if clustered and acks and not state.pending and state.delivered == state.ack_floor:
+            fidelity, reason = Fidelity.FLOOR, _ROLLED_BACK
+        elif state.delivered.stream == 0 < last_seq and consumer.config.get("deliver_policy", "all") != "all":
+            fidelity, reason = Fidelity.FLOOR, _NO_START
+    return ConsumerBackup(consumer.name, consumer.config, consumer.created, fidelity, state, reason)
+
+
+def _means_something(value: object) -> bool:
+    """Return whether it differs from the default, which the CLI omits and servers write, or the other way round."""
+    return bool(value) and value not in ("none", "default")
+
+
+def _merged(archived: JsonObject, described: JsonObject) -> tuple[JsonObject, list[str]]:
+    """Return the described config, completed from the archived one, and the differences."""
+    before, now = without_server_metadata(archived), without_server_metadata(described)
+    lacking = sorted(key for key, value in before.items() if _means_something(value) and key not in now)
+    differing = sorted(
+        key
+        for key in before.keys() & now.keys()
+        if before[key] != now[key] and (_means_something(before[key]) or _means_something(now[key]))
+    )
+    differing += sorted(key for key, value in now.items() if key not in before and _means_something(value))
+    said: list[str] = []
+    if lacking:
+        said.append(f"{META_FILE} lacks {', '.join(lacking)}, which was taken from the archive")
+    if differing:
+        said.append(f"{META_FILE} and the archive differ in {', '.join(differing)}; the value of {META_FILE} was used")
+    return {**described, **{key: archived[key] for key in lacking}}, said
+
+
+def _state_differences(archived: StreamState, described: StreamState) -> Iterator[str]:
+    if (archived.first_seq, archived.last_seq) != (described.first_seq, described.last_seq):
+        yield (
+            f"{META_FILE} reports sequences {described.first_seq} to {described.last_seq}, "
+            f"its archive {archived.first_seq} to {archived.last_seq}; the archive's are used"
+        )
+
+
+def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveEnd) -> Iterator[str]:
+    """Yield what a folder lacks according to its description. Messages that arrive or expire meanwhile are one
+    reason.
+    """
+    if messages != reported.messages:
+        yield f"messages in the archive: {messages}, in {META_FILE}: {reported.messages}"
+    if consumers < reported.consumers:
+        why = "those held in memory, or on other servers of a cluster, " if end.format == "v1" else ""
+        yield (
+            f"consumers in the archive: {consumers}, in {META_FILE}: {reported.consumers}; "
+            f"{why}{'or ' if why else ''}they were not asked for"
+        )
+
+
+def _check_describable(stream: StreamBackup) -> None:
+    """Raise the error for this stream alone if a manifest could not hold it, instead of failing the whole backup."""
+    backup = layout.backup_id(0, bytes(3))
+    alone = Manifest(backup, UNKNOWN_TIME, "", Source(), Result.COMPLETE, (stream,))
+    try:
+        decode_manifest(encode_manifest(alone), layout.manifest_key(backup))
+    except FormatError as error:
+        raise FormatError(f"stream {stream.name} cannot be kept in a manifest: {error.message}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +396,51 @@ def run_import(
         RepositoryLocked: the lease was lost; nothing was committed.
         StoreError: the backup cannot be committed.
     """
-    begun_ns = clock_ns()
-    streams = [StoredStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
-    failures = list(source.failures)
-    earlier: Mapping[tuple[str, str], StreamBackup] = {}
-    receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
+    now = format_time(clock_ns())
+    origin: JsonObject = {"from": str(source.kind)}
     if source.streams:
+        origin["written"] = format_time(source.written_seconds * 1_000_000_000)
+    return import_streams(
+        [(found.meta.name, partial(_import, source.root, found, progress)) for found in source.streams],
+        repository,
+        described=[StoredStream(_of_configs(configs, now)) for configs in source.configs],
+        failures=source.failures,
+        origin=origin,
+        lease=lease,
+        tags=tags,
+        progress=progress,
+        clock_ns=clock_ns,
+        random=random,
+    )
+
+
+def import_streams(
+    imports: Sequence[tuple[str, Callable[[ImportRun], StoredStream]]],
+    repository: Repository,
+    *,
+    described: Iterable[StoredStream] = (),
+    failures: Iterable[Failure],
+    origin: JsonObject,
+    lease: leases.Lease,
+    tags: Mapping[str, str],
+    progress: Progress,
+    clock_ns: Callable[[], int],
+    random: Callable[[int], bytes],
+) -> ImportReport:
+    """Do the `imports` of streams by name, and commit them with those that are `described`. `origin` is the source in
+    the manifest. The rest is as in `run_import`, which see for errors.
+    """
+    begun_ns = clock_ns()
+    streams, failures = list(described), list(failures)
+    receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
+    earlier: Mapping[tuple[str, str], StreamBackup] = {}
+    if imports:
         earlier = imported_streams(repository)
         receipts.read_earlier()
     run = ImportRun(repository.objects, earlier, receipts, clock_ns)
-    for found in source.streams:
-        name = found.meta.name
-        progress.start(name, found.size, found.meta.state.messages)
+    for name, do_import in imports:
         try:
-            streams.append(_import(run, source.root, found, progress))
+            streams.append(do_import(run))
         except JsBackupError as error:
             failures.append(Failure(name, error))
         finally:
@@ -85,7 +451,7 @@ def run_import(
     streams.sort(key=lambda imported: imported.stream.name)
     made = NewBackup(
         repository,
-        source=Source(extra={"imported": _origin(source)}),
+        source=Source(extra={"imported": origin}),
         begun_ns=begun_ns,
         clock_ns=clock_ns,
         random=random,
@@ -97,21 +463,13 @@ def run_import(
     return ImportReport(manifest, tuple(streams), tuple(failures))
 
 
-def _import(run: ImportRun, root: Folder, found: FoundStream, progress: Progress) -> StoredStream:
-    def advance(byte_count: int, messages: int) -> None:
-        progress.advance(found.meta.name, byte_count, messages)
-
+def _import(root: Folder, found: FoundStream, progress: Progress, run: ImportRun) -> StoredStream:
+    progress.start(found.meta.name, found.size, found.meta.state.messages)
+    advance = partial(progress.advance, found.meta.name)
     if not found.folder:
         return import_stream(run, root, found, advance)
     with root.folder(found.folder) as folder:
         return import_stream(run, folder, found, advance)
-
-
-def _origin(source: ImportSource) -> JsonObject:
-    origin: JsonObject = {"from": str(source.kind)}
-    if source.streams:
-        origin["written"] = format_time(source.written_seconds * 1_000_000_000)
-    return origin
 
 
 def _of_configs(configs: StreamConfigs, now: str) -> StreamBackup:

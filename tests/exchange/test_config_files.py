@@ -16,12 +16,12 @@ from jsbackup.exchange.config_files import (
     StreamConfigs,
     encode_config,
     read_config_files,
+    refuse_values,
     without_server_metadata,
     write_config_files,
 )
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.exchange.refused_values import refuse_values
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from tests.exchange.folders import tree
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
-from jsbackup.exchange import import_stream as archive_file
+from jsbackup.exchange import importing as archive_file
 from jsbackup.exchange.importing import ImportReport
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.consumer_state import encode_state

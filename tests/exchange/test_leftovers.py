@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.exchange.leftovers import clear_leftovers
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
 from jsbackup.repository.keep.holder_process import this_process
 from tests.cli.typed import in_shell
 from tests.harness.batches import some_messages

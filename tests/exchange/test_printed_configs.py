@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.printed_configs import read_printed_configs
+from jsbackup.exchange.config_files import read_printed_configs
 
 ORDERS = {"name": "ORDERS", "subjects": ["orders.>"], "max_age": 5}
 OTHER = {"name": "OTHER", "subjects": ["other"]}

@@ -44,8 +44,7 @@ from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
-from jsbackup.exchange.leftovers import clear_leftovers
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
 
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream
@@ -212,10 +211,9 @@ def _import_store(
     may_make: bool,
 ) -> int:
     """Import the streams in the store folder of a server that is not running."""
-    from jsbackup.exchange.printed_configs import read_printed_configs
-    from jsbackup.exchange.server_store.import_store import StoreImport
-    from jsbackup.exchange.server_store.in_use import refuse_users
-    from jsbackup.exchange.server_store.places import ServerStore
+    from jsbackup.exchange.config_files import read_printed_configs
+    from jsbackup.exchange.server_store.import_store import import_store
+    from jsbackup.exchange.server_store.places import ServerStore, refuse_users
 
     given = {name: config for file in configs for name, config in read_printed_configs(file).items()}
     refuse_users(path)
@@ -232,8 +230,17 @@ def _import_store(
             writing(shared, repository, "import", lock_timeout) as lease,
             make_progress("import", wanted=shared.progress) as progress,
         ):
-            store_import = StoreImport(store, repository, keys, given, time.time_ns, os.urandom, progress)
-            report = store_import.run(lease, tags)
+            report = import_store(
+                store,
+                repository,
+                keys=keys,
+                configs=given,
+                lease=lease,
+                tags=tags,
+                progress=progress,
+                clock_ns=time.time_ns,
+                random=os.urandom,
+            )
     return tell_import(shared.output, report, repository)
 
 
@@ -303,8 +310,14 @@ def export(
     BACKUP, each message once, whatever interrupts the command. Messages that were deleted since stay in the table. See
     'jsbackup help tables'.
     """
-    from jsbackup.exchange.changed import change_streams
-    from jsbackup.exchange.exporting import CONFIG_FORMATS, Archive, export_account, export_configs, export_stream
+    from jsbackup.exchange.exporting import (
+        CONFIG_FORMATS,
+        Archive,
+        change_streams,
+        export_account,
+        export_configs,
+        export_stream,
+    )
     from jsbackup.pipeline.messages.chosen import choose_streams
     from jsbackup.planning.transforming import plan_streams
     from jsbackup.repository.manifest import StreamBackup

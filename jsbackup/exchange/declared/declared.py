@@ -1,9 +1,16 @@
-"""What all declarations have in common: what is said of a written stream, and the collection of those that are read."""
+"""What all declarations have in common: what is said of a written stream, and the collection of those that are read.
+
+Names of resources in other tools have fewer characters than those in NATS, so two names may become the same. Then all
+but one that fits unchanged get a part of their digest, so that a name does not depend on the order: another name would
+mean another resource, and these tools delete a stream that is not declared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
@@ -13,7 +20,53 @@ from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 
-__all__ = ["Declarations", "DeclaredStream", "consumer_notes", "is_durable", "stream_notes"]
+__all__ = [
+    "Declarations",
+    "DeclaredStream",
+    "consumer_notes",
+    "is_durable",
+    "stream_notes",
+    "unique_files",
+    "unique_labels",
+]
+
+_FEW, _MANY = 8, 40
+
+
+def unique_labels(names: Iterable[str], label: Callable[[str], str], most: int) -> dict[str, str]:
+    """Return the label of each name, of at most `most` characters."""
+    wanted = {name: label(name) for name in names}
+    labels = _labels(wanted, most, _FEW)
+    # Only somebody who wants it makes two digests begin alike.
+    return labels if len(set(labels.values())) == len(labels) else _labels(wanted, most, _MANY)
+
+
+def unique_files(labels: Iterable[str], most: int) -> dict[str, str]:
+    """Return the name of each label's file: the same, but with a digest where another one differs only in case, since
+    file systems of macOS and Windows would take one file for both.
+    """
+    plain = list(labels)
+    files = _files(plain, most, _FEW)
+    return files if len({file.lower() for file in files.values()}) == len(plain) else _files(plain, most, _MANY)
+
+
+def _files(labels: Sequence[str], most: int, digits: int) -> dict[str, str]:
+    alike = Counter(label.lower() for label in labels)
+    return {one: one if alike[one.lower()] == 1 else _with_digest(one, one, most, digits) for one in labels}
+
+
+def _labels(wanted: Mapping[str, str], most: int, digits: int) -> dict[str, str]:
+    shared = Counter(wanted.values())
+    return {
+        name: plain
+        if len(plain) <= most and (shared[plain] == 1 or plain == name)
+        else _with_digest(plain, name, most, digits)
+        for name, plain in wanted.items()
+    }
+
+
+def _with_digest(plain: str, name: str, most: int, digits: int) -> str:
+    return f"{plain[: most - digits - 1]}-{sha256(name.encode()).hexdigest()[:digits]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ import yaml
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, StreamConfigs, without_server_metadata
-from jsbackup.exchange.declared.bucket_streams import BucketKind, as_bucket, stream_of_bucket
 from jsbackup.exchange.declared.declared import (
     Declarations,
     DeclaredStream,
     consumer_notes,
     is_durable,
     stream_notes,
+    unique_labels,
 )
 from jsbackup.exchange.declared.fields import (
     AGE,
@@ -52,16 +52,18 @@ from jsbackup.exchange.declared.fields import (
     TEXT_MAP,
     TEXTS,
     TIME,
+    BucketKind,
     Form,
     Nested,
     Place,
     Rounded,
+    as_bucket,
     listed,
     one_of,
     read_fields,
+    stream_of_bucket,
     write_fields,
 )
-from jsbackup.exchange.declared.labels import unique_labels
 from jsbackup.exchange.folder import Folder, printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.failure import Failure
@@ -188,7 +190,7 @@ CONSUMER = (
     Place("metadata", "metadata", TEXT_MAP),
 )
 
-# Of buckets, `ours` are the fields of their streams; see `bucket_streams.py` for the others.
+# Of buckets, `ours` are the fields of their streams; see `fields.py` for the others.
 _COMPRESSED = one_of(none=False, s2=True)
 
 KEY_VALUE = (

@@ -26,13 +26,14 @@ from typing import Any
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, StreamConfigs, without_server_metadata
-from jsbackup.exchange.declared.bucket_streams import BucketKind, as_bucket, stream_of_bucket
 from jsbackup.exchange.declared.declared import (
     Declarations,
     DeclaredStream,
     consumer_notes,
     is_durable,
     stream_notes,
+    unique_files,
+    unique_labels,
 )
 from jsbackup.exchange.declared.fields import (
     AGE_SECONDS,
@@ -49,16 +50,18 @@ from jsbackup.exchange.declared.fields import (
     TEXT,
     TEXT_MAP,
     TEXTS,
+    BucketKind,
     Form,
     Nested,
     Place,
     Rounded,
+    as_bucket,
     is_set,
     one_of,
     read_fields,
+    stream_of_bucket,
     write_fields,
 )
-from jsbackup.exchange.declared.labels import unique_files, unique_labels
 from jsbackup.exchange.folder import Folder, printable_name
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.failure import Failure
@@ -190,7 +193,7 @@ CONSUMER = (
     Place("priority_timeout", "priority_timeout", SECONDS),
 )
 
-# Of buckets, `ours` are the fields of their streams; see `bucket_streams.py` for the others.
+# Of buckets, `ours` are the fields of their streams; see `fields.py` for the others.
 KEY_VALUE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),

@@ -14,25 +14,157 @@
 
 Damage is no error here but a flaw of a file. The name of the folder is that of the stream, which is part of every key
 and checksum.
+
+The configs in a server's store: `meta.inf` and its checksum `meta.sum`, of streams and of consumers.
+
+An encrypted file proves itself. Otherwise the checksum does; without it, or if the two do not fit, the config is used
+as it is and called unproved, if it can be one at all: it is worth more than none, and a person can look at it.
+
+The consumers of a stream in a server's store: `obs/<name>/` with `meta.inf`, `meta.sum`, `o.dat`, and `meta.key` if
+the store is encrypted.
+
+Nothing proves an `o.dat` in plain text: it is taken if its numbers can be those of a consumer. A consumer without a
+usable one starts as its config says. One without a config is lost; what its `o.dat` says is reported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 
-from jsbackup.errors import JsBackupError, UnsupportedError
+from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
 from jsbackup.exchange.folder import FileStamp, Folder, FolderEntry
-from jsbackup.exchange.server_store.meta_files import META, FileFlaw, MetaFile, read_meta
+from jsbackup.exchange.importing import consumer_as_imported
+from jsbackup.formats import kernels
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.formats.archive.consumer_state import decode_state
 from jsbackup.formats.server_store.ciphers import AssetKey, StoreKeys
 from jsbackup.formats.server_store.plain_block import MAX_PLAIN_BYTES, ByteFlaw, PlainBlock, decode_block
 from jsbackup.formats.server_store.records import block_key, walk
 from jsbackup.formats.server_store.store_index import MAX_INDEX_BYTES, StoreIndex, read_index
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
+from jsbackup.repository.manifest import ConsumerBackup
+from jsbackup.strict_json import read_object
+from jsbackup.times import parse_time
 
-__all__ = ["INDEX", "BlockFile", "StreamFiles", "is_stream_folder"]
+__all__ = [
+    "INDEX",
+    "BlockFile",
+    "FileFlaw",
+    "MetaFile",
+    "StoreConsumers",
+    "StreamFiles",
+    "is_stream_folder",
+    "proved_name",
+    "read_consumers",
+    "read_meta",
+]
+
+META, SUM = "meta.inf", "meta.sum"
+_MAX_META_BYTES = 16 << 20
+_MAX_SUM_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FileFlaw:
+    """What is wrong with a file, by its path in the stream's folder; `block` is its number if it is that of a block."""
+
+    path: str
+    problem: str
+    block: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaFile:
+    """A config, without what only the file has. `created` is RFC 3339. `unproved` says what may be wrong, or is ""."""
+
+    config: JsonObject
+    created: str | None
+    unproved: str = ""
+
+
+def read_meta(
+    folder: Folder, path: str, key: AssetKey | None, hash_name: str, *, named: tuple[str, str], flaws: list[FileFlaw]
+) -> MetaFile | None:
+    """Return the config in a folder; None if it is lost. `path` is that of the folder, "" or with a slash at its end.
+
+    `key` opens it, if it is encrypted. `hash_name` is what its checksum is keyed with. `named` are the field that has
+    the name, and the name.
+    """
+    checksum_path = path + SUM
+    path += META
+    try:
+        stored = folder.read_around(META, _MAX_META_BYTES).content
+    except JsBackupError:
+        flaws.append(FileFlaw(path, _absence(folder, META)))
+        return None
+    checksum_flaw = _checksum_flaw(folder, stored, hash_name)
+    content, proved = stored, not checksum_flaw
+    if key is not None:
+        with suppress(FormatError):  # of a restored stream it may still be in plain text
+            content, proved = key.open(stored), True
+    try:
+        meta = _decoded(content, *named)
+    except FormatError:
+        flaws.append(FileFlaw(path, "is damaged"))
+        return None
+    if not checksum_flaw:
+        return meta
+    if proved:
+        flaws.append(FileFlaw(checksum_path, f"{checksum_flaw}, but the encryption of {META} proves it"))
+        return meta
+    flaws.append(FileFlaw(checksum_path, checksum_flaw))
+    return MetaFile(meta.config, meta.created, f"{SUM} {checksum_flaw}, so nothing proves {META}")
+
+
+def _absence(folder: Folder, name: str) -> str:
+    return "cannot be read" if name in folder.entries() else "is missing"
+
+
+def _checksum_flaw(folder: Folder, stored: bytes, hash_name: str) -> str:
+    try:
+        checksum = folder.read_around(SUM, _MAX_SUM_BYTES).content
+    except JsBackupError:
+        return _absence(folder, SUM)
+    if checksum == checksum_of(stored, hash_name):
+        return ""
+    return f"does not fit {META}" if len(checksum) == 16 else "is damaged"
+
+
+def checksum_of(meta: bytes, hash_name: str) -> bytes:
+    hasher = kernels.HighwayHash(sha256(hash_name.encode("utf-8", "surrogateescape")).digest())
+    hasher.update(meta)
+    return hasher.digest64().hex().encode()
+
+
+def _decoded(content: bytes, field: str, name: str) -> MetaFile:
+    config = read_object(content, META)
+    created = config.pop("Created", None)
+    if isinstance(created, str):
+        parse_time(created, "creation time")
+    found = config.pop(field, "") if field == "Name" else config.get(field)
+    # An ephemeral consumer that was restored has no name in its file.
+    if found != name and not (field == "Name" and found == ""):
+        raise FormatError(f"{META} is of another one")
+    return MetaFile(config, created if isinstance(created, str) else None)
+
+
+def proved_name(folder: Folder) -> str | None:
+    """Return the name of the stream in a folder of any name, None if its `meta.inf` does not prove it."""
+    try:
+        stored = folder.read_around(META, _MAX_META_BYTES).content
+        name = read_object(stored, META).get("name")
+    except JsBackupError:
+        return None
+    return name if isinstance(name, str) and not _checksum_flaw(folder, stored, name) else None
+
 
 INDEX = "msgs/index.db"
 
@@ -241,3 +373,139 @@ def _stamps(above: str, folder: Folder) -> dict[str, FileStamp]:
 
 def _of_bytes(flaw: ByteFlaw) -> str:
     return f"is damaged at bytes {flaw.start} to {flaw.stop - 1}: {flaw.problem}"
+
+
+_KEY, _STATE = "meta.key", "o.dat"
+_MISSING = "is missing"
+_MAX_KEY_BYTES = 4096
+_MAX_STATE_BYTES = 64 << 20
+_SECOND_NS = 10**9
+_LATEST_NS = 7_258_118_400 * _SECOND_NS  # the year 2200
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConsumers:
+    """The consumers, and sentences about those that are lost. `got` is the last sequence that any of them had got, and
+    its name.
+    """
+
+    consumers: tuple[ConsumerBackup, ...]
+    lost: tuple[str, ...]
+    got: tuple[int, str] = (0, "")
+
+
+def read_consumers(files: StreamFiles, last_seq: int) -> StoreConsumers:
+    """Read all consumers of a stream that ends at `last_seq`. Flaws are added to those of `files`."""
+    found: list[ConsumerBackup] = []
+    lost: list[str] = []
+    got = (0, "")
+    for name in files.consumer_names:
+        if not asset_name_is_sound(name):
+            lost.append(f"obs has a folder whose name no consumer can have: {name!r}")
+            continue
+        with files.consumer(name) as folder:
+            consumer = _Reader(files, folder, name, last_seq)
+            backup = consumer.read()
+        got = max(got, (consumer.got, name))
+        if backup is None:
+            lost.append(f"consumer {name} is lost: its configuration cannot be read{consumer.position}")
+        else:
+            found.append(backup)
+    return StoreConsumers(tuple(found), tuple(lost), got)
+
+
+class _Reader:
+    def __init__(self, files: StreamFiles, folder: Folder, name: str, last_seq: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._name = name
+        self._last_seq = last_seq
+        self._entries = folder.entries()
+        self._path = f"obs/{name}/"
+        self.position = ""
+        self.got = 0
+
+    def read(self) -> ConsumerBackup | None:
+        key = self._key()
+        hash_name = f"{self._files.name}/{self._name}"
+        named = ("Name", self._name)
+        meta = read_meta(self._folder, self._path, key, hash_name, named=named, flaws=self._files.flaws)
+        state, problem = self._state(key)
+        if meta is None:
+            if state is not None:
+                self.position = f"; it had acknowledged all up to sequence {state.ack_floor.stream}"
+            return None
+        return self._backup(meta, state, problem)
+
+    def _backup(self, meta: MetaFile, state: ConsumerState | None, problem: str) -> ConsumerBackup:
+        consumer = ArchivedConsumer(self._name, meta.config, state, meta.created)
+        backup = consumer_as_imported(consumer, self._last_seq)
+        if state is None:
+            if not (problem == _MISSING and _may_be_unused(meta)):
+                self._flaw(_STATE, problem)
+            backup = replace(backup, reason=f"{_STATE} {problem}; it starts as its configuration says")
+        return replace(backup, reason="; ".join(filter(None, (backup.reason, meta.unproved))))
+
+    def _key(self) -> AssetKey | None:
+        if _KEY not in self._entries:
+            if self._files.encrypted:
+                self._flaw(_KEY, "is missing")
+            return None
+        try:
+            data = self._folder.read(_KEY, _MAX_KEY_BYTES)
+        except JsBackupError:
+            data = b""
+        key = self._files.keys.open(data, f"{self._files.name}.{self._name}")
+        if key is None:
+            self._flaw(_KEY, "is damaged")
+        return key
+
+    def _state(self, key: AssetKey | None) -> tuple[ConsumerState | None, str]:
+        """Return the state; None and what is wrong, if it cannot be used."""
+        if self._entries.get(_STATE) is not FolderEntry.FILE:
+            return None, _MISSING
+        try:
+            data = self._folder.read_around(_STATE, _MAX_STATE_BYTES).content
+            if not data:
+                return None, "is empty"
+            if key is not None:
+                data = self._opened(key, data)
+            state = decode_state(data)
+        except JsBackupError:
+            return None, "is damaged"
+        if not _is_plausible(state, self._last_seq):
+            return None, "is damaged"
+        self.got = state.delivered.stream
+        return state, ""
+
+    def _opened(self, key: AssetKey, data: bytes) -> bytes:
+        try:
+            return key.open(data)
+        except FormatError:
+            decode_state(data)  # of a restored stream it may still be in plain text
+            return data
+
+    def _flaw(self, name: str, problem: str) -> None:
+        self._files.flaws.append(FileFlaw(self._path + name, problem))
+
+
+def _is_plausible(state: ConsumerState, last_seq: int) -> bool:
+    """Return whether a consumer can have this state: nothing else proves an `o.dat` in plain text."""
+    floor, delivered = state.ack_floor, state.delivered
+    highest = max(delivered.stream, last_seq)
+    return (
+        floor.consumer <= delivered.consumer
+        and floor.stream <= delivered.stream
+        and all(sequence <= highest for sequence in (*state.pending, *state.redelivered))
+        and all(ack.consumer <= delivered.consumer for ack in state.pending.values())
+        and all(-_SECOND_NS <= ack.timestamp_ns <= _LATEST_NS for ack in state.pending.values())
+    )
+
+
+def _may_be_unused(meta: MetaFile) -> bool:
+    """Return whether a server may not have written a state yet: before 2.11 it did so with the first delivery, unless
+    the consumer begins with the first message. Later servers mark configs in their metadata.
+    """
+    metadata = meta.config.get("metadata")
+    marked = isinstance(metadata, dict) and any(str(key).startswith("_nats.") for key in metadata)
+    return not marked and meta.config.get("deliver_policy", "all") != "all"

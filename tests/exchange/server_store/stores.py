@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from jsbackup.exchange.server_store.import_store import StoreImport
+from jsbackup.exchange.server_store.import_store import import_store
 from jsbackup.exchange.server_store.places import ServerStore
 from jsbackup.formats.server_store.ciphers import StoreKeys
 from jsbackup.formats.server_store.plain_block import decode_block
@@ -52,15 +52,17 @@ def import_folder(
     clock = itertools.count(10**18, 10**9)
     with ServerStore.open(path, account) as found:
         found.check_keys(keys)
-        report = StoreImport(
+        report = import_store(
             found,
             repository,
-            keys,
-            configs or {},
-            lambda: next(clock),
-            lambda count: bytes(count),
-            NullProgress(),
-        ).run(held(store), {})
+            keys=keys,
+            configs=configs or {},
+            lease=held(store),
+            tags={},
+            progress=NullProgress(),
+            clock_ns=lambda: next(clock),
+            random=bytes,
+        )
     failures = {failure.name: failure.error.message for failure in report.failures}
     if report.manifest is None:
         return Imported(None, {}, failures)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.exchange.server_store.survey import Replay
+from jsbackup.exchange.server_store.import_store import Replay
 
 ROLL_UP = {kind: b"NATS/1.0\r\nNats-Rollup: %s\r\n\r\n" % kind.encode() for kind in ("sub", "all")}
 

@@ -129,7 +129,7 @@ def write_tables(
 
     Raises the errors of `export_tables`, `plan_export`, `files_target` and `tables_target`.
     """
-    from jsbackup.exchange.leftovers import clear_leftovers
+    from jsbackup.exchange.new_folder import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.export import TablesAsked, export_tables, plan_export, require_package
     from jsbackup.pipeline.tables.target import files_target, refuse_place, tables_target
@@ -190,7 +190,7 @@ def read_tables(
 
     Raises the errors of `find_tables`, `read_printed_configs`, `write_streams`.
     """
-    from jsbackup.exchange.printed_configs import read_configs_of
+    from jsbackup.exchange.config_files import read_configs_of
     from jsbackup.pipeline.jobs.imported_streams import RowStream, write_rows
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.session.repository_ref import lent
