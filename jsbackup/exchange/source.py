@@ -11,12 +11,11 @@ that is not a backup, or a damaged one, is reported separately and does not affe
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.exchange import nats_cli
@@ -55,7 +54,7 @@ class FoundStream:
 
 
 class ImportSource:
-    """An open folder to import. A context manager; created by `open`."""
+    """An open folder to import; `open` is a context manager."""
 
     def __init__(self, root: Folder) -> None:
         self.root = root
@@ -66,7 +65,8 @@ class ImportSource:
         self.written_seconds = 0  # modification time of the newest description
 
     @classmethod
-    def open(cls, path: Path) -> ImportSource:
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[ImportSource]:
         """Look into a folder.
 
         Raises:
@@ -75,20 +75,10 @@ class ImportSource:
             UnsupportedError: a kind of backup that is not supported.
             StoreError: it cannot be read.
         """
-        root = Folder.open(path)
-        try:
+        with Folder.open(path) as root:
             source = cls(root)
             source._look(printable_name(str(path)))
-        except BaseException:
-            root.close()
-            raise
-        return source
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.root.close()
+            yield source
 
     def _look(self, shown: str) -> None:
         entries = self.root.entries()

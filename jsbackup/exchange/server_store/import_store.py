@@ -591,7 +591,7 @@ def import_store(
     """
 
     def import_one(placed: PlacedStream, run: ImportRun) -> StoredStream:
-        with store.folder_of(placed) as folder:
+        with store.folder(placed.path) as folder:
             files = StreamFiles(folder, placed.name, StoreKeys(keys, store.account))
             before = files.stamps()
             progress.start(placed.name, 2 * sum(stamp.size for stamp in before.values()), 0)

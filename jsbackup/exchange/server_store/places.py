@@ -17,11 +17,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
@@ -45,7 +43,7 @@ class PlacedStream:
 
 
 class ServerStore:
-    """The open folder of a store, or one in it. A context manager; created by `open`.
+    """The open folder of a store, or one in it; `open` is a context manager.
 
     `account` is that of the `streams`. `notes` are sentences about what is left out.
     """
@@ -59,34 +57,25 @@ class ServerStore:
         self.notes: list[str] = []
 
     @classmethod
-    def open(cls, path: Path, account: str | None) -> ServerStore:
+    @contextmanager
+    def open(cls, path: Path, account: str | None) -> Iterator[ServerStore]:
         """Find the streams of an account; None for the only one that has any.
 
         Raises:
             UsageError: it is no store, or has several accounts, or not this one.
             StoreError: it cannot be read.
         """
-        root = Folder.open(path)
-        try:
+        with Folder.open(path) as root:
             store = cls(root, path.resolve())
             store._look(account)
-        except BaseException:
-            root.close()
-            raise
-        return store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.root.close()
+            yield store
 
     def check_keys(self, given: tuple[bytes, ...]) -> None:
         """Raise KeyUnavailable unless everything is in plain text, or a key opens something."""
         keys = StoreKeys(given, self.account)
         encrypted = False
         for stream in self.streams:
-            with self.folder_of(stream) as folder:
+            with self.folder(stream.path) as folder:
                 files = StreamFiles(folder, stream.name, keys)
                 if files.opens:
                     return
@@ -106,21 +95,13 @@ class ServerStore:
         )
 
     @contextmanager
-    def folder_of(self, stream: PlacedStream) -> Iterator[Folder]:
-        with self._folder(stream.path) as folder:
+    def folder(self, path: tuple[str, ...]) -> Iterator[Folder]:
+        """Open the folder to which folders of these names lead from the root."""
+        with ExitStack() as opened:
+            folder = self.root
+            for name in path:
+                folder = opened.enter_context(folder.folder(name))
             yield folder
-
-    @contextmanager
-    def _folder(self, path: tuple[str, ...]) -> Iterator[Folder]:
-        if not path:
-            yield self.root
-            return
-        with self.root.folder(path[0]) as first:
-            if len(path) == 1:
-                yield first
-                return
-            with _below(first, path[1:]) as folder:
-                yield folder
 
     def _look(self, account: str | None) -> None:
         entries, path = self.root.entries(), self.path
@@ -149,7 +130,7 @@ class ServerStore:
 
     def _accounts(self, above: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         found = {}
-        with self._folder(above) as folder:
+        with self.folder(above) as folder:
             for name, kind in folder.entries().items():
                 if kind is FolderEntry.LINK:
                     self.notes.append(f"{printable_name(name)} is a symbolic link, which is not followed")
@@ -166,7 +147,7 @@ class ServerStore:
         return found
 
     def _has_streams(self, path: tuple[str, ...]) -> bool:
-        with self._folder(path) as folder:
+        with self.folder(path) as folder:
             for name, kind in folder.entries().items():
                 if kind is FolderEntry.FOLDER and not name.startswith("."):
                     with folder.folder(name) as inside:
@@ -189,7 +170,7 @@ class ServerStore:
 
     def _list(self, path: tuple[str, ...]) -> None:
         streams = []
-        with self._folder(path) as folder:
+        with self.folder(path) as folder:
             for name, kind in folder.entries().items():
                 if name.startswith("."):
                     self.notes.append(f"stream {printable_name(name[1:])} was being deleted, and is left out")
@@ -202,16 +183,6 @@ class ServerStore:
                 else:
                     streams.append(PlacedStream(name, (*path, name)))
         self.streams = tuple(streams)
-
-
-@contextmanager
-def _below(folder: Folder, path: tuple[str, ...]) -> Iterator[Folder]:
-    with folder.folder(path[0]) as inside:
-        if len(path) == 1:
-            yield inside
-            return
-        with _below(inside, path[1:]) as found:
-            yield found
 
 
 _PROCESSES = Path("/proc")

@@ -309,10 +309,8 @@ class StreamFiles:
 
     # --- folders ---
 
-    @contextmanager
-    def _messages(self) -> Iterator[Folder]:
-        with self.folder.folder(self._messages_folder) as folder:
-            yield folder
+    def _messages(self) -> Folder:
+        return self.folder.folder(self._messages_folder)
 
     @cached_property
     def _messages_folder(self) -> str:
