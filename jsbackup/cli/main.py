@@ -91,7 +91,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
         "iceberg": ("jsbackup.cli.commands.spark.iceberg", "Describe backups as Iceberg tables, without a copy."),
         "transform": ("jsbackup.cli.commands.spark.transform", "Make a new backup from another: renamed, cut, masked."),
-        "compact": ("jsbackup.cli.commands.spark.transform", "Rewrite a backup with fewer, larger segments."),
         "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
         "help": ("jsbackup.cli.commands.help", "Show a page of the manual, or find words in it."),
     },

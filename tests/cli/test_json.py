@@ -67,7 +67,6 @@ PROMISED = {
     ),
     "query": "columns rows",
     "transform": "backup made_of result streams[].name streams[].as streams[].messages streams[].digest skipped",
-    "compact": "backup made_of segments_before segments",
     "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
     "drill": "backup streams[].name streams[].messages streams[].verified streams[].seconds seconds",

@@ -15,10 +15,6 @@ from functools import cache
 
 from jsbackup.errors import StoreError
 from jsbackup.model import StreamState
-from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent
-from jsbackup.pipeline.tasks.runner import InProcess
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
@@ -281,23 +277,6 @@ def prune_now(scene: Scene, store: Store, grace_seconds: float = 0) -> PruneRepo
 
     repository = scene.open(store)
     return prune(repository, take, grace_seconds=grace_seconds, tool="tests", random=scene.random, threads=1)
-
-
-def compact(scene: Scene, store: Store) -> None:
-    """`compact latest` without Spark."""
-    keys = GivenKeys(scene.new_keys.writer_key, identities=(IDENTITY,)) if scene.new_keys else NO_KEYS
-    if scene.kind != "encrypted":
-        keys = replace(keys, identities=())
-    repository = Repository.open(store, keys)
-    place = RepositoryRef("/nowhere")
-    with scene.lease(store, Mode.SHARED, "compact") as lease, lent(place, repository):
-        manifest, *others = [repository.manifest(backup) for backup in reversed(repository.backups())]
-        if any("compacted" in one.extra for one in others):  # ids of a history are made up, and later than its times
-            return
-        gain = gain_of(manifest.streams, repository.objects.segment_bytes)
-        if gain.after < gain.before:
-            run = JobRun(InProcess(), place, repository, lease, random=lambda count: b"\7" * count)
-            compact_backup(run, manifest, gain)
 
 
 def copy(source: Scene, of: Store, target: Scene, to: Store, *, count: int = 100) -> CopyReport:

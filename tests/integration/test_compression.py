@@ -83,52 +83,6 @@ def test_whoever_writes_segments_keeps_to_it_and_a_restore_gives_the_same(
     assert f"compression {how}" in checks["repository"]["found"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "encrypted"])
-def test_what_was_copied_is_recompressed(kind: str, nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
-    """Into a repository with another compression, and older backups forgotten there."""
-    repo, copy, server = tmp_path / "repo", tmp_path / "copy", nats_server(NEWEST)
-    keys: tuple[str | Path, ...] = ()
-    to: tuple[str | Path, ...] = ()
-    if kind == "encrypted":
-        (tmp_path / "me").write_text(f"{ME.text}\n")
-        keys = ("--writer-key", tmp_path / "key", "--identity", tmp_path / "me")
-        to = ("--to-writer-key", tmp_path / "key")
-    jsbackup("init", "-r", repo, "--segment-size", "8KiB", "--compression", "none").ok()
-    asyncio.run(_create(server.url))
-    asyncio.run(_publish(server.url, range(600)))
-    jsbackup("backup", "-s", server.url, "-r", repo, *PATIENT).ok()
-    assert ME.recipient is not None
-    encrypt = ("--encrypt-to", ME.recipient.label, *keys[:2]) if keys else ()
-    jsbackup("init", "-r", copy, "--segment-size", "8KiB", "--compression", "zstd:5", *encrypt).ok()
-    jsbackup("copy", "-r", repo, "--to-repo", copy, *to).ok()
-    before = {path.name for path in (copy / "segments").rglob("*.parquet*")}
-
-    line = ("compact", "latest", "--recompress", "-r", copy, *keys)
-    done = jsbackup(*line).ok().document
-    made = done["backup"]
-    assert made is not None and done["segments"] == done["segments_before"]
-    assert done["stored_bytes"] < done["stored_bytes_before"] / 2
-    assert jsbackup(*line).ok().document["backup"] is None
-    assert jsbackup("verify", "-r", copy, "--level", "data", *keys).ok()
-    other = nats_server(NEWEST)
-    jsbackup("restore", made, "-r", copy, "-s", other.url, *keys, *PATIENT).ok()
-    assert compare(seen(server.url), seen(other.url)) == []
-
-    jsbackup("forget", "--keep-last", "1", "--prune", "--grace", "0s", "-r", copy, *keys).ok()
-    left = {path.name for path in (copy / "segments").rglob("*.parquet*")}
-    assert len(left) == len(before) and not left & before
-    if kind == "plain":
-        assert _codecs(copy) == {"ZSTD"}
-    # It is built on.
-    asyncio.run(_publish(server.url, range(600, 610)))
-    jsbackup("backup", "-s", server.url, "-r", copy, *keys[:2], *PATIENT).ok()
-    assert left - {path.name for path in (copy / "segments").rglob("*.parquet*")} == set()
-    assert jsbackup("verify", "-r", copy, "--level", "data", *keys).ok()
-    # The first backup comes once more, with its own segments.
-    assert jsbackup("copy", "-r", repo, "--to-repo", copy, *to).ok()
-    assert jsbackup("verify", "-r", copy, "--level", "data", *keys).ok()
-
-
 def test_what_was_stored_with_another_compression_is_used_again(
     nats_server: Callable[..., NatsServer], tmp_path: Path
 ) -> None:

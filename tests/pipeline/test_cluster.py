@@ -177,8 +177,6 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     assert code == 0, verified
     code, told = driver.type("stats", "latest", *local.line, *there)
     assert (code, [one["messages"] for one in told["streams"]]) == (0, [240, 300])
-    code, made = driver.type("compact", "latest", *local.line, *there)
-    assert (code, made["segments"], made["segments_before"] > 20) == (0, 3, True), made
 
     # A table without its first line comes back as a stream without its first message.
     (table,) = (out / "B").iterdir()

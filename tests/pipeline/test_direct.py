@@ -1,4 +1,4 @@
-"""`stats`, `export` and `compact` in this process and on Spark, on random backups: the same."""
+"""`stats` and `export` in this process and on Spark, on random backups: the same."""
 
 from __future__ import annotations
 
@@ -192,32 +192,6 @@ def test_from_s3_to_s3_without_spark(s3_server: S3Server, tmp_path: Path, monkey
     keys = s3_server.keys("tables-direct/")
     logs = [key for key in keys if "/_jsbackup.d/" in key]
     assert len(keys) == written.document["files"] + len(logs) and logs
-    joined = in_shell("compact", "latest", "-r", place, *s3, "--json", cold=True, **environ)
-    assert joined.code == 0 and joined.document["segments"] < joined.document["segments_before"], joined
-    assert in_shell("verify", "latest", "--level", "data", "-r", place, *s3, **environ).code == 0
-
-
-def test_joined_segments_are_those_of_spark(typed: Type, tmp_path: Path) -> None:
-    """The same objects by content, whichever made them."""
-    kept = _two_backups(tmp_path / "kept", 13, encrypted=False)
-    shutil.copytree(kept.place.location, tmp_path / "other")
-    before = _files(Path(kept.place.location))
-    here = typed("compact", "latest", *kept.line, "--json")
-    there = typed("compact", "latest", "-r", tmp_path / "other", *ON_SPARK, "--json")
-    assert (here.code, there.code) == (0, 0), (here, there)
-    assert here.document["streams"] == there.document["streams"] and here.document["segments"] == 6
-    mine, theirs = (
-        {name: data for name, data in _files(folder).items() if name.startswith("segments/")}
-        for folder in (Path(kept.place.location), tmp_path / "other")
-    )
-    assert mine == theirs
-    added = sum(len(data) for name, data in mine.items() if name not in before)
-    for folder, done in ((kept.place.location, here), (tmp_path / "other", there)):
-        listed = {row["backup"]: row for row in typed("list", "-r", folder, "--json").document["backups"]}
-        assert listed[done.document["backup"]]["stored_bytes_added"] == added > 0
-    assert typed("diff", SECOND, here.document["backup"], *kept.line).code == 0
-    again = typed("compact", here.document["backup"], *kept.line, "--json")
-    assert again.code == 0 and again.document["backup"] is None
 
 
 def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
@@ -225,7 +199,7 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
     for line, said in (
         (["stats", "latest", "--spark", "newer"], "not a place of Spark: 'newer'"),
         (["stats", "latest", *ON_SPARK, "--spark-conf", "x"], "not a setting of Spark: 'x'"),
-        (["compact", "latest", "--spark-conf", "spark.a=b"], "--spark-conf makes sense with --spark only"),
+        (["stats", "latest", "--spark-conf", "spark.a=b"], "--spark-conf makes sense with --spark only"),
         (
             ["export", "latest", "--format", "config", "--output", str(tmp_path / "o"), *ON_SPARK],
             "options of Spark make sense for tables only",
@@ -245,9 +219,8 @@ def test_a_damaged_segment_is_named_and_nothing_is_left(tmp_path: Path, kind: st
     path.write_bytes(path.read_bytes()[::-1])
     done = in_shell("export", "latest", *kept.line, "--format", kind, "--output", str(tmp_path / "out"))
     assert done.code == 14 and key in done.err, done
-    for line in (["stats", "latest"], ["compact", "latest"]):
-        done = in_shell(*line, *kept.line)
-        assert done.code == 14 and key in done.err, done
+    done = in_shell("stats", "latest", *kept.line)
+    assert done.code == 14 and key in done.err, done
     assert [one.name for one in tmp_path.iterdir()] == ["r"]
 
 

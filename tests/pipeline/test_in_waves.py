@@ -1,4 +1,4 @@
-"""Transform and compact of streams with many segments: some of them at a time are held, and the backup is the same."""
+"""Transform of streams with many segments: some of them at a time are held, and the backup is the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
 from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, lent, place_of
 from jsbackup.pipeline.tasks import packing
@@ -146,22 +145,6 @@ class Transforming:
         return replace(made.manifest, extra={"had": made.had, "notes": made.notes})
 
 
-@dataclass(frozen=True)
-class Compacting:
-    """Work: compact."""
-
-    recompress: bool = False
-
-    def __call__(
-        self, place: RepositoryRef, repository: Repository, runner: Counting, progress: Any = None
-    ) -> Manifest | None:
-        manifest = repository.manifest(repository.backups()[-1])
-        with _lease(repository.store) as lease, lent(place, repository):
-            run = JobRun(runner, place, repository, lease, progress, random=lambda count: b"\7" * count)
-            gain = gain_of(manifest.streams, repository.objects.segment_bytes)
-            return compact_backup(run, manifest, gain, recompress=self.recompress)
-
-
 def _made(kept: Kept, to: Path, work: Any, runner: Counting) -> tuple[Manifest, dict[str, bytes]]:
     """What is made of a copy of a repository, and the objects that it then has beside manifests and such."""
     shutil.copytree(kept.place.location, to)
@@ -215,8 +198,7 @@ def test_several_waves_make_the_same_backup_as_one(
         name: Transforming(TransformOptions((), renames, reshape, allow_nothing=True), key)
         for name, reshape in WAYS.items()
     }
-    works |= {"compacted": Compacting(), "recompressed": Compacting(recompress=True)}
-    for name in ("filtered", "renumbered", "newest", "compacted") if encrypted else works:
+    for name in ("filtered", "renumbered", "newest") if encrypted else works:
         work = works[name]
         found = []
         for size in (1 << 20, 12):
@@ -241,12 +223,11 @@ def test_several_waves_make_the_same_backup_as_one(
 @pytest.mark.parametrize(
     "work",
     [
-        Compacting(),
         Transforming(TransformOptions(reshape=Reshape(maps=SubjectMaps.parse(["orders.>=>old.orders.>"])))),
         Transforming(TransformOptions(reshape=Reshape(renumber=True, filters=Filters(("orders.3", "orders.5"))))),
         Transforming(TransformOptions(reshape=Reshape(newest=NewestRule(100)))),
     ],
-    ids=["compact", "map", "renumber", "newest"],
+    ids=["map", "renumber", "newest"],
 )
 def test_segments_are_held_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
     monkeypatch.setattr(WAVE, 20)
@@ -260,10 +241,7 @@ def test_segments_are_held_some_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert 0 < runner.most - before < 160
 
 
-@pytest.mark.parametrize("doing", ["compact", "transform"])
-def test_what_fails_in_a_later_wave_leaves_nothing_half_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str
-) -> None:
+def test_what_fails_in_a_later_wave_leaves_nothing_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WAVE, 20)
     kept = _kept(tmp_path / "kept", {"A": _messages(700)})
     refs = kept.manifest.streams[0].segments
@@ -271,7 +249,7 @@ def test_what_fails_in_a_later_wave_leaves_nothing_half_made(
     repository, runner = kept.place.open(), Counting()
     before = _there(repository)
     maps = SubjectMaps.parse(["orders.>=>old.orders.>"])
-    work = Compacting() if doing == "compact" else Transforming(TransformOptions(reshape=Reshape(maps=maps)))
+    work = Transforming(TransformOptions(reshape=Reshape(maps=maps)))
     with pytest.raises(IntegrityError, match="missing"):
         work(kept.place, repository, runner)
     assert len(runner.jobs) > 3
@@ -287,26 +265,14 @@ def test_what_fails_in_a_later_wave_leaves_nothing_half_made(
     assert _there(repository) == before
 
 
-@pytest.mark.parametrize("doing", ["compact", "transform"])
-def test_progress_of_all_waves_is_that_of_one_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str) -> None:
+def test_progress_of_all_waves_is_that_of_one_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WAVE, 20)
     kept = _kept(tmp_path / "kept", {"A": _messages(400)})
     maps = SubjectMaps.parse(["orders.>=>old.orders.>"])
-    work = Compacting() if doing == "compact" else Transforming(TransformOptions(reshape=Reshape(maps=maps)))
+    work = Transforming(TransformOptions(reshape=Reshape(maps=maps)))
     watcher, runner = Watcher(), Counting()
     assert work(kept.place, kept.place.open(), runner, watcher) is not None
-    name = "joining segments" if doing == "compact" else "the transform"
+    name = "the transform"
     assert runner.jobs.count(name) > 3
     assert [call for call in watcher.calls if call[1] == name] == [("start", name), ("finish", name)]
     assert watcher.left[name] == 0
-
-
-def test_nothing_is_stored_where_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WAVE, 20)
-    kept = _kept(tmp_path / "kept", {"A": _messages(700)})
-    repository = kept.place.open()
-    assert Compacting()(kept.place, repository, Counting()) is not None
-    before = {info.key for info in repository.store.list("")}
-    assert Compacting()(kept.place, repository, Counting()) is None
-    assert Compacting(recompress=True)(kept.place, repository, Counting()) is None
-    assert {info.key for info in repository.store.list("")} == before

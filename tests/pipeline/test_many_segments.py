@@ -128,15 +128,3 @@ def test_short_batches_are_joined() -> None:
     long = batch(*range(300_000))
     assert list(gathered([batch(1), long, batch(2)]))[1] is long
     assert list(gathered([])) == []
-
-
-def test_compact_names_a_stream_with_a_lost_page_and_looks_at_the_others(tmp_path: Path) -> None:
-    kept = keep(tmp_path, {"A": STREAMS["A"], "B": some_messages(3, 10)})
-    segments = kept.place.open().find("latest").streams[0].segments
-    assert isinstance(segments, SegmentList)
-    lost = next(page for page in segments.pages() if not page.level)
-    (Path(kept.place.location) / lost.key).unlink()
-    done = in_shell("compact", "latest", *kept.line)
-    assert done.code == 3 and "failed: A: " in done.out
-    said = f"none of the 1 segment of the other streams of {FIRST} would change, and no backup was made"
-    assert f"nothing to gain: {said}" in done.out

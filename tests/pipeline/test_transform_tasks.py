@@ -1,4 +1,4 @@
-"""Transform and compact without Spark: its tasks run here, on random streams, and plain Python says what comes out."""
+"""Transform without Spark: its tasks run here, on random streams, and plain Python says what comes out."""
 
 from __future__ import annotations
 
@@ -188,14 +188,14 @@ def test_tasks_give_what_plain_python_gives(
         assert made.segments == entry.segments and not (reshape and messages)
 
 
-def _merged(place: RepositoryRef, entry: StreamBackup, *, recompress: bool = False) -> tuple[SegmentRef, ...]:
+def _merged(place: RepositoryRef, entry: StreamBackup) -> tuple[SegmentRef, ...]:
     """The segments of a stream after short ones were joined."""
-    found = merge_groups(Pickled(), place, [("S", entry.segments)], None, recompress=recompress)
+    found = merge_groups(Pickled(), place, [("S", entry.segments)], None)
     return tuple(ref for _, _, stored in found for ref in stored.refs)
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
-@given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]), st.booleans())
+@given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]))
 def test_joined_segments_hold_the_same(
     here: None,
     tmp_path_factory: pytest.TempPathFactory,
@@ -203,15 +203,14 @@ def test_joined_segments_hold_the_same(
     messages: list[Message],
     chance: Any,
     size: int,
-    recompress: bool,
 ) -> None:
     place = _place(tmp_path_factory.mktemp("joined") / "repo")
     entry = _stored(place, messages, chance)
     with monkeypatch.context() as patch:
         patch.setattr(joining, "grouped", lambda refs, _: grouped(refs, size))
-        refs = _merged(place, entry, recompress=recompress)
+        refs = _merged(place, entry)
     alone = [group[0] for group in grouped(entry.segments, size) if len(group) == 1]
-    assert all(ref in refs for ref in alone)  # they are compressed so already
+    assert all(ref in refs for ref in alone)
     assert total_of(refs) == total_of(entry.segments)
     assert messages_of(read_stream(opened(place).objects, replace(entry, segments=refs))) == messages
     assert all(len(group) == 1 for group in grouped(refs, size))  # nothing is left to gain

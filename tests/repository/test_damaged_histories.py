@@ -36,7 +36,7 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.stores.s3 import S3Store
 from tests.harness.backups import CREATED
 from tests.harness.damage import put_instead
-from tests.harness.history import IDENTITY, Scene, back_up, compact, copy, forget, initialise, prune_now
+from tests.harness.history import IDENTITY, Scene, back_up, copy, forget, initialise, prune_now
 from tests.harness.inline import run_inline
 from tests.harness.s3server import BUCKET, S3Server
 from tests.harness.small_pages import make_pages_small, make_stream_pages_small
@@ -133,7 +133,6 @@ class History:
             "verify": (3, lambda: self.verify(here)),
             "forget": (1, lambda: forget(here, here.store, self.chance.randrange(2, 6))),
             "prune": (1, lambda: prune_now(here, here.store)),
-            "compact": (1, lambda: compact(here, here.store) if here.open().backups() else None),
         }
         (name,) = self.chance.choices([*steps], [weight for weight, _ in steps.values()])
         self.done.append(f"{name} {'AB'[at]}")

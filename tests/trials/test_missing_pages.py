@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
@@ -275,21 +274,5 @@ def test_streams_are_exported_beside_one_with_a_lost_page(broken: Scene, tmp_pat
     assert done.document["rows"] == 44 and [path.name for path in out.iterdir()] == ["SHORT"]
 
 
-@pytest.mark.spark
-def test_streams_are_compacted_beside_one_with_a_lost_page(broken: Scene) -> None:
-    before = {stream.name: stream for stream in _latest(broken.repo).streams}
-    done = jsbackup("compact", "latest", "-r", broken.repo)
-    _named(done, 3)
-    after = {stream.name: stream for stream in _latest(broken.repo).streams}
-    assert done.document["backup"] == _latest(broken.repo).id
-    assert len(after["SHORT"].segments) < len(before["SHORT"].segments)
-    assert next(iter(after["LONG"].walk())) == next(iter(before["LONG"].walk()))
-
-
 def _alone(done: Ran) -> None:
     assert done.code == 14 and done.document["error"]["message"].startswith("stream LONG cannot be read: ")
-
-
-def _latest(repo: Path) -> Manifest:
-    repository = Repository.open(LocalStore(repo))
-    return repository.manifest(repository.backups()[-1])

@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from jsbackup.config import is_chosen
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import Group, grouped, list_writer, merge_groups
+from jsbackup.pipeline.jobs.joining import Group, grouped, merge_groups
 from jsbackup.pipeline.messages.chosen import choose_streams
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
@@ -68,6 +68,7 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.page_store import ListWriter
 from jsbackup.repository.pages.segment_list import raw_bytes_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import StoredSegments
@@ -252,7 +253,7 @@ class _Storing:
         self.planned = planned
         self.consumers = consumers
         self.run = ReshapedRun()
-        self.listed = list_writer(repository)
+        self.listed = ListWriter(repository.pages)
         self.reused = 0
         self.stored_bytes = 0
 

@@ -1,7 +1,7 @@
 """Transform on executors: read, verify, change and store a run of a stream's segments; return references.
 
 Each segment becomes a separate new segment, so that the same transform of the next backup, which shares most segments
-with this one, produces the same objects and finds them already stored. Short adjacent segments (`compact.py`) are
+with this one, produces the same objects and finds them already stored. Short adjacent segments (`joining.py`) are
 joined.
 """
 

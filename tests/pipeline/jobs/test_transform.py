@@ -1,4 +1,4 @@
-"""`transform` and `compact` on Spark: what is made of a backup is what a restore makes of it, or nothing is made."""
+"""`transform` on Spark: what is made of a backup is what a restore makes of it, or nothing is made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,22 +15,17 @@ import pytest
 
 from jsbackup.cli.main import run
 from jsbackup.config import parse_glob
-from jsbackup.pipeline.jobs.compact import compact
 from jsbackup.pipeline.jobs.transform import transform
-from jsbackup.pipeline.session.repository_ref import place_of
 from jsbackup.planning.transforming import TransformOptions
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
-from jsbackup.repository.layout import is_backup_id
 from jsbackup.repository.read.archiving import read_stream
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.times import format_time
 from jsbackup.transforms.rename import RenameOptions
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.api import call, connected
-from tests.harness.backups import SECOND
 from tests.harness.batches import Message, messages_of, some_messages
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.s3server import BUCKET, REGION, S3Server
@@ -304,7 +299,6 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
         (["transform", "latest", "A", "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
         (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
         (["transform", "latest", "OBJ_b", "--last-per-subject", "1"], 15, "is an object bucket"),
-        (["compact", "2099"], 2, "no backup starts with '2099'"),
     ):
         done = typed(*words, *kept.line)
         assert (done.code, said in done.err, done.out) == (code, True, ""), (words, done)
@@ -338,84 +332,22 @@ def test_a_damaged_segment_ends_in_no_backup(typed: Type, tmp_path: Path) -> Non
     path = Path(kept.place.location) / key
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[::-1])
-    for words in (["transform", "latest", "--rename", "A=B"], ["compact", "latest"]):
-        done = typed(*words, *kept.line)
-        assert (done.code, key in done.err) == (14, True), done
+    done = typed("transform", "latest", "--rename", "A=B", *kept.line)
+    assert (done.code, key in done.err) == (14, True), done
     assert kept.repository.backups() == [kept.manifest.id]
 
 
-# -------------------------------------------------------------------------------------------------------- compact
+def test_both_keys_are_needed(typed: Type, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(30, 100)}, encrypted=True)
+    line = [*kept.line, "--writer-key", str(kept.writer_key)]
+    for given in (line[:2], kept.line, [*line[:2], *line[4:]]):
+        assert typed("transform", "latest", "--rename", "A=B", *given).code == 12
+    assert typed("transform", "latest", "--rename", "A=B", *line).code == 0
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path: Path, encrypted: bool) -> None:
-    streams = {"A": some_messages(300, 100), "EMPTY": []}
-    kept = keep(tmp_path / "r", streams, encrypted=encrypted, opaque=not encrypted)
-    line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
-    old = kept.manifest
-    for given in (line[:2], kept.line, [*line[:2], *line[4:]]) if encrypted else ():  # a key is missing
-        for words in (["compact", "latest"], ["transform", "latest", "--rename", "A=B"]):
-            assert typed(*words, *given).code == 12
-    count = len(old.streams[0].segments)
-    spark = ["--spark", "local[2]"] if encrypted else []
-    told = check("compact", typed("compact", "latest", *line, "--json", *spark))
-    assert (told["made_of"], told["segments_before"], told["segments"]) == (old.id, count, 1) and count > 5
-    new = kept.place.open().manifest(told["backup"])
-    assert is_backup_id(new.id) and new.id > old.id and (new.created, new.tags) == (old.created, old.tags)
-    for before, after in zip(old.streams, new.streams, strict=True):
-        assert (after.digest, after.captured, after.incarnation, after.consumers) == (
-            before.digest, before.captured, before.incarnation, before.consumers,
-        )  # fmt: skip
-    assert _messages(kept, new.id, "A") == streams["A"]
-
-    stored = _everything(kept)
-    again = typed("compact", "latest", *line)
-    assert again.code == 0 and "nothing to gain: none of the 1 segment" in again.out
-    assert check("compact", typed("compact", "latest", *line, "--json"))["backup"] is None
-    assert _everything(kept) == stored
-    policy = check("forget", typed("forget", "--keep-last", "1", "--dry-run", *line, "--json"))
-    assert [one["backup"] for one in policy["removed"]] == [old.id]
-    # A later backup stays the latest, and the chain of manifests whole.
-    writing = place_of(kept.place.location, kept.place.s3, {**dict(kept.place.keys), "writer_key": kept.writer_key})
-    repository = writing.open()
-    repository.commit(replace(old, id=SECOND, created="2026-11-21T01:46:00Z", previous=new.id))
-    third = check("compact", typed("compact", old.id, *line, "--json"))["backup"]
-    assert repository.resolve("latest") == SECOND > third
-    assert typed("verify", *line).code == 0
-    assert typed("forget", old.id, third, *line, "--prune").code == 0
-    assert typed("verify", *line).code == 0
-    assert _messages(kept, new.id, "A") == streams["A"]
-
-
-def test_programs_transform_and_compact_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_programs_transform_too(spark: SparkSession, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(100, 100)})
     options = TransformOptions((parse_glob("A"),), RenameOptions.parse(["A=B"]))
     made = transform(spark, kept.place, kept.manifest.id, options, tags={"a": "b"}).manifest
     assert [one.name for one in made.streams] == ["B"] and made.tags == {"a": "b"}
-    assert compact(spark, kept.place, made.id) is None
-    found = compact(spark, kept.place, kept.manifest.id)
-    assert found is not None and len(found.streams[0].segments) == 1
-    assert kept.repository.backups() == [kept.manifest.id, found.id, made.id]
-
-
-@pytest.mark.nats
-def test_the_next_backup_builds_on_a_compacted_one(
-    servers: Servers, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = ["-s", servers.source.url, "-r", str(tmp_path / "repo"), "--json"]
-    with monkeypatch.context() as small:
-        defaults = SegmentWriter.__init__.__kwdefaults__ or {}
-        small.setattr(SegmentWriter.__init__, "__kwdefaults__", {**defaults, "segment_bytes": 500})
-        first = check("backup", typed("backup", "B", *line))
-    told = check("compact", typed("compact", "latest", *line[2:]))
-    assert told["segments_before"] > 5 and told["segments"] == 1
-
-    async def more() -> None:
-        async with connected(servers.source.url) as nc:
-            await nc.jetstream().publish("b.x.9", b"{}")
-
-    asyncio.run(more())
-    second = check("backup", typed("backup", "B", "--incremental", "always", *line))["streams"][0]
-    whole = check("backup", typed("backup", "B", "--incremental", "never", *line))["streams"][0]
-    assert (second["read"]["how"], second["digest"]) == ("increment", whole["digest"])
-    assert second["messages"] == first["streams"][0]["messages"] + 1
+    assert kept.repository.backups() == [kept.manifest.id, made.id]

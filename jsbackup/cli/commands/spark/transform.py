@@ -1,4 +1,4 @@
-"""`jsbackup transform` and `jsbackup compact`: make a new backup from another one, in the same repository.
+"""`jsbackup transform`: make a new backup from another one, in the same repository.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.options.jobs import job_runner
-from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, origin_option, parse_choosing
+from jsbackup.cli.options.latest import WantedBackup, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.reshaping import (
     mask_key_names,
@@ -23,20 +23,18 @@ from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_each
+from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.exit_codes import combined, damage
+from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.jobs.transform import Transformed
-    from jsbackup.repository.manifest import Manifest
-    from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = ["COMMANDS"]
 
@@ -113,63 +111,7 @@ def transform(
     return damage(lost)
 
 
-@click.command(cls=Command)
-@click.argument("backup", shell_complete=complete_backup)
-@choosing_options
-@click.option(
-    "--recompress",
-    is_flag=True,
-    help="Also encode the other segments again, with the compression of this repository (see 'jsbackup help scale').",
-)
-@on_spark_if_asked
-@lock_timeout_option
-def compact(
-    shared: Shared,
-    backup: str,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
-    *,
-    recompress: bool,
-    where: Where | None,
-    lock_timeout: str,
-) -> int:
-    """Make a copy of BACKUP (an id, its start, or `latest`) with fewer segments, so that you can forget the old one.
-
-    Runs of short segments are joined. Content, time and tags stay the same, and the new backup comes right after the
-    old one. If there is nothing to gain, nothing is made.
-    """
-    start_log(shared)
-    from jsbackup.pipeline.jobs.job_run import JobRun
-    from jsbackup.pipeline.jobs.joining import compact_backup, gain_of
-    from jsbackup.pipeline.session.repository_ref import check_readable
-    from jsbackup.repository.checks.document_checks import tend_readers
-    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
-
-    choosing = parse_choosing(backup, origins, tags)
-    place = place_given(shared)
-    repository = place.open()
-    repository.documents.ensure_writable()
-    with (
-        writing(shared, repository, "compact", lock_timeout) as lease,
-        make_progress("compact", wanted=shared.progress) as progress,
-    ):
-        manifest = find_backup(shared, repository, WantedBackup(backup, choosing, silent=shared.output.as_json))
-        check_readable(repository)
-        broken = broken_lists(manifest.streams)
-        refuse_broken(broken, of=len(manifest.streams))
-        whole = [stream for stream in manifest.streams if stream.name not in broken]
-        gain = gain_of(whole, repository.objects.segment_bytes)
-        made = None
-        if gain.after < gain.before or recompress:
-            with job_runner(where, place, repository) as runner:
-                run = JobRun(runner, place, repository, lease, progress)
-                made = compact_backup(run, manifest, gain, unread=broken.keys(), recompress=recompress)
-    lost = tend_readers(repository)
-    _tell_compacted(shared, manifest, made, broken=broken, lost=lost)
-    return damage(lost) or combined([0, *(error.exit_code for error in broken.values())])
-
-
-# --- what they print ---
+# --- what it prints ---
 
 
 def _tell_transformed(shared: Shared, source: str, made: Transformed, *, lost: Sequence[str]) -> None:
@@ -221,66 +163,10 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed, *, lost: S
     output.result(document, text)
 
 
-def _tell_compacted(
-    shared: Shared,
-    manifest: Manifest,
-    made: Manifest | None,
-    *,
-    broken: BrokenLists,
-    lost: Sequence[str],
-) -> None:
-    output = shared.output
-    after = made or manifest
-    rows = [
-        (old.name, len(old.segments), len(new.segments))
-        for old, new in zip(manifest.streams, after.streams, strict=True)
-    ]
-    total, left = sum(before for _, before, _ in rows), sum(now for _, _, now in rows)
-    had = _stored_bytes(manifest, broken)
-    has = had if made is None else _stored_bytes(made, broken)
-    document: JsonObject = {
-        "backup": None if made is None else made.id,
-        "made_of": manifest.id,
-        "segments_before": total,
-        "segments": left,
-        "stored_bytes_before": had,
-        "stored_bytes": has,
-        "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
-        "failed": broken_json(broken),
-        "notes": list(lost),
-    }
-
-    def text() -> None:
-        tell_broken(output, broken)
-        _tell_lost(output, lost)
-        if made is None:
-            whole = sum(len(old.segments) for old in manifest.streams if old.name not in broken)
-            of = f"the other streams of {manifest.id}" if broken else manifest.id
-            count = format_count(whole, "segment")
-            output.line(f"nothing to gain: none of the {count} of {of} would change, and no backup was made")
-            return
-        table = [(name, str(before), str(now)) for name, before, now in rows if before != now]
-        output.table(["STREAM", ">SEGMENTS BEFORE", ">SEGMENTS"], table)
-        output.line(
-            f"made backup {made.id} from {manifest.id}: {format_count(total, 'segment')} before, {format_count(left)} "
-            f"now; {format_bytes(had)} before, {format_bytes(has)} now"
-        )
-        output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
-
-    output.result(document, text)
-
-
-def _stored_bytes(manifest: Manifest, broken: BrokenLists) -> int:
-    """Return the bytes of all segments, as they are stored."""
-    from jsbackup.repository.pages.segment_list import size_of
-
-    return sum(size_of(one.segments) for one in manifest.streams if one.name not in broken)
-
-
 def _tell_lost(output: Output, lost: Sequence[str]) -> None:
     """Print the sentences about key files of readers that are missing or damaged."""
     for sentence in lost:
         output.line(State("warning"), f": {sentence}")
 
 
-COMMANDS = {"transform": transform, "compact": compact}
+COMMANDS = {"transform": transform}

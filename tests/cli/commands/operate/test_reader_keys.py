@@ -324,13 +324,13 @@ def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("repair", "--from", vault.copy).code == 12
 
 
-def test_compact_does_its_work_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
+def test_transform_does_its_work_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
     vault = make_vault(typed, tmp_path, ME, OTHER)
-    line = ("compact", FIRST, "--writer-key", vault.writer)
+    line = ("transform", FIRST, "orders", "--rename-prefix", "N", "--writer-key", vault.writer)
     assert vault.read(*line).code == 0
     damage(vault.key_file(OTHER), "removed")
     done = vault.read(*line, "--json")
-    assert done.code == 14 and any("is missing" in note for note in check("compact", done)["notes"])
+    assert done.code == 14 and any("is missing" in note for note in check("transform", done)["notes"])
     assert "warning: keys/" in vault.read(*line).out
 
 
