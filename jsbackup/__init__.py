@@ -19,6 +19,7 @@ __version__ = "0.3.0"
 if TYPE_CHECKING:
     from jsbackup.api.backing_up import backup, backup_async
     from jsbackup.api.connecting import connection
+    from jsbackup.api.exporting import ExportedTable, ExportOutcome, export
     from jsbackup.api.opening import open
     from jsbackup.api.putting_back import PutBackMessage, PutBackOutcome, put_back, put_back_async
     from jsbackup.api.restoring import (
@@ -42,6 +43,8 @@ __all__ = [
     "BackupRepository",
     "Connection",
     "Consumer",
+    "ExportOutcome",
+    "ExportedTable",
     "Finding",
     "PlannedRestore",
     "PlannedTarget",
@@ -59,6 +62,7 @@ __all__ = [
     "backup_async",
     "connection",
     "errors",
+    "export",
     "open",
     "plan",
     "plan_async",
@@ -71,6 +75,7 @@ __all__ = [
 # Where the names are. Imported on first use: a program only waits for what it uses.
 _HOMES = {
     "jsbackup.api.connecting": ["connection"],
+    "jsbackup.api.exporting": ["ExportOutcome", "ExportedTable", "export"],
     "jsbackup.api.opening": ["open"],
     "jsbackup.api.putting_back": ["PutBackMessage", "PutBackOutcome", "put_back", "put_back_async"],
     "jsbackup.api.backing_up": ["backup", "backup_async"],

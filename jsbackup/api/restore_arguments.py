@@ -12,21 +12,13 @@ from jsbackup.errors import UsageError
 from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.mask import Unmaskable
 
-__all__ = ["RestoreArguments", "typed_arguments"]
+__all__ = ["ReshapingArguments", "RestoreArguments", "typed_arguments"]
 
 
-class RestoreArguments(WantedMessages, total=False):
-    """Which streams to restore, and how: the options of `jsbackup restore`, by their names."""
+class ReshapingArguments(WantedMessages, total=False):
+    """Which streams are wanted, and how they are changed."""
 
     streams: str | Sequence[str]
-    exclude: str | Sequence[str]
-    if_exists: Literal["fail", "skip", "replace"]
-    replace_with_part: bool
-    replicas: int | None
-    config: Mapping[str, Any]
-    consumers: Literal["all", "config", "none"]
-    adapt: bool
-    resume_sources: bool
     rename: Mapping[str, str]
     rename_prefix: str | None
     map_subject: str | Sequence[str]
@@ -37,6 +29,19 @@ class RestoreArguments(WantedMessages, total=False):
     obfuscate: bool
     obfuscation_key: str | os.PathLike[str] | None
     allow_nothing: bool
+
+
+class RestoreArguments(ReshapingArguments, total=False):
+    """Which streams to restore, and how: the options of `jsbackup restore`, by their names."""
+
+    exclude: str | Sequence[str]
+    if_exists: Literal["fail", "skip", "replace"]
+    replace_with_part: bool
+    replicas: int | None
+    config: Mapping[str, Any]
+    consumers: Literal["all", "config", "none"]
+    adapt: bool
+    resume_sources: bool
 
 
 _NOTHING_SAID: RestoreArguments = {
@@ -71,9 +76,13 @@ _NOTHING_SAID: RestoreArguments = {
 }
 
 
-def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
-    """Return the arguments as typed on the command line. Raises UsageError; TypeError for an unknown name."""
-    if unknown := sorted(how.keys() - _NOTHING_SAID.keys()):
+def typed_arguments(
+    called: str, how: ReshapingArguments, kind: type[ReshapingArguments] = RestoreArguments
+) -> dict[str, Any]:
+    """Return the arguments, which are those of `kind`, as typed on the command line. Raises UsageError; TypeError for
+    an unknown name.
+    """
+    if unknown := sorted(how.keys() - kind.__annotations__.keys()):
         raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
     said: RestoreArguments = {**_NOTHING_SAID, **how}
     if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:

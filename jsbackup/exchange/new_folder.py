@@ -61,10 +61,10 @@ def release(folder: Path) -> None:
     (folder / _HOLDER).unlink(missing_ok=True)
 
 
-def clear_leftovers(target: Path) -> list[Path]:
+def clear_leftovers(target: Path) -> list[str]:
     """Remove what killed exports to `target`, a folder that may not exist, have left beside it and within it.
 
-    Returns the hidden folders that stay although it is not known that their exports still run.
+    Returns sentences about the hidden folders that stay although it is not known that their exports still run.
     """
     from jsbackup.repository.keep.holder_process import is_gone, this_process
 
@@ -76,7 +76,7 @@ def clear_leftovers(target: Path) -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         runs = not gone and holder is not None and own is not None and own.place == holder.place
         if not runs and os.path.lexists(folder):
-            unclear.append(folder)
+            unclear.append(f"{folder} is of an export that still runs, or was killed: remove it if none does")
     return unclear
 
 

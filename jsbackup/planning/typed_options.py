@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions
-from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.cut import Cut, counts_from_now
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.mask import Masks
@@ -24,7 +25,7 @@ from jsbackup.transforms.subject_map import SubjectMaps
 if TYPE_CHECKING:
     from jsbackup.transforms.obfuscate.messages import Obfuscation
 
-__all__ = ["keeping_obfuscated", "rename_options", "reshape_options", "restore_options"]
+__all__ = ["TableOptions", "keeping_obfuscated", "rename_options", "reshape_options", "restore_options"]
 
 
 def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
@@ -107,3 +108,32 @@ def keeping_obfuscated(
     from jsbackup.planning.obfuscation_file import keeping_names
 
     return keeping_names(expand_path(key_file, environment()), reshape.obfuscation.names, whole=whole)
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How tables are written. `kind` is a format. With `append`, tables that are there get what is new."""
+
+    kind: str
+    append: bool = False
+    by_day: bool = False
+    catalog: str | None = None
+
+    def check(self, typed: Mapping[str, Any]) -> None:
+        """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
+        for option, given, kinds in (
+            ("--append", self.append, "parquet, delta and iceberg"),
+            ("--partition-by", self.by_day, "parquet, delta and iceberg"),
+            ("--catalog", self.catalog, "iceberg"),
+        ):
+            if given and self.kind not in kinds:
+                raise UsageError(
+                    f"{option} is for --format {kinds}, and this is --format {self.kind}",
+                    hint=f"Leave out {option}, or choose another format.",
+                )
+        for name in ("since", "until") if self.append else ():
+            if typed[name] and counts_from_now(typed[name]):
+                raise UsageError(
+                    f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
+                    hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
+                )

@@ -16,7 +16,6 @@ import click
 from jsbackup.cli.commands.spark.tables import (
     READ_FORMATS,
     WRITTEN_FORMATS,
-    TableOptions,
     read_tables,
     table_options,
     write_tables,
@@ -35,7 +34,7 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import Where, on_spark_if_asked
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.exported import tell_exported, tell_leftovers
+from jsbackup.cli.output.exported import tell_exported
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import tell_import, tell_stored
@@ -48,6 +47,7 @@ from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
 
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream
+    from jsbackup.planning.typed_options import TableOptions
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
 
@@ -380,7 +380,8 @@ def export(
         if options.words:
             planned = plan_streams(manifest, chosen, options, "exported")
             written = change_streams(repository.objects, manifest.id, planned, options, secret=secret)
-        tell_leftovers(shared, clear_leftovers(Path(directory)))
+        for leftover in clear_leftovers(Path(directory)):
+            shared.output.note(leftover)
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
             if kind in CONFIG_FORMATS:

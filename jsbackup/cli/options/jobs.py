@@ -5,7 +5,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
 
 __all__ = ["OpenedJob", "choose_readable", "job_runner", "names_of", "open_job"]
-
-# A thread holds about 100 MiB: an object, its messages, and what is made of them.
-_MOST_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +52,10 @@ def job_runner(where: Where | None, place: RepositoryRef, repository: Repository
     """Provide what runs tasks on the repository, which is open at `place`: Spark, which is started, or threads."""
     if where is None:
         from jsbackup.pipeline.session.repository_ref import lent
-        from jsbackup.pipeline.tasks.runner import InProcess
+        from jsbackup.pipeline.tasks.runner import THREADS, InProcess
 
         with lent(place, repository):
-            yield InProcess(min(_MOST_THREADS, os.cpu_count() or 1))
+            yield InProcess(THREADS)
         return
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.tasks import OnSpark

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.grouped import broken_json, tell_broken
@@ -15,7 +14,7 @@ from jsbackup.readable import in_short
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ExportedStream
 
-__all__ = ["tell_exported", "tell_leftovers"]
+__all__ = ["tell_exported"]
 
 
 def tell_exported(
@@ -69,12 +68,6 @@ def tell_exported(
     }
     output.result(document, text)
     return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0
-
-
-def tell_leftovers(shared: Shared, folders: Sequence[Path]) -> None:
-    """Name hidden folders of exports of which it is not known whether they still run."""
-    for folder in folders:
-        shared.output.note(f"{folder} is of an export that still runs, or was killed: remove it if none does")
 
 
 def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:

@@ -89,23 +89,21 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Repos
 
 def opened(place: RepositoryRef) -> Repository:
     """Return the repository for a task: the one that is lent, else it is opened, once in each process."""
-    return _lent.get(place) or _opened(place)
+    return next(reversed(_lent.get(place, ())), None) or _opened(place)
 
 
 @contextmanager
 def lent(place: RepositoryRef, repository: Repository) -> Iterator[None]:
-    """Let tasks that run in this process use the open repository of `place`."""
-    before = _lent.get(place)
-    _lent[place] = repository
+    """Let tasks that run in this process use the open repository of `place`. Several threads may do so at once."""
+    repositories = _lent.setdefault(place, [])
+    repositories.append(repository)
     try:
         yield
     finally:
-        del _lent[place]
-        if before is not None:
-            _lent[place] = before
+        repositories.remove(repository)
 
 
-_lent: dict[RepositoryRef, Repository] = {}
+_lent: dict[RepositoryRef, list[Repository]] = {}
 
 
 @lru_cache(_OPEN)

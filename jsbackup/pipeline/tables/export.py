@@ -14,11 +14,13 @@ Tables that an export does without: the others are brought up to date, and each 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
+from pathlib import Path
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.errors import (
@@ -31,6 +33,7 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.exchange.exporting import ExportedStream
+from jsbackup.exchange.new_folder import clear_leftovers
 from jsbackup.pipeline.messages.followed import sequences_of
 from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
@@ -38,7 +41,7 @@ from jsbackup.pipeline.tables.delta_table import DeltaLakeTable, require_deltala
 from jsbackup.pipeline.tables.iceberg_table import PyIcebergTable, open_catalog, require_pyiceberg
 from jsbackup.pipeline.tables.parquet_table import GrowingTable, ParquetTable
 from jsbackup.pipeline.tables.table_state import TableState, life_of, refuse_unsteady, source_of
-from jsbackup.pipeline.tables.target import ExportTarget
+from jsbackup.pipeline.tables.target import ExportTarget, files_target, refuse_place, tables_target
 from jsbackup.pipeline.tables.writing import DAY, FileToWrite, TableFormat, WriteFiles, WrittenFile, WrittenRun
 from jsbackup.pipeline.tasks.packing import pack, pack_tasks
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
@@ -69,7 +72,7 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.cut import Extent
 from jsbackup.transforms.mask import MaskCount
 
-__all__ = ["Exported", "PlannedExport", "TablesAsked", "all_refused", "export_tables", "plan_export", "require_package"]
+__all__ = ["Exported", "PlannedExport", "TablesAsked", "all_refused", "export_tables", "export_target", "plan_export"]
 
 
 def all_refused(refused: Mapping[str, JsBackupError]) -> JsBackupError:
@@ -169,12 +172,28 @@ class PlannedExport:
         return sum(one.ref.bytes for _, some in self.additions for added in some for one in added.ranges)
 
 
-def require_package(kind: TableFormat) -> None:
-    """Raise UnsupportedError if the package that tables of this format take is not installed."""
-    if kind is TableFormat.DELTA:
+@contextmanager
+def export_target(
+    source: RepositoryRef, output: RepositoryRef, asked: TablesAsked, *, note: Callable[[str], object]
+) -> Iterator[ExportTarget]:
+    """Provide where tables of backups of `source` are written. What killed exports have left there is removed; `note`
+    gets sentences about what may be of such.
+
+    Raises:
+        UnsupportedError: the package for Delta or Iceberg tables is not installed.
+        UsageError, StoreError: as `refuse_place`, `files_target` and `tables_target`.
+    """
+    if asked.kind is TableFormat.DELTA:
         require_deltalake()
-    elif kind is TableFormat.ICEBERG:
+    elif asked.kind is TableFormat.ICEBERG:
         require_pyiceberg()
+    refuse_place(source, output)
+    for leftover in clear_leftovers(Path(output.folder)) if output.folder is not None else ():
+        note(leftover)
+    token = os.urandom(4).hex()
+    lines = asked.kind is TableFormat.JSONL
+    with files_target(output, token) if lines else tables_target(output, token, append=asked.append) as target:
+        yield target
 
 
 class _LinesTable:
@@ -204,11 +223,9 @@ def plan_export(
         UsageError, TargetConflict, UnsupportedError, FormatError: no table can be extended (if all have one code).
         JsBackupError: no table can be extended.
         UsageError: the options cannot be those of tables that are extended; no backup has a stream that was asked for.
-        UnsupportedError: the package for Delta or Iceberg tables is not installed.
         PlanRefused: a restore with these options would be refused.
         IntegrityError, KeyUnavailable, StoreError: the repository or the target cannot be read.
     """
-    require_package(asked.kind)
     if asked.append:
         refuse_unsteady(asked.options)
     planning = _Planning(place, chosen, target, asked, patterns=patterns)

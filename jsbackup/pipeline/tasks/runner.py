@@ -6,6 +6,7 @@ results, because the tasks are the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -15,9 +16,12 @@ from jsbackup.memory import give_back
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.background import in_order
 
-__all__ = ["InProcess", "TaskRunner"]
+__all__ = ["THREADS", "InProcess", "TaskRunner"]
 
 T = TypeVar("T")
+
+# A thread holds about 100 MiB: an object, its messages, and what is made of them.
+THREADS = min(2, os.cpu_count() or 1)
 
 
 class TaskRunner(Protocol):

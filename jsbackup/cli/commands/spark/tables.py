@@ -5,10 +5,8 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,24 +18,22 @@ from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
 from jsbackup.cli.options.spark import Where, place_given, settings_of
-from jsbackup.cli.output.exported import tell_leftovers
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, s3_settings
-from jsbackup.errors import UsageError
 from jsbackup.readable import format_count
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
     from jsbackup.planning.transforming import TransformOptions
+    from jsbackup.planning.typed_options import TableOptions
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = [
     "READ_FORMATS",
     "WRITTEN_FORMATS",
-    "TableOptions",
     "read_tables",
     "table_options",
     "write_tables",
@@ -75,43 +71,14 @@ def table_options(command: F) -> F:
 
     @wraps(command)
     def run(*arguments: Any, append: bool, partition_by: str | None, catalog: str | None, **others: Any) -> Any:
+        from jsbackup.planning.typed_options import TableOptions
+
         tables = TableOptions(others["kind"], append, partition_by is not None, catalog)
         return command(*arguments, tables=tables, **others)
 
     for option in reversed(_OPTIONS):
         run = option(run)
     return cast(F, run)
-
-
-@dataclass(frozen=True, slots=True)
-class TableOptions:
-    """How tables are written. `kind` is a format. With `append`, tables that are there get what is new."""
-
-    kind: str
-    append: bool = False
-    by_day: bool = False
-    catalog: str | None = None
-
-    def check(self, typed: Mapping[str, Any]) -> None:
-        """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
-        from jsbackup.transforms.cut import counts_from_now
-
-        for option, given, kinds in (
-            ("--append", self.append, "parquet, delta and iceberg"),
-            ("--partition-by", self.by_day, "parquet, delta and iceberg"),
-            ("--catalog", self.catalog, "iceberg"),
-        ):
-            if given and self.kind not in kinds:
-                raise UsageError(
-                    f"{option} is for --format {kinds}, and this is --format {self.kind}",
-                    hint=f"Leave out {option}, or choose another format.",
-                )
-        for name in ("since", "until") if self.append else ():
-            if typed[name] and counts_from_now(typed[name]):
-                raise UsageError(
-                    f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
-                    hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
-                )
 
 
 def write_tables(
@@ -127,29 +94,18 @@ def write_tables(
 ) -> Exported:
     """Write streams of a backup, changed as the options say, to `output`, a folder or a URL.
 
-    Raises the errors of `export_tables`, `plan_export`, `files_target` and `tables_target`.
+    Raises the errors of `export_tables`, `plan_export` and `export_target`.
     """
-    from jsbackup.exchange.new_folder import clear_leftovers
     from jsbackup.pipeline.session.repository_ref import place_of
-    from jsbackup.pipeline.tables.export import TablesAsked, export_tables, plan_export, require_package
-    from jsbackup.pipeline.tables.target import files_target, refuse_place, tables_target
+    from jsbackup.pipeline.tables.export import TablesAsked, export_tables, export_target, plan_export
     from jsbackup.pipeline.tables.writing import TableFormat
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
 
     kind = TableFormat(tables.kind)
     asked = TablesAsked(kind, options, MaskKey(mask_key), tables.append, tables.by_day, tables.catalog)
-    require_package(kind)
     place = place_of(output, s3_settings(shared.s3, environment()), {})
-    lines = kind is TableFormat.JSONL
-    refuse_place(place_given(shared), place)
-    if place.folder is not None:
-        tell_leftovers(shared, clear_leftovers(Path(place.folder)))
     planned: list[PlannedExport] = []
-    token = os.urandom(4).hex()
-    with (
-        files_target(place, token) if lines else tables_target(place, token, append=tables.append) as target,
-        ExitStack() as stack,
-    ):
+    with export_target(place_given(shared), place, asked, note=shared.output.note) as target, ExitStack() as stack:
 
         def plan(backup: ChosenBackup) -> None:
             for reason in backup.left_out():
