@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,8 +11,11 @@ import pytest
 
 import jsbackup
 from jsbackup.errors import IncompleteError, UsageError
+from jsbackup.pipeline.session.repository_ref import lent, opened
 from tests.api.shop import COUNT, Shop
 from tests.harness.commands import jsbackup as command
+
+pytestmark = pytest.mark.nats
 
 NAMES = ["sequence", "timestamp_ns", "subject", "headers", "data"]
 
@@ -55,7 +59,9 @@ def test_the_options_of_the_command_choose_and_change_messages(shop: Shop, tmp_p
         mask_key_file=tmp_path / "key",
     )
     wanted = [row[0] for row in shop.published if 100 <= row[0] <= 280 and row[2].startswith("orders.us.")]
-    lines = [json.loads(line) for path in (tmp_path / "lines" / "SOME").iterdir() for line in path.read_text().splitlines()]
+    lines = [
+        json.loads(line) for path in (tmp_path / "lines" / "SOME").iterdir() for line in path.read_text().splitlines()
+    ]
     assert [line["sequence"] for line in lines] == wanted and list(done.streams) == ["SOME"]
     days = jsbackup.export(repository, tmp_path / "days", format="parquet", partition_by="day", streams=["ORD*"])
     assert days.rows == COUNT - 1
@@ -92,3 +98,15 @@ def test_tables_that_cannot_be_extended_are_named_beside_the_others(shop: Shop, 
     done = caught.value.result
     assert isinstance(done, jsbackup.ExportOutcome)
     assert isinstance(done.failed["ORDERS"], UsageError) and done.streams["KV_settings"].messages == 1
+
+
+def test_a_repository_is_lent_by_several_threads_at_once(shop: Shop) -> None:
+    repository = jsbackup.open(shop.folder)
+    place = repository._place
+    some, other = place.open(), place.open()
+    with ExitStack() as first:
+        first.enter_context(lent(place, some))
+        with lent(place, other):
+            first.close()
+            assert opened(place) is other
+    assert opened(place) not in (some, other)

@@ -60,6 +60,10 @@ def test_an_encrypted_repository(
     identity.write_text(f"{ME.text}\n")
     by_file = jsbackup.open(repo, identity=identity)
     by_content = jsbackup.open(repo, identity=ME.text.encode())
+    with pytest.raises(errors.KeyUnavailable):
+        jsbackup.export(host, tmp_path / "lake", format="parquet")
+    lake = jsbackup.export(by_content, tmp_path / "lake", format="parquet", streams="ORDERS")
+    assert lake.rows == len(shop.published)
     monkeypatch.setenv("JSBACKUP_IDENTITY_FILE", str(identity))
     for opened in (by_file, by_content, jsbackup.open(repo)):
         assert rows(opened.latest()["ORDERS"].messages()) == shop.published
