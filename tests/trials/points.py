@@ -61,7 +61,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_missed.py::test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target",
         "test_missed.py::test_a_selection_that_keeps_nothing_is_refused",
         "test_missed.py::test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows",
-        "pipeline/jobs/test_transform.py::test_a_mask_that_masks_nothing_ends_in_no_backup",
+        "pipeline/jobs/test_changed_copy.py::test_a_mask_that_masks_nothing_ends_in_no_backup",
     ),
     8: (
         "test_buckets.py::test_buckets_work_when_every_subject_is_mapped",
