@@ -112,9 +112,14 @@ __all__ = [
 ]
 
 
-def environment() -> Mapping[str, str]:
-    """Return a copy of the present process environment."""
-    return dict(os.environ)
+def environment(prefix: str = "JSBACKUP_") -> Mapping[str, str]:
+    """Return a copy of the present process environment. With another prefix, such as that of a second repository,
+    variables that begin with it have the usual names, and the usual ones are left out.
+    """
+    if prefix == "JSBACKUP_":
+        return dict(os.environ)
+    own = {f"JSBACKUP_{k.removeprefix(prefix)}": v for k, v in os.environ.items() if k.startswith(prefix)}
+    return {k: v for k, v in os.environ.items() if not k.startswith("JSBACKUP_")} | own
 
 
 @contextmanager

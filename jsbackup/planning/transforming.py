@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused
 from jsbackup.planning.configs.stream_config import check_configs
-from jsbackup.planning.model import Consumers, RestoreOptions, RestorePlan
+from jsbackup.planning.model import RestoreOptions, RestorePlan
 from jsbackup.planning.obfuscating import obfuscated_entry
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.reshaping import Reshaped, about_markers, about_part, rename_streams, reshape_stream
@@ -48,7 +48,6 @@ class TransformOptions:
     streams: tuple[Glob, ...] = ()
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names, as in a restore
-    consumers: Consumers = Consumers.ALL  # or NONE
     allow_nothing: bool = False  # as in a restore
 
     @property
@@ -64,8 +63,7 @@ class TransformOptions:
         words += ["--renumber"] if reshape.renumber else []
         words += [f"--mask {one}" for one in reshape.masks.masks]
         words += [f"--unmaskable {reshape.masks.unmaskable}"] if reshape.masks else []
-        words += ["--obfuscate"] if reshape.obfuscation else []
-        return words + (["--consumers none"] if self.consumers is Consumers.NONE else [])
+        return words + (["--obfuscate"] if reshape.obfuscation else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +118,6 @@ def plan_streams(
         PlanRefused, TargetConflict: a restore with these options would be refused.
         FormatError: a configuration is damaged.
     """
-    if options.consumers is Consumers.NONE:
-        entries = [replace(entry, consumers=()) for entry in entries]
     asked = RestoreOptions(
         streams=options.streams,
         renames=options.renames,
@@ -227,6 +223,6 @@ def _new_overlaps(planned: Sequence[PlannedStream]) -> Iterator[Finding]:
             before = first_overlap(one.entry.config.get("subjects") or [], other.entry.config.get("subjects") or [])
             if before is None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.reshaped.name}"
-                hint = "Map subjects so that they stay apart, or transform one of them alone."
+                hint = "Map subjects so that they stay apart, or take one of them alone."
                 yield Finding(one.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
         index.add(subjects)

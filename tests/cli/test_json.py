@@ -58,7 +58,10 @@ PROMISED = {
     ),
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
     "put-back": "backup stream to result written there refused messages[].sequence messages[].action",
-    "copy": "copied_objects copied_bytes skipped_objects",
+    "copy": (
+        "copied_objects copied_bytes skipped_objects "
+        "backup made_of result streams[].name streams[].as streams[].messages streams[].digest skipped"
+    ),
     "repair": "mended lost objects[].key objects[].outcome objects[].backups",
     "export": "files rows bytes",
     "stats": (
@@ -66,7 +69,6 @@ PROMISED = {
         "streams[].subjects[].subject streams[].subjects[].messages streams[].subjects[].bytes"
     ),
     "query": "columns rows",
-    "transform": "backup made_of result streams[].name streams[].as streams[].messages streams[].digest skipped",
     "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
     "drill": "backup streams[].name streams[].messages streams[].verified streams[].seconds seconds",

@@ -1,4 +1,4 @@
-"""Transform without Spark: its tasks run here, on random streams, and plain Python says what comes out."""
+"""Changed copies without Spark: the tasks run here, on random streams, and plain Python says what comes out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from jsbackup.pipeline.jobs.transform import TransformPlan, plan_transform, tran
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
 from jsbackup.pipeline.tasks import packing
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
-from jsbackup.planning.model import Consumers
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.selection.count_subset import survey
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
@@ -164,8 +163,8 @@ def test_tasks_give_what_plain_python_gives(
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
         patch.setattr("jsbackup.pipeline.jobs.transform.grouped", lambda refs, _: grouped(refs, size))
-        (done,) = transform_streams(_run(place), _planned(entry, reshape), mask_key=key)
-    made = done.entry
+        (done,) = transform_streams(_run(place), _planned(entry, reshape), place, mask_key=key)
+    made = done.stored.stream
 
     kept = [m for m in messages if is_kept(reshape.cut, m) and is_wanted(m, reshape.filters)]
     newest = None if reshape.newest is None else by_the_list(kept, reshape.newest)
@@ -225,9 +224,9 @@ def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: N
     assert len(refs) < len(entry.segments) / 3
     assert all(2048 <= ref.bytes <= 4096 for ref in refs[:-1])
     reshape = Reshape(filters=Filters((">",)))
-    (made,) = transform_streams(_run(place), _planned(entry, reshape), mask_key=MaskKey())
-    assert total_of(made.entry.segments) == total_of(entry.segments)
-    assert all(2048 <= ref.bytes <= 2 * 4096 for ref in made.entry.segments[:-1])
+    (made,) = transform_streams(_run(place), _planned(entry, reshape), place, mask_key=MaskKey())
+    assert total_of(made.stored.stream.segments) == total_of(entry.segments)
+    assert all(2048 <= ref.bytes <= 2 * 4096 for ref in made.stored.stream.segments[:-1])
 
 
 def test_only_short_neighbours_are_joined() -> None:
@@ -253,14 +252,14 @@ def test_another_key_than_the_one_that_was_marked_is_refused(tmp_path: Path) -> 
 
 def _transformed(place: RepositoryRef, manifest: Manifest, *streams: str, **asked: Any) -> Manifest:
     repository = place.open()
-    terms = Terms(Mode.SHARED, "transform", "tests", "here", CREATED)
+    terms = Terms(Mode.SHARED, "copy", "tests", "here", CREATED)
     plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
     with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
         run = JobRun(cast(Any, Pickled()), place, repository, lease)
-        made = transform_backup(run, plan, tags={"a": "b"})
+        made, _ = transform_backup(run, plan, place)
     stored = repository.manifest(repository.backups()[-1])
-    assert replace(stored, previous_sha256=None) == made.manifest
-    return made.manifest
+    assert replace(stored, previous_sha256=None) == made
+    return made
 
 
 def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp_path: Path) -> None:
@@ -316,8 +315,7 @@ def _entry(name: str, **config: Any) -> StreamBackup:
 
 def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
     renames = RenameOptions.parse(asked.pop("rename", ()), asked.pop("prefix", None))
-    consumers = asked.pop("consumers", Consumers.ALL)
-    options = TransformOptions((), renames, Reshape(**asked), consumers)
+    options = TransformOptions((), renames, Reshape(**asked))
     return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), Result.PARTIAL, entries), options)
 
 
@@ -344,18 +342,16 @@ def test_what_a_restore_refuses_is_refused() -> None:
         _plan(a, cut=Cut(until=AtSequence(4711)))
     with pytest.raises(FormatError, match="stream A: subjects in its stored configuration is damaged"):
         _plan(_entry("A", subjects=[7]), rename=["A=C"])
-    with pytest.raises(UsageError, match="nothing to transform"):
+    with pytest.raises(UsageError, match="nothing to change"):
         _plan(a)
 
 
-def test_a_consumer_that_cannot_follow_is_refused_or_left_behind() -> None:
+def test_a_consumer_that_cannot_follow_is_refused() -> None:
     reader = ConsumerBackup("r", {"filter_subject": "a.*"}, CREATED, Fidelity.EXACT, ConsumerState())
     entry = replace(_entry("A", subjects=["a.>"]), consumers=(reader,))
     maps = SubjectMaps.parse(["a.x=>b.x", "a.>=>c.>"])
     with pytest.raises(PlanRefused, match="consumer r cannot follow"):
         _plan(entry, maps=maps)
-    (planned,) = _plan(entry, maps=maps, consumers=Consumers.NONE).streams
-    assert planned.entry.consumers == ()
 
 
 @pytest.mark.parametrize("entry", [_entry("OBJ_b"), _entry("COPY", mirror={"name": "OBJ_b"})], ids=lambda e: e.name)

@@ -1,4 +1,4 @@
-"""Transform of streams with many segments: some of them at a time are held, and the backup is the same."""
+"""Changed copies of streams with many segments: some of them at a time are held, and the backup is the same."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def _kept(folder: Path, streams: dict[str, list[Message]], *, encrypted: bool = 
 
 
 def _lease(store: Store, mode: Mode = Mode.SHARED) -> AbstractContextManager[Lease]:
-    return hold_lease(store, Terms(mode, "transform", "tests", "here", CREATED), wait_seconds=0, waiting=lambda _: None)
+    return hold_lease(store, Terms(mode, "copy", "tests", "here", CREATED), wait_seconds=0, waiting=lambda _: None)
 
 
 @dataclass(frozen=True)
 class Transforming:
-    """Work: a transform with these options."""
+    """Work: a changed copy with these options."""
 
     options: TransformOptions
     key: MaskKey = field(default_factory=MaskKey)
@@ -141,8 +141,8 @@ class Transforming:
         plan = plan_transform(repository.manifest(repository.backups()[-1]), self.options)
         with _lease(repository.store) as lease, lent(place, repository):
             run = JobRun(cast(Any, runner), place, repository, lease, progress, random=lambda count: b"\7" * count)
-            made = transform_backup(run, plan, mask_key=self.key)
-        return replace(made.manifest, extra={"had": made.had, "notes": made.notes})
+            made, streams = transform_backup(run, plan, place, mask_key=self.key)
+        return replace(made, extra={"had": [one.kept.had for one in streams], "notes": [one.notes for one in streams]})
 
 
 def _made(kept: Kept, to: Path, work: Any, runner: Counting) -> tuple[Manifest, dict[str, bytes]]:
@@ -272,7 +272,7 @@ def test_progress_of_all_waves_is_that_of_one_work(tmp_path: Path, monkeypatch: 
     work = Transforming(TransformOptions(reshape=Reshape(maps=maps)))
     watcher, runner = Watcher(), Counting()
     assert work(kept.place, kept.place.open(), runner, watcher) is not None
-    name = "the transform"
+    name = "the copy"
     assert runner.jobs.count(name) > 3
     assert [call for call in watcher.calls if call[1] == name] == [("start", name), ("finish", name)]
     assert watcher.left[name] == 0

@@ -13,7 +13,7 @@ from tests.harness.backups import FIRST
 Type = Callable[..., Typed]
 
 
-def test_transform_and_an_import_of_a_table_do_their_work_and_end_with_14(typed: Type, tmp_path: Path) -> None:
+def test_a_changed_copy_and_an_import_of_a_table_do_their_work_and_end_with_14(typed: Type, tmp_path: Path) -> None:
     vault = make_vault(typed, tmp_path, ME, OTHER)
     table = tmp_path / "table.jsonl"
     table.write_text('{"sequence": 1, "time": "2026-11-21T01:45:00Z", "subject": "a", "data": "eA=="}\n')
@@ -22,6 +22,7 @@ def test_transform_and_an_import_of_a_table_do_their_work_and_end_with_14(typed:
     damage(vault.key_file(OTHER), "removed")
     again = vault.write(*imported)
     assert again.code == 14 and any("is missing" in note for note in check("import", again)["notes"])
-    done = vault.read("transform", FIRST, "orders", "--rename-prefix", "x", "--writer-key", vault.writer, "--json")
-    document = check("transform", done)
+    renamed = ("--stream", "orders", "--rename-prefix", "x", "--to-repo", vault.repo)
+    done = vault.read("copy", FIRST, *renamed, "--writer-key", vault.writer, "--json")
+    document = check("copy", done)
     assert done.code == 14 and document["result"] == "complete" and "is missing" in document["notes"][0]

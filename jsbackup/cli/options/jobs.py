@@ -50,18 +50,19 @@ class OpenedJob:
 @contextmanager
 def job_runner(where: Where | None, place: RepositoryRef, repository: Repository) -> Iterator[TaskRunner]:
     """Provide what runs tasks on the repository, which is open at `place`: Spark, which is started, or threads."""
-    if where is None:
-        from jsbackup.pipeline.session.repository_ref import lent
-        from jsbackup.pipeline.tasks.runner import THREADS, InProcess
+    from jsbackup.pipeline.session.repository_ref import lent
 
-        with lent(place, repository):
+    with lent(place, repository):
+        if where is None:
+            from jsbackup.pipeline.tasks.runner import THREADS, InProcess
+
             yield InProcess(THREADS)
-        return
-    from jsbackup.pipeline.session.session import open_session
-    from jsbackup.pipeline.tasks.tasks import OnSpark
+            return
+        from jsbackup.pipeline.session.session import open_session
+        from jsbackup.pipeline.tasks.tasks import OnSpark
 
-    with open_session(settings_of(where)) as session:
-        yield OnSpark(session)
+        with open_session(settings_of(where)) as session:
+            yield OnSpark(session)
 
 
 @contextmanager

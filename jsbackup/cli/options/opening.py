@@ -110,25 +110,14 @@ def store_at(location: str, shared: Shared) -> Store:
 
 def s3_of(shared: Shared) -> S3Settings:
     """Return the settings for S3 from options and environment. Raises UsageError for invalid ones."""
-    return s3_settings(shared.s3, _variables(shared))
-
-
-def _variables(shared: Shared) -> Mapping[str, str]:
-    """Return the environment with the names of variables for this repository: a second one has its own."""
-    known = environment()
-    if shared.variables == "JSBACKUP_":
-        return known
-    own = {
-        f"JSBACKUP_{k.removeprefix(shared.variables)}": v for k, v in known.items() if k.startswith(shared.variables)
-    }
-    return {k: v for k, v in known.items() if not k.startswith("JSBACKUP_")} | own
+    return s3_settings(shared.s3, environment(shared.variables))
 
 
 def keys_of(shared: Shared) -> GivenKeys:
     """Return the keys from options and environment. Raises UsageError for invalid ones."""
     from jsbackup.repository.crypto.access import NO_KEYS
 
-    secrets = key_secrets(shared.keys, _variables(shared))
+    secrets = key_secrets(shared.keys, environment(shared.variables))
     if secrets == KeySecrets():
         return NO_KEYS
     from jsbackup.repository.crypto.keys import read_keys

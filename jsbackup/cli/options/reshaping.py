@@ -216,9 +216,8 @@ _OF_MESSAGES = (
 )
 
 
-def transform_options(typed: Mapping[str, Any], streams: Iterable[str], consumers: str = "all") -> TransformOptions:
+def transform_options(typed: Mapping[str, Any], streams: Iterable[str]) -> TransformOptions:
     """Return the options of what is typed (`reshaping_options`). Raises UsageError."""
-    from jsbackup.planning.model import Consumers
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.planning.typed_options import rename_options, reshape_options
 
@@ -226,7 +225,6 @@ def transform_options(typed: Mapping[str, Any], streams: Iterable[str], consumer
         streams=tuple(map(parse_glob, streams)),
         renames=rename_options(typed),
         reshape=reshape_options(typed),
-        consumers=Consumers(consumers),
         allow_nothing=typed["allow_nothing"],
     )
 
@@ -241,7 +239,7 @@ def refuse_obfuscation(reshape: Reshape, what: str) -> None:
     if reshape.obfuscation is not None:
         raise UsageError(
             f"--obfuscate is not possible with {what}",
-            hint="Make an obfuscated backup with 'jsbackup transform', and use that.",
+            hint="Make an obfuscated backup with 'jsbackup copy', and use that.",
         )
 
 

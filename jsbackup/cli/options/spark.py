@@ -87,4 +87,5 @@ def place_given(shared: Shared) -> RepositoryRef:
 
     if not shared.repo:
         raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
-    return place_of(shared.repo, s3_settings(shared.s3, environment()), shared.keys)
+    settings = s3_settings(shared.s3, environment(shared.variables))
+    return place_of(shared.repo, settings, shared.keys, shared.variables)

@@ -117,7 +117,7 @@ def _source_column(summary: BackupSummary) -> str:
 
     if summary.imported is not None:
         return "import"
-    return ("transform of " if summary.transformed is not None else "") + origin_of(summary).short
+    return ("changed copy of " if summary.transformed is not None else "") + origin_of(summary).short
 
 
 def _selection_column(summary: BackupSummary) -> str:
@@ -340,7 +340,7 @@ def _source_text(source: Source) -> str:
     transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
     if isinstance(transformed, dict):
         before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
-        return f"transform of {transformed.get('backup')} ({before})"
+        return f"changed copy of {transformed.get('backup')} ({before})"
     if not isinstance(imported, dict):
         named = f" ({source.account_name})" if source.account_name else ""
         by = f", profile {source.profile}" if source.profile else ""

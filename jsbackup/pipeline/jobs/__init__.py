@@ -1,1 +1,1 @@
-"""Jobs on a backup: statistics, queries, transforms, comparison, checks, and new backups."""
+"""Jobs on a backup: statistics, queries, changed copies, comparison, checks, and new backups."""

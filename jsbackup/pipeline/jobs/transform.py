@@ -1,13 +1,12 @@
-"""Transform streams of a backup into a new backup, as a restore with the same options would send them.
+"""Make a changed copy of a backup, in another repository or the same: streams are as a restore with the same options
+would send them.
 
 The changes of each stream are planned first, then carried out, and then the driver commits the manifest. An unchanged
-stream keeps its segments and its incarnation; any other gets a new incarnation.
+stream keeps its incarnation, and in the same repository its segments; any other stream gets a new incarnation.
 
 The manifest has `source.transformed`: the original backup, the options, and the edges of the cut. Its time is that of
-the transform, `captured` is that of the server; but not later than the end of a cut, so that it is not used as a backup
-of a later state.
-
-Carry out the transform of streams: messages by tasks, then states and consumers of the kept messages.
+the copy, `captured` is that of the server; but not later than the end of a cut, so that it is not used as a backup of a
+later state.
 
 Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
 (`planning/selection/subset.py`). What needs a pass before is found by other tasks: the newest messages of all subjects,
@@ -28,21 +27,16 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter, itemgetter
 
-from pyspark.sql import SparkSession
-
 from jsbackup.config import is_chosen
 from jsbackup.errors import UsageError
 from jsbackup.pipeline.jobs.job_run import JobRun
-from jsbackup.pipeline.jobs.joining import Group, grouped, merge_groups
+from jsbackup.pipeline.jobs.joining import grouped, merge_groups
 from jsbackup.pipeline.messages.chosen import choose_streams
-from jsbackup.pipeline.session.lease import held_lease
-from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable
-from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.packing import as_one, pack_tasks, waves
 from jsbackup.pipeline.tasks.reshape_passes import numbered_runs, with_newest_of
 from jsbackup.pipeline.tasks.reshape_task import MaskKey, ReshapedRun, ReshapePieces, SegmentRun
 from jsbackup.pipeline.tasks.runner import TaskRunner
-from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.obfuscating import obfuscated_skipped, obfuscated_source
 from jsbackup.planning.selection.count_subset import WatchedConsumers
 from jsbackup.planning.selection.renumbering import renumbered_entry
@@ -74,11 +68,12 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import StoredSegments
 from jsbackup.repository.write.new_backup import NewBackup, StoredStream
 from jsbackup.repository.write.pending_acks import load_consumer, store_consumer
+from jsbackup.repository.write.raw_snapshot import OpaqueWriter, read_opaque
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.renumber import KnownRanks
 
-__all__ = ["TransformPlan", "Transformed", "plan_transform", "transform", "transform_backup", "transform_streams"]
+__all__ = ["Made", "TransformPlan", "plan_transform", "transform_backup", "transform_streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +89,14 @@ def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPl
     """Plan the changes of each stream; reads no messages.
 
     Raises:
-        UsageError: the options name no stream of the backup, or nothing is to be done.
+        UsageError: the options name no stream of the backup, or change nothing.
         PlanRefused, TargetConflict: a restore with these options would be refused.
         FormatError: a configuration is damaged.
     """
-    if not options.words:
-        raise UsageError("nothing to transform", hint="Say what to change, such as --mask or --rename-prefix.")
+    if not options.words and not options.streams:
+        raise UsageError("nothing to change", hint="Say what, such as --mask or --rename-prefix.")
     entries = choose_streams(manifest, [glob.pattern for glob in options.streams])
-    return TransformPlan(manifest, options, plan_streams(manifest, entries, options, "transformed"))
+    return TransformPlan(manifest, options, plan_streams(manifest, entries, options, "copied"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +107,12 @@ class Made:
     notes: tuple[str, ...]
     kept: KeptStream
 
-    @property
-    def entry(self) -> StreamBackup:
-        return self.stored.stream
 
-
-def transform_streams(run: JobRun[TaskRunner], plan: TransformPlan, *, mask_key: MaskKey) -> list[Made]:
-    """Store the streams of a plan. Raises the same errors as `transform_backup`."""
-    return _Making(run, plan, mask_key).make()
+def transform_streams(
+    run: JobRun[TaskRunner], plan: TransformPlan, source: RepositoryRef, *, mask_key: MaskKey
+) -> list[Made]:
+    """Store the streams of a plan. Arguments and errors are those of `transform_backup`."""
+    return _Making(run, plan, source, mask_key).make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +121,45 @@ class _Making:
 
     run: JobRun[TaskRunner]
     plan: TransformPlan
+    source: RepositoryRef
     mask_key: MaskKey
 
     @property
     def objects(self) -> Objects:
+        """Those of the source."""
+        return opened(self.source).objects
+
+    @property
+    def target(self) -> Objects:
         return self.run.repository.objects
 
     def make(self) -> list[Made]:
-        runner, place, progress = self.run.runner, self.run.place, self.run.progress
-        reading = [one for one in self.plan.streams if one.reads]
-        reading = with_newest_of(place, reading)
-        storing = {one.entry.name: _Storing(self.run.repository, one, self._watched(one)) for one in reading}
+        moves = self.source != self.run.place
+        reading = [one for one in self.plan.streams if one.reads or (moves and one.entry.segments)]
+        reading = with_newest_of(self.source, reading)
+        storing = {one.entry.name: _Storing(self.run.repository, one, self.objects) for one in reading}
         with closing(self._reshaped(storing)) as reshaped:
-            streams = ((name, (ref for _, ref in found)) for name, found in groupby(reshaped, itemgetter(0)))
-            for name, _, merged in merge_groups(runner, place, streams, progress):
+            streams = ((name, (ref for _, ref in refs)) for name, refs in groupby(reshaped, itemgetter(0)))
+            joined = (
+                merge_groups(self.run.runner, self.run.place, streams, self.run.progress)
+                if self.target.sealing.reads
+                else ((name, (), StoredSegments((ref,))) for name, ref in reshaped)
+            )
+            for name, _, merged in joined:
                 storing[name].take_merged(merged)
         return [self._finished(one, storing.get(one.entry.name)) for one in self.plan.streams]
 
     def _reshaped(self, storing: Mapping[str, _Storing]) -> Generator[tuple[str, SegmentRef], None, None]:
         """Store the changed messages of streams; yield the name of the stream and each segment, in order."""
-        runner, place, obfuscation = self.run.runner, self.run.place, self.plan.options.reshape.obfuscation
+        obfuscation = self.plan.options.reshape.obfuscation
         before: Counter[str] = Counter()
         runs = (run for one in storing.values() for run in self._runs(one.planned, one.consumers))
-        with as_one(self.run.progress, sum(one.raw_bytes for one in storing.values())) as progress:
+        raw_bytes = sum(raw_bytes_of(_segments_of(one.planned)) for one in storing.values())
+        with as_one(self.run.progress, raw_bytes) as progress:
             for wave in waves(runs, attrgetter("segments")):
-                numbered = numbered_runs(runner, place, self.mask_key, wave, before=before, progress=progress)
+                numbered = numbered_runs(
+                    self.run.runner, self.source, self.mask_key, wave, before=before, progress=progress
+                )
                 parts: dict[str, list[ReshapedRun]] = {}
                 for run, part in zip(numbered, self._store(numbered, progress), strict=True):
                     if obfuscation is not None:
@@ -163,14 +170,11 @@ class _Making:
                     refs = storing[name].take(found)
                     yield from ((name, ref) for ref in refs)
 
-    def _watched(self, one: PlannedStream) -> WatchedConsumers:
-        return WatchedConsumers(self.objects, one.entry if one.moves_consumers else replace(one.entry, consumers=()))
-
     def _runs(self, one: PlannedStream, consumers: WatchedConsumers) -> Iterator[SegmentRun]:
-        folder = self.objects.sealing.folder(one.reshaped.name, one.incarnation)
+        folder = self.target.sealing.folder(one.reshaped.name, one.incarnation)
         reshape, to_know = one.reshaped.messages, sorted(consumers.to_know)
         to_rank = sorted(consumers.to_rank) if reshape.renumber else []
-        groups = groups_of(one, self.objects.segment_bytes)
+        groups = grouped(_segments_of(one), self.target.segment_bytes)
         for group, following in pairwise(chain(groups, [None])):
             assert group is not None, "only the last one is"
             first, last = group[0].first_seq, group[-1].last_seq
@@ -184,9 +188,9 @@ class _Making:
     def _store(self, runs: Sequence[SegmentRun], progress: Progress | None) -> Iterator[ReshapedRun]:
         tasks, weights = [], []
         for part in pack_tasks([run.cost for run in runs], self.run.runner.cores):
-            tasks.append(ReshapePieces(self.run.place, self.mask_key, tuple(runs[part])))
+            tasks.append(ReshapePieces(self.source, self.run.place, self.mask_key, tuple(runs[part])))
             weights.append(sum(run.bytes for run in runs[part]))
-        for results in self.run.runner.run("the transform", tasks, weights=weights, progress=progress):
+        for results in self.run.runner.run("the copy", tasks, weights=weights, progress=progress):
             yield from results
 
     def _finished(self, one: PlannedStream, stored: _Storing | None) -> Made:
@@ -208,7 +212,8 @@ class _Making:
             digest=made.digest if stored is None else total_of(segments).digest,
             captured=_not_after(made.captured, one.reshaped.messages.cut, run),
         )
-        made = self._with_pending(made, moved=one.incarnation != one.entry.incarnation)
+        if self.source != self.run.place or one.incarnation != one.entry.incarnation:
+            made = self._with_others(made)
         reused, stored_bytes = (0, 0) if stored is None else (stored.reused, stored.stored_bytes)
         return Made(StoredStream(made, reused, stored_bytes), tuple(notes), kept)
 
@@ -235,13 +240,15 @@ class _Making:
             kept, masked=stored.masked, had=had, matched=stored.matched, markers=stored.markers, numbers=numbers
         )
 
-    def _with_pending(self, entry: StreamBackup, *, moved: bool) -> StreamBackup:
-        """Store large pending sets in the new folder."""
-        if not moved:
-            return entry
-        folder = self.objects.sealing.folder(entry.name, entry.incarnation)
+    def _with_others(self, entry: StreamBackup) -> StreamBackup:
+        """Store large pending sets, and what is stored undecoded, in the new folder."""
+        folder = self.target.sealing.folder(entry.name, entry.incarnation)
         whole = (load_consumer(self.objects, consumer) for consumer in entry.consumers)
-        return replace(entry, consumers=tuple(store_consumer(self.objects, folder, one) for one in whole))
+        undecoded = OpaqueWriter(self.target, folder)
+        for piece in read_opaque(self.objects, entry.opaque):
+            undecoded.feed(piece)
+        consumers = tuple(store_consumer(self.target, folder, one) for one in whole)
+        return replace(entry, consumers=consumers, opaque=tuple(undecoded.finish()))
 
 
 class _Storing:
@@ -249,18 +256,14 @@ class _Storing:
     `listed` when short ones are joined.
     """
 
-    def __init__(self, repository: Repository, planned: PlannedStream, consumers: WatchedConsumers) -> None:
+    def __init__(self, repository: Repository, planned: PlannedStream, source: Objects) -> None:
+        entry = planned.entry if planned.moves_consumers else replace(planned.entry, consumers=())
         self.planned = planned
-        self.consumers = consumers
+        self.consumers = WatchedConsumers(source, entry)
         self.run = ReshapedRun()
         self.listed = ListWriter(repository.pages)
         self.reused = 0
         self.stored_bytes = 0
-
-    @property
-    def raw_bytes(self) -> int:
-        """The raw bytes that are read of it."""
-        return raw_bytes_of(segments_within(self.planned.entry, self.planned.reshaped.messages.cut))
 
     def take(self, parts: Sequence[ReshapedRun]) -> tuple[SegmentRef, ...]:
         """Add the results of the next runs, and return their segments."""
@@ -278,9 +281,9 @@ class _Storing:
         self.stored_bytes += stored.stored_bytes
 
 
-def groups_of(one: PlannedStream, segment_bytes: int) -> Iterator[Group]:
-    """Return the segments that may be kept in part, those to be joined to segments of that size together."""
-    return grouped(segments_within(one.entry, one.reshaped.messages.cut), segment_bytes)
+def _segments_of(one: PlannedStream) -> Sequence[SegmentRef]:
+    """Return the segments that are read."""
+    return segments_within(one.entry, one.reshaped.messages.cut)
 
 
 def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Captured:
@@ -298,46 +301,15 @@ def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Capt
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Transformed:
-    """The new backup; for each stream the old name, its number of messages before, and notes."""
-
-    manifest: Manifest
-    old_names: tuple[str, ...]
-    had: tuple[int, ...]
-    notes: tuple[tuple[str, ...], ...]
-
-
-def transform(
-    session: SparkSession,
-    place: RepositoryRef,
-    backup: str,
-    options: TransformOptions,
-    *,
-    mask_key: MaskKey | None = None,
-    tags: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
-) -> Transformed:
-    """Make a new backup from a backup (an id, the start of one, or `latest`). Raises the errors of the
-    functions below.
-    """
-    attach(session)
-    repository = place.open()
-    repository.documents.ensure_writable()
-    with held_lease(repository, "transform") as lease:
-        plan = plan_transform(find_readable(repository, backup), options)
-        run = JobRun(OnSpark(session), place, repository, lease, progress)
-        return transform_backup(run, plan, mask_key=mask_key, tags=tags)
-
-
 def transform_backup(
     run: JobRun[TaskRunner],
     plan: TransformPlan,
+    source: RepositoryRef,
     *,
     mask_key: MaskKey | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> Transformed:
-    """Make the new backup in the same repository, and commit it.
+) -> tuple[Manifest, list[Made]]:
+    """Make the new backup in the repository of the run, and commit it; return it, and its streams in the order of the
+    plan. The backup of the plan is in `source`: the same place, or another repository.
 
     Nothing is committed if an error is raised.
 
@@ -351,7 +323,6 @@ def transform_backup(
     """
     key, obfuscation = mask_key or MaskKey(), plan.options.reshape.obfuscation
     if plan.options.reshape.masks.needs_secret:
-        plan.options.reshape.masks.check_secret(key.secret())
         key = key.marked(run.random(16))
     new = NewBackup(
         run.repository,
@@ -359,21 +330,16 @@ def transform_backup(
         begun_ns=time.time_ns(),
         clock_ns=time.time_ns,
         random=run.random,
-        tags=tags or {},
+        tags={} if obfuscation else plan.manifest.tags,
         selection=Selection(() if obfuscation else tuple(glob.pattern for glob in plan.options.streams)),
     )
-    made = transform_streams(run, plan, mask_key=key)
+    made = transform_streams(run, plan, source, mask_key=key)
     results = [(one, result.kept) for one, result in zip(plan.streams, made, strict=True)]
-    refuse_results(plan.manifest.id, plan.options, results, "transformed")
+    refuse_results(plan.manifest.id, plan.options, results, "copied")
     run.lease.check()
     manifest = _manifest(plan, new, made)
     leases.commit(run.repository, manifest, run.lease)
-    return Transformed(
-        manifest,
-        tuple(one.entry.name for one in plan.streams),
-        tuple(one.entry.captured.messages for one in plan.streams),
-        tuple(one.notes for one in made),
-    )
+    return manifest, made
 
 
 def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Manifest:
@@ -382,7 +348,7 @@ def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Mani
     if (obfuscation := plan.options.reshape.obfuscation) is not None:
         skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
     manifest = new.manifest([one.stored for one in made])
-    incomplete = skipped or any(one.entry.warnings for one in made)
+    incomplete = skipped or any(one.stored.stream.warnings for one in made)
     return replace(manifest, result=before.result if incomplete else Result.COMPLETE, skipped=skipped)
 
 

@@ -47,15 +47,18 @@ _OPEN = 4
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRef:
-    """An absolute location. `keys` are the given options for keys, by parameter name."""
+    """An absolute location. `keys` are the given options for keys, by parameter name; `variables` is the prefix of the
+    variables that name others.
+    """
 
     location: str
     s3: S3Settings = field(default_factory=S3Settings)
     keys: tuple[tuple[str, str], ...] = ()
+    variables: str = "JSBACKUP_"
 
     def open(self) -> Repository:
         """Open the repository. Raises the errors of `Repository.open`, and UsageError for wrong keys."""
-        secrets = key_secrets(dict(self.keys), environment())
+        secrets = key_secrets(dict(self.keys), environment(self.variables))
         keys = NO_KEYS
         if secrets != KeySecrets():
             keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
@@ -75,7 +78,7 @@ class RepositoryRef:
         )
 
 
-def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> RepositoryRef:
+def place_of(location: str, s3: S3Settings, keys: Mapping[str, object], variables: str = "JSBACKUP_") -> RepositoryRef:
     """Return the place given by options. Relative paths are resolved here. Raises UsageError as in `check_spelling`."""
     check_spelling(location)
     if "://" not in location:
@@ -84,7 +87,7 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Repos
     for name in _FILE_OPTIONS:
         if name in named:
             named[name] = str(expand_path(named[name], environment()).absolute())
-    return RepositoryRef(location, s3, tuple(sorted(named.items())))
+    return RepositoryRef(location, s3, tuple(sorted(named.items())), variables)
 
 
 def opened(place: RepositoryRef) -> Repository:

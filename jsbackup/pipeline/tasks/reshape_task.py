@@ -1,8 +1,7 @@
-"""Transform on executors: read, verify, change and store a run of a stream's segments; return references.
+"""A changed copy on executors: read, verify, change and store a run of a stream's segments; return references.
 
-Each segment becomes a separate new segment, so that the same transform of the next backup, which shares most segments
-with this one, produces the same objects and finds them already stored. Short adjacent segments (`joining.py`) are
-joined.
+Each segment becomes a separate new segment, so that the same copy of the next backup, which shares most segments with
+this one, produces the same objects and finds them already stored. Short adjacent segments (`joining.py`) are joined.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.renumber import following
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
-__all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "kept_batches", "reshape_piece"]
+__all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "kept_batches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +160,37 @@ class ReshapedRun:
 
 @dataclass(frozen=True, slots=True)
 class ReshapePieces:
-    """A task."""
+    """A task. Reads segments at `place`, and stores new ones at `target`."""
 
     place: RepositoryRef
+    target: RepositoryRef
     mask_key: MaskKey
     pieces: tuple[SegmentRun, ...]
 
     def __call__(self) -> list[ReshapedRun]:
-        objects = opened(self.place).objects
+        source, target = opened(self.place).objects, opened(self.target).objects
         hashing = any(piece.reshape.masks.needs_secret for piece in self.pieces)
         secret = self.mask_key.secret() if hashing else b""
-        return [reshape_piece(objects, piece, secret) for piece in self.pieces]
+        return [_reshape(source, target, piece, secret) for piece in self.pieces]
 
 
-def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_bytes: int | None = None) -> ReshapedRun:
+def _reshape(source: Objects, target: Objects, piece: SegmentRun, secret: bytes) -> ReshapedRun:
     """Store the changed messages of a run. Holds a few batches of messages, and one compressed segment.
 
     Raises:
         PlanRefused: a message cannot be masked, or two counters would become one.
         IntegrityError, KeyUnavailable, StoreError: something cannot be read or stored.
     """
-    if segment_bytes is None:  # if masks and maps make messages a little longer, they still fit into one segment
-        segment_bytes = fitting_bytes(2 * objects.segment_bytes)
-    reader, wanted, tally = SegmentReader(objects), set(piece.to_know), ReshapeTally()
+    # If masks and maps make messages a little longer, they still fit into one segment.
+    segment_bytes = fitting_bytes(2 * target.segment_bytes)
+    reader, wanted, tally = SegmentReader(source), set(piece.to_know), ReshapeTally()
     parts: list[StoredSegments] = []
     found: set[int] = set()
     renumber, obfuscation = piece.reshape.renumber, piece.reshape.obfuscation
     known = 0 if obfuscation is None else obfuscation.names.count
     for group in piece.groups:
         batches: Iterator[MessageBatch] = (batch for ref in group for batch in reader.prove(ref))
-        with closing(SegmentWriter(objects, piece.folder, segment_bytes=segment_bytes)) as writer:
+        with closing(SegmentWriter(target, piece.folder, segment_bytes=segment_bytes)) as writer:
             for batch in piece.changed(batches, secret, tally):
                 writer.add(batch)
                 if wanted and not renumber:

@@ -56,7 +56,7 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
     words: list[str] = []
     if grouping is not Grouping.NONE:
         words += [f"import of {backup.imported}"] if backup.imported is not None else []
-        words += [f"transform {backup.transformed}"] if backup.transformed is not None else []
+        words += [f"changed copies {backup.transformed}".rstrip()] if backup.transformed is not None else []
         words += [f"{what} {name}" for what, name in origin_of(backup).parts if name]
     selection = backup.selection
     if grouping is Grouping.SELECTION:

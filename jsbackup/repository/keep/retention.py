@@ -3,7 +3,7 @@
 **Groups.** A policy is applied to each group of backups separately, so that a backup is only removed in favour of one
     that can replace it. A group has the backups of one source (`origin.py`) with the same selection (streams, excluded
     ones, with or without consumers). The streams that were found do not matter: they come and go. An import is grouped
-    by the kind of its folder and its streams, a transformed backup also by its transformation. The backups that
+    by the kind of its folder and its streams, a changed copy also by its options. The backups that
     `follow` makes every few seconds are in groups of their own, so they never replace a nightly one. A changed
     selection begins a new group; remove the rest of the old one by ids, or with a coarser `Grouping`. Backups without
     messages (`--config-only`) are never in a group with others. In a coarser group, too, the newest complete backup of

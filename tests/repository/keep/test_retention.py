@@ -298,7 +298,7 @@ def test_a_group_is_told_in_words() -> None:
     imported = ago(cluster="", account="", imported="nats-cli", selection=Selection(("S",)))
     assert decide([imported], Policy(last=1)).kept[0].group == "import of nats-cli, streams S"
     transformed = ago(transformed="--rename A=B --until")
-    words = "transform --rename A=B --until, cluster C1, account A, all streams"
+    words = "changed copies --rename A=B --until, cluster C1, account A, all streams"
     assert decide([transformed], Policy(last=1)).kept[0].group == words
     assert decide([ago()], Policy(last=1), grouping=Grouping.SOURCE).kept[0].group == "cluster C1, account A"
     assert decide([ago()], Policy(last=1), grouping=Grouping.NONE).kept[0].group == "all backups"

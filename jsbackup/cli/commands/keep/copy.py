@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.latest import find_ids
+from jsbackup.cli.options.latest import WantedBackup, find_backup, find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
     keys_of,
@@ -27,24 +27,36 @@ from jsbackup.cli.options.opening import (
     s3_of,
     store_at,
 )
+from jsbackup.cli.options.reshaping import (
+    UNMASKABLE,
+    mask_key_names,
+    refuse_obfuscation,
+    reshaping_options,
+    transform_options,
+)
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
+from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
+from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
 from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
+    from jsbackup.pipeline.jobs.transform import Made
+    from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.repository.crypto.access import GivenKeys
+    from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import CopyReport
     from jsbackup.stores.base import Store
@@ -183,21 +195,36 @@ class CopyCommand(Command):
     required=True,
     help="The repository to copy into.",
 )
+@click.option(
+    "--stream",
+    "streams",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_stream,
+    help="Copy only these streams of BACKUP.",
+)
+@reshaping_options
+@mask_key_names
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @no_init_option
 @click.option(
     "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Objects at the same time."
 )
+@on_spark_if_asked
 @lock_timeout_option
 def copy(
     shared: Shared,
     second: Second,
     backups: tuple[str, ...],
     to_repo: str,
+    typed: Mapping[str, Any],
     *,
+    streams: tuple[str, ...],
+    mask_key: tuple[tuple[str, str], ...],
     decrypt: bool,
     no_init: bool,
     jobs: int,
+    where: Where | None,
     lock_timeout: str,
 ) -> int:
     """Copy backups into another repository: all of them, or those that you name (ids, their starts, or `latest`).
@@ -210,6 +237,10 @@ def copy(
     there: remove a reader in each replica.
     Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
+    With --stream, or with options of 'jsbackup restore' such as --mask, a new, changed backup is made from one BACKUP:
+    to restore it is the same as to restore BACKUP with these options. Nothing is written into the first repository,
+    unless --to-repo names that one. If it is encrypted, this needs --identity.
+
     Holds belong to one repository and are not copied. The output names backups that are held here and not there.
 
     A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3. It is 14 if a
@@ -218,17 +249,29 @@ def copy(
     that were copied was checked. Objects of backups that were there before are not looked at again: 'jsbackup verify'
     does that.
     """
+    start_log(shared)
+    to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
+    if streams or mask_key or where or set(typed.values()) - {None, (), False, UNMASKABLE[0]}:
+        return _copy_changed(
+            shared,
+            to,
+            backups,
+            typed,
+            streams=streams,
+            mask_key=mask_key,
+            decrypt=decrypt,
+            may_make=not no_init,
+            where=where,
+            lock_timeout=lock_timeout,
+        )
     from jsbackup.repository import layout
-    from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
     from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.keep.damage import known_damage
     from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
 
-    start_log(shared)
     source, keys = open_with_keys(shared)
     known = source.backups()
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
-    to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
     target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
         reading(shared, source, "copy", lock_timeout),
@@ -240,14 +283,149 @@ def copy(
             gaps = [gap for gap in find_missing(source.documents) if gap.backup not in known]
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
             report = replace(report, failed=(*report.failed, *missing))
-        lost = lost_readers(source)
-        lost += tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
+        lost = _lost_readers(source, target)
         there = [*report.present, *report.copied]
         damaged, unknown = known_damage(target, there)
         notes += lacking_holds(source, target, there)
     unknown = tuple(f"{target.store.location}: {one}" for one in unknown)
     findings = CopyFindings(sorted(damaged), (*lost, *unknown), notes)
     return tell_copy(shared.output, source, target, report, found=findings)
+
+
+def _copy_changed(
+    shared: Shared,
+    to: Shared,
+    backups: Sequence[str],
+    typed: Mapping[str, Any],
+    *,
+    streams: Sequence[str],
+    mask_key: tuple[tuple[str, str], ...],
+    decrypt: bool,
+    may_make: bool,
+    where: Where | None,
+    lock_timeout: str,
+) -> int:
+    """Make a changed copy of a backup. Returns the exit code."""
+    from jsbackup.cli.options.jobs import job_runner
+    from jsbackup.pipeline.jobs.job_run import JobRun
+    from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
+    from jsbackup.pipeline.session.repository_ref import check_readable, lent
+    from jsbackup.pipeline.tasks.reshape_task import MaskKey
+    from jsbackup.planning.typed_options import keeping_obfuscated
+    from jsbackup.repository.crypto.access import NO_KEYS
+    from jsbackup.repository.write.copying import is_replica
+    from jsbackup.repository.write.late_repository import make_now
+
+    if len(backups) != 1:
+        raise UsageError(
+            "a changed copy is of exactly one backup", hint="Name it: its id, or latest. Name streams with --stream."
+        )
+    options, key = transform_options(typed, streams), MaskKey(mask_key)
+    options.reshape.masks.check_secret(key.secret())
+    if where is not None and where.is_elsewhere:
+        refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
+    place, target_place = place_given(shared), place_given(to)
+    source, keys = open_with_keys(shared)
+    if _is_same(place, target_place):
+        target, target_place, notes = source, place, tuple[str, ...]()
+    else:
+        target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=may_make)
+        if is_replica(source, target) and keys_of(to) == NO_KEYS:  # as it was opened
+            target_place = replace(target_place, keys=place.keys, variables=place.variables)
+    target.documents.ensure_writable()
+    with (
+        reading(shared, source, "copy", lock_timeout),
+        writing(to, target, "copy", lock_timeout) as lease,
+        keeping_obfuscated(typed["obfuscation_key"], options.reshape),
+        make_progress("copy", wanted=shared.progress) as progress,
+    ):
+        wanted = WantedBackup(backups[0], streams=options.streams, silent=shared.output.as_json)
+        manifest = find_backup(shared, source, wanted)
+        check_readable(source)
+        plan = plan_transform(manifest, options)
+        if where is not None:
+            make_now(target)  # executors open it themselves
+        with job_runner(where, place, source) as runner, lent(target_place, target):
+            run = JobRun(runner, target_place, target, lease, progress)
+            made, results = transform_backup(run, plan, place, mask_key=key)
+        lost = _lost_readers(source, target)
+    _tell_changed(shared.output, target, manifest.id, made, results, lost=lost, notes=notes)
+    return damage(lost)
+
+
+def _is_same(place: RepositoryRef, other: RepositoryRef) -> bool:
+    """Return whether both are one repository. Buckets of two servers may have the same name."""
+    here, there = (os.path.realpath(one.store().location) for one in (place, other))
+    return here == there and (place.folder is not None or place.s3.endpoint == other.s3.endpoint)
+
+
+def _lost_readers(source: Repository, target: Repository) -> tuple[str, ...]:
+    """Return a sentence for each reader's key file that is missing or damaged in one of them."""
+    from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
+
+    lost = lost_readers(source)
+    return lost + tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
+
+
+def _tell_changed(
+    output: Output,
+    target: Repository,
+    source: str,
+    manifest: Manifest,
+    streams: Sequence[Made],
+    *,
+    lost: Sequence[str],
+    notes: Sequence[str],
+) -> None:
+    from jsbackup.cli.output.grouped import Said, tell_each
+
+    rows = [(one.kept.entry.name, one.kept.had, one.stored.stream, one.notes) for one in streams]
+    document: JsonObject = {
+        "backup": manifest.id,
+        "made_of": source,
+        "result": manifest.result,
+        "streams": [
+            {
+                "name": old,
+                "as": stream.name,
+                "messages_before": had,
+                "messages": stream.captured.messages,
+                "bytes": stream.captured.bytes,
+                "first_seq": stream.captured.first_seq,
+                "last_seq": stream.captured.last_seq,
+                "digest": stream.digest.hex,
+                "segments": len(stream.segments),
+                "notes": list(said),
+            }
+            for old, had, stream, said in rows
+        ],
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+        "notes": [*lost, *notes],
+    }
+
+    def text() -> None:
+        output.table(
+            ["STREAM", "OF", ">MESSAGES BEFORE", ">MESSAGES", ">BYTES", ">SEGMENTS"],
+            [
+                (
+                    stream.name,
+                    old,
+                    format_count(had),
+                    format_count(stream.captured.messages),
+                    format_bytes(stream.captured.bytes),
+                    str(len(stream.segments)),
+                )
+                for old, had, stream, _ in rows
+            ],
+        )
+        tell_each(output, (Said("note", stream.name, note) for _, _, stream, said in rows for note in said))
+        tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
+        for word, sentences in (("warning", lost), ("note", notes)):
+            for sentence in sentences:
+                output.line(State(word), f": {sentence}")
+        output.line(f"made backup {manifest.id} in {target.store.location} from {source}")
+
+    output.result(document, text)
 
 
 def _overlap(source: str, target: str) -> str:

@@ -1,1 +1,1 @@
-"""Commands that need Spark, or can run on it: tables, statistics, queries, transforms, work on executors."""
+"""Commands that need Spark, or can run on it: tables, statistics, queries, work on executors."""
