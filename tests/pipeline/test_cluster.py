@@ -156,8 +156,10 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     )
     code, verified = driver.type("verify", "--level", "data", "--spark", cluster.url, *s3_line)
     assert code == 0
-    writing = [*s3_line, "--writer-key", str(sealed.writer_key)]
-    code, made = driver.type("transform", "latest", "--last-per-subject", "1", "--rename", "A=Z", *there, *writing)
+    # Into a replica that is made for it, with the keys of the first one.
+    writing = [*s3_line, "--writer-key", str(sealed.writer_key), "--to-repo", f"s3://{BUCKET}/replica"]
+    writing += ["--to-s3-endpoint", s3_server.url, "--to-s3-region", REGION]
+    code, made = driver.type("copy", "latest", "--last-per-subject", "1", "--rename", "A=Z", *there, *writing)
     assert (code, made["streams"][0]["as"], made["streams"][0]["messages"]) == (0, "Z", 7), made
 
     # One of the two is lost while files are being written.

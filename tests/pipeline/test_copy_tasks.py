@@ -274,7 +274,7 @@ def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp
     place.open().commit(before)
     renames = RenameOptions.parse([], "N")
     whole = _transformed(place, before, renames=renames)
-    assert (whole.result, whole.skipped, whole.previous, whole.tags) == (Result.PARTIAL, skipped, FIRST, {"a": "b"})
+    assert (whole.result, whole.skipped, whole.previous, whole.tags) == (Result.PARTIAL, skipped, FIRST, {"x": "y"})
     assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename-prefix N"], "cut": {}}}
     assert replace(whole.source, extra={}) == source
     (made,) = _transformed(place, before, "A", renames=renames).streams

@@ -1,10 +1,11 @@
-"""`transform` on Spark: what is made of a backup is what a restore makes of it, or nothing is made."""
+"""Changed copies: what is made of a backup is what a restore makes of it, or nothing is made."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,17 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup.cli.main import run
-from jsbackup.config import parse_glob
-from jsbackup.pipeline.jobs.transform import transform
-from jsbackup.planning.transforming import TransformOptions
+from jsbackup.model import S3Settings
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.write.raw_snapshot import read_opaque
 from jsbackup.times import format_time
-from jsbackup.transforms.rename import RenameOptions
 from tests.cli.test_json import check
-from tests.cli.typed import Typed
+from tests.cli.typed import Typed, in_shell
 from tests.harness.api import call, connected
 from tests.harness.batches import Message, messages_of, some_messages
 from tests.harness.oracle import ObservedStream, compare, observe
@@ -105,9 +106,10 @@ def servers() -> Iterator[Servers]:
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of repository, and options for some streams."""
+    """A kind of repository, a copy into another one or itself, and options for some streams."""
 
     repository: str
+    to: str
     streams: tuple[str, ...]
     options: tuple[str, ...]
     until: bool = False
@@ -117,16 +119,18 @@ class Way:
 WAYS = [
     Way(
         "plain",
+        "other",
         (),
         ("--rename-prefix", "N-", "--mask", "a.>:$.who=hash", "--mask", "b.>:header(X-User)=redact"),
     ),
     Way(
         "encrypted",
+        "other",
         ("A", "KV_*"),
         ("--map-subject=a.>=>new.>", "--subject=a.x.>", "--subject=$KV.cfg.*", "--rename=A=Z", "--allow-nothing"),
         until=True,
     ),
-    Way("s3", ("B", "M"), ("--rename", "B=C", "--since", "5", "--until", "41")),
+    Way("s3", "itself", ("B", "M"), ("--rename", "B=C", "--since", "5", "--until", "41")),
 ]
 
 
@@ -134,7 +138,7 @@ WAYS = [
 @pytest.mark.nats
 @pytest.mark.s3
 @pytest.mark.parametrize("way", WAYS, ids=[way.repository for way in WAYS])
-def test_a_transformed_backup_restores_as_the_original_does_with_the_same_options(
+def test_a_changed_copy_restores_as_the_original_does_with_the_same_options(
     servers: Servers,
     typed: Type,
     s3_server: S3Server,
@@ -144,49 +148,70 @@ def test_a_transformed_backup_restores_as_the_original_does_with_the_same_option
 ) -> None:
     key = tmp_path / "key"
     key.write_text(KEY)
-    line = ["-r", str(tmp_path / "repo")]
-    reading = list(line)
+    repo, staging = str(tmp_path / "repo"), str(tmp_path / "staging")
+    line, reading, there, to = ["-r", repo], ["-r", repo], ["-r", staging], ["--to-repo", staging]
     if way.repository == "s3":
         for name, value in s3_server.credentials().items():
             monkeypatch.setenv(name, value)
-        reading = line = ["-r", f"s3://{BUCKET}/transform", "--s3-endpoint", s3_server.url, "--s3-region", REGION]
+        s3 = ["--s3-endpoint", s3_server.url, "--s3-region", REGION]
+        there = reading = line = ["-r", f"s3://{BUCKET}/changed", *s3]
+        to = [word.replace("--", "--to-") for word in ("--repo", *line[1:])]
     if way.repository == "encrypted":
-        reader = age.random_identity()
-        assert reader.recipient is not None and reader.text is not None
-        (tmp_path / "identity").write_text(reader.text)
-        writer = ["--writer-key", str(tmp_path / "writer.key")]
-        assert run(["init", *line, *writer, "--encrypt-to", reader.recipient.label, "-q"]) == 0
-        line = [*line, *writer, "--identity", str(tmp_path / "identity")]
-        reading = [*reading, "--identity", str(tmp_path / "identity")]
-    original = check("backup", typed("backup", "-s", servers.source.url, *line, "--json"))["backup"]
+        line, reading = _encrypted(tmp_path, "repo")
+        writing, there = _encrypted(tmp_path, "staging")
+        to = ["--to-repo", staging, "--to-writer-key", writing[3]]
+    original = check("backup", typed("backup", "-s", servers.source.url, *line, "--tag", "a=b", "--json"))["backup"]
     options = list(way.options)
     if way.until:
         options += ["--until", format_time(_seen(servers.source.url)["A"].messages[33].time_ns)]
     if any("=hash" in word for word in options):
         options += ["--mask-key-file", str(key)]
 
-    done = typed("transform", original[:20], *way.streams, *options, "--tag", "for=staging", *line, "--json")
-    told = check("transform", done)
+    before = _files(tmp_path / "repo")
+    chosen = [f"--stream={name}" for name in way.streams]
+    told = check("copy", typed("copy", original[:20], *chosen, *options, *reading, *to, "--json"))
+    assert _files(tmp_path / "repo") == before
     assert (told["made_of"], told["result"], told["backup"] > original) == (original, "complete", True)
     plain = servers.restored(0, original, *way.streams, *options, *reading)
-    assert compare(plain, servers.restored(1, told["backup"], *reading)) == []
+    assert compare(plain, servers.restored(1, told["backup"], *there)) == []
     assert {one["as"]: one["messages"] for one in told["streams"]} == {n: len(s.messages) for n, s in plain.items()}
 
-    shown = check("show", typed("show", told["backup"], *reading, "--json"))
-    assert (shown["tags"], shown["source"]["transformed"]["backup"]) == ({"for": "staging"}, original)
-    assert typed("verify", told["backup"], "--level", "data", *reading).code == 0
+    shown = check("show", typed("show", told["backup"], *there, "--json"))
+    assert (shown["tags"], shown["source"]["transformed"]["backup"]) == ({"a": "b"}, original)
+    assert typed("verify", "--level", "data", *there).code == 0
+    if way.to == "other":
+        return
     # The next backup is of what the server has, and of nothing else.
+    assert check("show", typed("show", "latest", *reading, "--json"))["backup"] == original
     again = check("backup", typed("backup", "-s", servers.source.url, *line, "--json"))
     first = check("show", typed("show", original, *reading, "--json"))
     assert {s["name"]: s["digest"] for s in again["streams"]} == {s["name"]: s["digest"] for s in first["streams"]}
 
 
+def _encrypted(folder: Path, name: str) -> tuple[list[str], list[str]]:
+    """Make a repository of that name, with keys of its own; the options for writing, and for reading."""
+    reader = age.random_identity()
+    assert reader.recipient is not None and reader.text is not None
+    identity, repo = folder / f"{name}.identity", ["-r", str(folder / name)]
+    identity.write_text(reader.text)
+    writing = [*repo, "--writer-key", str(folder / f"{name}.key")]
+    assert run(["init", *writing, "--encrypt-to", reader.recipient.label, "-q"]) == 0
+    reading = ["--identity", str(identity)]
+    return [*writing, *reading], [*repo, *reading]
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """All files below it, each with its size and the time of its last change."""
+    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+
 # -------------------------------------------------------------------------------------------------- given messages
 
 
-def _messages(kept: Kept, backup: str, stream: str) -> list[Message]:
+def _messages(kept: Kept | RepositoryRef, backup: str, stream: str) -> list[Message]:
     """Those of a stream, which are proved."""
-    repository = kept.place.open()
+    repository = (kept.place if isinstance(kept, Kept) else kept).open()
     manifest = repository.manifest(backup)
     assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
     (found,) = [one for one in manifest.streams if one.name == stream]
@@ -207,7 +232,8 @@ def test_a_bucket_is_compacted(typed: Type, tmp_path: Path, monkeypatch: pytest.
         for m in some_messages(100, 300)
     ]
     kept = keep(tmp_path / "r", {"KV_b": messages})
-    done = check("transform", typed("transform", "latest", "--kv-compact", "--renumber", *kept.line, "--json"))
+    line = [*kept.line, "--to-repo", kept.place.location, "--json"]
+    done = check("copy", typed("copy", "latest", "--kv-compact", "--renumber", *line))
     newest = {m.subject: m for m in messages}
     expected = [m for m in messages if newest[m.subject] is m and m.headers is None]
     assert 0 < len(expected) < 7
@@ -220,8 +246,8 @@ def test_a_bucket_is_compacted(typed: Type, tmp_path: Path, monkeypatch: pytest.
 _A_TO_M = [bytes([letter]) for letter in range(ord("a"), ord("n"))]
 
 
-def _everything(kept: Kept) -> dict[str, int]:
-    return {info.key: info.size for info in kept.place.store().list() if not info.key.startswith("locks/")}
+def _everything(place: RepositoryRef) -> dict[str, int]:
+    return {info.key: info.size for info in place.store().list() if not info.key.startswith("locks/")}
 
 
 @pytest.mark.by_turns
@@ -241,7 +267,9 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
     options = ["--last-per-subject", "3", "--renumber"] if newest else ["--last-per-subject", "1"]
     options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--allow-nothing"]
-    backup = check("transform", typed("transform", "latest", *options, *line, "--json"))["backup"]
+    backup = check("copy", typed("copy", "latest", *options, *line, "--to-repo", kept.place.location, "--json"))[
+        "backup"
+    ]
     for name, messages in streams.items():
         among = [m for m in messages if m.sequence >= 9 and m.subject != b"\xff" and m.data[:1] not in _A_TO_M]
         last = {m.subject: [n for n in among if n.subject == m.subject][-(newest or 1) :] for m in among}
@@ -255,7 +283,7 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
 def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp_path: Path) -> None:
     """The command for the key ends the worker that asks for it: the first time, or each time."""
     kept = keep(tmp_path / "r", {"A": [m._replace(data=b'{"a":1}') for m in some_messages(50, 0)]})
-    before = _everything(kept)
+    before, target = _everything(kept.place), place_of(str(tmp_path / "to"), S3Settings(), {})
     script = tmp_path / "key.sh"
     script.write_text(
         f"[ $PPID = {os.getpid()} ] && echo {KEY} && exit\n"
@@ -263,66 +291,158 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
         "kill -9 $PPID\n"
     )
     key = ["--mask-key-command", f"sh {script}"]
-    line = ["transform", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line, "--spark", "local[2]"]
+    line = ["copy", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line, "--spark", "local[2]"]
+    line += ["--to-repo", target.location]
     (tmp_path / "always").touch()
     failed = typed(*line)
-    assert (failed.code, "the transform failed" in failed.err) == (1, True), failed.err
-    assert _everything(kept) == before
+    assert (failed.code, "the copy failed" in failed.err) == (1, True), failed.err
+    assert target.open().backups() == []
     (tmp_path / "always").unlink()
-    done = check("transform", typed(*line, "--json"))
+    done = check("copy", typed(*line, "--json"))
     assert (tmp_path / "once").is_dir()
-    assert len({m.data for m in _messages(kept, done["backup"], "A")}) == 1
+    assert len({m.data for m in _messages(target, done["backup"], "A")}) == 1
     # The same once more finds its segments there.
-    stored = _everything(kept)
-    again = check("transform", typed(*line, "--json"))
-    made = _everything(kept).keys() - stored.keys()
+    stored = _everything(target)
+    again = check("copy", typed(*line, "--json"))
+    made = _everything(target).keys() - stored.keys()
     assert made == {layout.manifest_key(again["backup"]), layout.witness_key(again["backup"])}
-    told = typed("transform", again["backup"], "--rename", "A=B", *kept.line)
-    assert (told.code, f"{again['backup']} was itself made from {kept.manifest.id}" in told.err) == (0, True), told.err
+    assert _everything(kept.place) == before
+
+
+def test_a_copy_that_is_killed_leaves_no_backup_and_the_next_one_uses_what_it_stored(
+    typed: Type, tmp_path: Path
+) -> None:
+    data = b'{"a":1,"b":"%s"}' % (b"x" * 1_000_000)
+    streams = {"A": [m._replace(data=data) for m in some_messages(64, 0)]}
+    kept = keep(tmp_path / "r", streams, segment_bytes=4 << 20)  # so that there are some tasks
+    before, target = _everything(kept.place), tmp_path / "to"
+    script = tmp_path / "key.sh"
+    script.write_text(f"[ -e {target}/jsbackup.json ] && [ ! -e {tmp_path}/calm ] && kill -9 $PPID\necho {KEY}\n")
+    key = ["--mask-key-command", f"sh {script}"]
+    line = ["copy", kept.manifest.id, "--mask", ">:$.a=hash", *key, *kept.line, "--to-repo", target]
+    assert in_shell(*line).code == -signal.SIGKILL
+    assert typed("list", "-r", target, "--json").document["backups"] == []
+    stored = set(target.rglob("*.parquet"))
+    assert stored and _everything(kept.place) == before
+    (tmp_path / "calm").touch()
+    assert check("copy", typed(*line, "--json"))["streams"][0]["messages"] == 64
+    assert typed("verify", "-r", target, "--level", "data").code == 0
+    assert stored <= set(target.rglob("*.parquet"))
+    assert _everything(kept.place) == before
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
     typed: Type, tmp_path: Path, spark: SparkSession
 ) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100), "OBJ_b": some_messages(5, 10)}, opaque=True)
-    before = _everything(kept)
+    before, target = _everything(kept.place), tmp_path / "to"
+    to, a, key = ["copy", "--to-repo", target], ["--stream", "A"], tmp_path / "key"
+    key.write_text(KEY)
+    copy = [*to, "latest"]
     for words, code, said in (
-        (["transform", "2099", "--rename", "A=B"], 2, "no backup starts with '2099'"),
-        (["transform", "latest", "NONE", "--rename", "A=B"], 2, "has no stream NONE"),
-        (["transform", "latest"], 2, "nothing to transform"),
-        (["transform", "latest", "A", "--rename", "X=B"], 2, "X is not among the streams"),
-        (["transform", "latest", "A", "--mask", "orders.>=redact"], 2, "--mask: not understood"),
-        (["transform", "latest", "A", "--mask", "orders.>:$.a=hash"], 2, "16 bytes or more"),
-        (["transform", "latest", "A", "--tag", "x", "--rename", "A=B"], 2, "not a tag"),
-        (["transform", "latest", "A", "--mask", "orders.>:$.a=redact"], 15, "cannot be masked"),
-        (["transform", "latest", "A", "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
-        (["transform", "latest", "A", "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
-        (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
-        (["transform", "latest", "OBJ_b", "--last-per-subject", "1"], 15, "is an object bucket"),
+        ([*to, "2099", "--rename", "A=B"], 2, "no backup starts with '2099'"),
+        ([*copy, "--stream", "NONE", "--rename", "A=B"], 2, "has no stream NONE"),
+        ([*copy, kept.manifest.id, "--rename", "A=B"], 2, "is of exactly one backup"),
+        ([*to, "--rename", "A=B"], 2, "is of exactly one backup"),
+        ([*copy, "--unmaskable", "drop"], 2, "nothing to change"),
+        ([*copy, "--mask-key-file", key], 2, "nothing to change"),
+        ([*copy, "--spark", "local"], 2, "nothing to change"),
+        ([*copy, "--obfuscation-key", "k"], 2, "makes sense with --obfuscate only"),
+        ([*copy, *a, "--rename", "X=B"], 2, "X is not among the streams"),
+        ([*copy, *a, "--mask", "orders.>=redact"], 2, "--mask: not understood"),
+        ([*copy, *a, "--mask", "orders.>:$.a=hash"], 2, "16 bytes or more"),
+        ([*copy, *a, "--mask", "orders.>:$.a=redact"], 15, "cannot be masked"),
+        ([*copy, *a, "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
+        ([*copy, *a, "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
+        ([*copy, "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
+        ([*copy, "--stream", "OBJ_b", "--last-per-subject", "1"], 15, "is an object bucket"),
     ):
         done = typed(*words, *kept.line)
         assert (done.code, said in done.err, done.out) == (code, True, ""), (words, done)
         assert next(one for one in done.err.splitlines() if not one.startswith("latest is ")).startswith("error: ")
-        if "cannot be masked" not in said and "left" not in said:
-            assert _everything(kept) == before, words
-    assert kept.repository.backups() == [kept.manifest.id]
+        assert not target.exists(), words
+    assert _everything(kept.place) == before
+
+
+@pytest.mark.by_turns
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_streams_that_stay_as_they_are_are_in_the_other_repository_too(
+    typed: Type, tmp_path: Path, encrypted: bool
+) -> None:
+    """Their messages, raw snapshots, and large pending sets."""
+    streams = {"A": some_messages(300, 100), "B": some_messages(60, 10, seed=2), "NONE": []}
+    kept = keep(tmp_path / "r", streams, encrypted=encrypted, opaque=not encrypted)
+    before, target = _everything(kept.place), tmp_path / "to"
+    line = ["copy", "latest", "--rename", "A=Z", *kept.line, "--to-repo", target, "--json"]
+    if encrypted:
+        assert typed(*line).code == 12  # what is made would be a replica, which is signed
+        assert not target.exists()
+        assert typed(*line, "--decrypt", "--no-init").code == 10
+        line.append("--decrypt")
+    told = check("copy", typed(*line))
+    place = place_of(str(target), S3Settings(), {})
+    assert place.open().descriptor.recipient is None
+    for name in streams:
+        assert _messages(place, told["backup"], {"A": "Z"}.get(name, name)) == streams[name]
+    made = {one.name: one for one in place.open().manifest(told["backup"]).streams}
+    for old in kept.manifest.streams:
+        new = made[{"A": "Z"}.get(old.name, old.name)]
+        both = (kept.place.open().objects, old), (place.open().objects, new)
+        pending, raw = (
+            [[load_consumer(objects, consumer) for consumer in stream.consumers] for objects, stream in both],
+            [b"".join(read_opaque(objects, stream.opaque)) for objects, stream in both],
+        )
+        assert (pending[0], raw[0], old.digest) == (pending[1], raw[1], new.digest)
+        assert (new.incarnation == old.incarnation) == (old.name != "A")
+    assert typed("verify", "-r", target, "--level", "data").code == 0
+    assert _everything(kept.place) == before
+
+
+@pytest.mark.parametrize("spark", [(), ("--spark", "local[2]")], ids=["here", "on Spark"])
+def test_a_replica_is_made_for_a_changed_copy(typed: Type, tmp_path: Path, spark: tuple[str, ...]) -> None:
+    """It has the keys of the first repository, whose writer key signs and whose identity reads."""
+    kept = keep(tmp_path / "r", {"A": [m._replace(data=b'{"a":1}') for m in some_messages(50, 0)]}, encrypted=True)
+    before, target = _everything(kept.place), tmp_path / "to"
+    line = ["copy", "latest", "--mask", ">:$.a=redact", *kept.line, "--writer-key", kept.writer_key, "--json"]
+    told = check("copy", typed(*line, "--to-repo", target, *spark))
+    place = place_of(str(target), S3Settings(), dict(kept.place.keys))
+    assert place.open().descriptor.authority == kept.repository.descriptor.authority
+    assert {m.data for m in _messages(place, told["backup"], "A")} == {b'{"a":"***"}'}
+    assert _everything(kept.place) == before
+
+
+@pytest.mark.parametrize("spark", [(), ("--spark", "local[2]")], ids=["here", "on Spark"])
+def test_keys_of_the_other_repository_are_those_that_its_variables_name(tmp_path: Path, spark: tuple[str, ...]) -> None:
+    """A writer key is all that it takes: what is stored there cannot be read with it."""
+    kept = keep(tmp_path / "r", {"A": [m._replace(data=b'{"a":1}') for m in some_messages(50, 0)]}, encrypted=True)
+    before = _everything(kept.place)
+    writing, reading = _encrypted(tmp_path, "staging")
+    line = ["copy", "latest", "--mask", ">:$.a=redact", "-r", kept.place.location, "--to-repo", writing[1], "--json"]
+    keys = {"JSBACKUP_IDENTITY_FILE": dict(kept.place.keys)["identity"]}
+    assert in_shell(*line, *spark, **keys).code == 12
+    keys["JSBACKUP_TO_WRITER_KEY_FILE"] = writing[3]
+    told = check("copy", in_shell(*line, *spark, **keys))
+    place = place_of(reading[1], S3Settings(), {"identity": reading[3]})
+    assert {m.data for m in _messages(place, told["backup"], "A")} == {b'{"a":"***"}'}
+    assert _everything(kept.place) == before
 
 
 def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path) -> None:
     """Nor does a filter that keeps nothing of a stream that has messages, unless that is meant."""
     user = [m._replace(data=b'{"email":"a"}') for m in some_messages(20, 0)]
     kept = keep(tmp_path / "r", {"A": user, "B": user})
-    line = ("transform", kept.manifest.id, *kept.line)
+    target = place_of(str(tmp_path / "to"), S3Settings(), {})
+    line = ("copy", kept.manifest.id, "--to-repo", target.location, *kept.line)
     for words, said in (
         (["--mask", "orders.>:$.mail=redact"], "masks nothing in the 20 messages that it applies to"),
         (["--subject", "nobody.>"], "none of the 40 messages would be left"),
     ):
         done = typed(*line, *words)
         assert (done.code, said in done.err) == (15, True), done
-    assert kept.repository.backups() == [kept.manifest.id]
+    assert target.open().backups() == []
     meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--allow-nothing", "--json")
     assert meant.code == 0 and "masks nothing in the" in meant.out, meant
-    empty = typed(*line, "A", "--subject", "nobody.>", "--allow-nothing", "--json")
+    empty = typed(*line, "--stream", "A", "--subject", "nobody.>", "--allow-nothing", "--json")
     assert empty.code == 0 and empty.document["streams"][0]["messages"] == 0, empty
 
 
@@ -332,22 +452,16 @@ def test_a_damaged_segment_ends_in_no_backup(typed: Type, tmp_path: Path) -> Non
     path = Path(kept.place.location) / key
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[::-1])
-    done = typed("transform", "latest", "--rename", "A=B", *kept.line)
+    target = tmp_path / "to"
+    done = typed("copy", "latest", "--rename", "A=B", "--to-repo", target, *kept.line)
     assert (done.code, key in done.err) == (14, True), done
     assert kept.repository.backups() == [kept.manifest.id]
+    assert not target.exists()
 
 
 def test_both_keys_are_needed(typed: Type, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(30, 100)}, encrypted=True)
     line = [*kept.line, "--writer-key", str(kept.writer_key)]
     for given in (line[:2], kept.line, [*line[:2], *line[4:]]):
-        assert typed("transform", "latest", "--rename", "A=B", *given).code == 12
-    assert typed("transform", "latest", "--rename", "A=B", *line).code == 0
-
-
-def test_programs_transform_too(spark: SparkSession, tmp_path: Path) -> None:
-    kept = keep(tmp_path / "r", {"A": some_messages(100, 100)})
-    options = TransformOptions((parse_glob("A"),), RenameOptions.parse(["A=B"]))
-    made = transform(spark, kept.place, kept.manifest.id, options, tags={"a": "b"}).manifest
-    assert [one.name for one in made.streams] == ["B"] and made.tags == {"a": "b"}
-    assert kept.repository.backups() == [kept.manifest.id, made.id]
+        assert typed("copy", "latest", "--rename", "A=B", "--to-repo", line[1], *given).code == 12
+    assert typed("copy", "latest", "--rename", "A=B", "--to-repo", line[1], *line).code == 0

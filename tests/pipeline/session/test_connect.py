@@ -136,7 +136,16 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, cli
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
     assert verified.code == 0, verified
     newest = client.type(
-        "transform", kept.manifest.id, "--last-per-subject", "1", "--rename", "A=Z", *kept.line, *there
+        "copy",
+        kept.manifest.id,
+        "--last-per-subject",
+        "1",
+        "--rename",
+        "A=Z",
+        "--to-repo",
+        tmp_path / "other",
+        *kept.line,
+        *there,
     )
     assert [one["messages"] for one in newest.document["streams"]] == [7, 7], newest
     out = tmp_path / "out"
