@@ -238,15 +238,14 @@ def _same_size_and_time(source: str, target: str, names: ObfuscatedNames) -> Non
 
 
 @pytest.mark.by_turns
-def test_a_transformed_backup_has_nothing_clear_and_agrees_with_a_restore(
+def test_a_changed_copy_has_nothing_clear_and_agrees_with_a_restore(
     typed: Type, repository: Path, tmp_path: Path
 ) -> None:
     key, other = tmp_path / "one.keys.json", tmp_path / "anonymous"
-    code, out, err = typed(f"transform latest -r {repository} --obfuscate --obfuscation-key {key} --json")
+    asked = f"-r {repository} --obfuscate --obfuscation-key {key} --json"
+    code, out, err = typed(f"copy latest --to-repo {other} {asked}")
     assert code == 0, out + err
     made = json.loads(out)["backup"]
-    assert run(["init", "-r", str(other), "-q"]) == 0
-    assert typed(f"copy {made} -r {repository} --to-repo {other}")[0] == 0
     text = b"\n".join(path.read_bytes() for path in other.rglob("*") if path.is_file())
     _assert_nothing_clear(text.decode("latin-1"))
     _assert_nothing_clear("\n".join(str(path) for path in other.rglob("*")))
@@ -257,9 +256,7 @@ def test_a_transformed_backup_has_nothing_clear_and_agrees_with_a_restore(
     with NatsServer(NEWEST) as one, NatsServer(NEWEST) as two:
         assert typed(f"restore {made} -s {one.url} -r {other}")[0] == 0
         _assert_nothing_clear(_everything(one.url))
-        code, out, err = typed(
-            f"restore latest -s {two.url} -r {repository} --obfuscate --obfuscation-key {key} --json"
-        )
+        code, out, err = typed(f"restore latest -s {two.url} {asked}")
         assert code == 0, out + err
         for name in set(STREAMS) - {"AGGREGATE_X"}:  # whose marks have the time of creation of its origin, or not
             assert _messages(one.url, names.stream(name)) == _messages(two.url, names.stream(name)) != []
@@ -319,9 +316,9 @@ def test_a_consumer_keeps_thousands_of_pending_messages(typed: Type, tmp_path: P
         asked = f"-r {stored} --obfuscate --obfuscation-key {key} --json"
         code, out, err = typed(f"restore latest -s {one.url} {asked}")
         assert code == 0, out + err
-        code, out, err = typed(f"transform latest {asked}")
+        code, out, err = typed(f"copy latest --to-repo {tmp_path / 'copy'} {asked}")
         assert code == 0, out + err
-        assert typed(f"restore {json.loads(out)['backup']} -s {two.url} -r {stored}")[0] == 0
+        assert typed(f"restore {json.loads(out)['backup']} -s {two.url} -r {tmp_path / 'copy'}")[0] == 0
         names = read_key_file(key)
         for url in (one.url, two.url):
             info = ask(url, f"CONSUMER.INFO.{names.stream('ORDERS_X')}.{names.token('SHIPPER')}")
@@ -467,7 +464,7 @@ def test_each_tool_looks_up_in_the_key_files_of_both(
 def test_the_key_file_is_never_in_the_repository_nor_another_file(
     typed: Type, repository: Path, tmp_path: Path
 ) -> None:
-    asked = f"transform latest -r {repository} --obfuscate"
+    asked = f"copy latest -r {repository} --to-repo {tmp_path / 'copy'} --obfuscate"
     code, _, err = typed(asked)
     assert code == 2 and "--obfuscation-key FILE" in err
     code, _, err = typed(f"{asked} --obfuscation-key {repository / 'x.keys.json'}")
@@ -478,7 +475,7 @@ def test_the_key_file_is_never_in_the_repository_nor_another_file(
     assert code == 14 and other.read_text() == "notes"
     code, _, err = typed(f"{asked} --obfuscation-key {tmp_path / 'k'} --mask >:payload=zero")
     assert code == 2 and "exclude each other" in err
-    code, _, err = typed(f"transform latest -r {repository} --renumber --obfuscation-key {tmp_path / 'k'}")
+    code, _, err = typed(f"{asked.removesuffix('--obfuscate')} --renumber --obfuscation-key {tmp_path / 'k'}")
     assert code == 2 and "with --obfuscate only" in err
     code, _, err = typed(f"{asked} --obfuscation-key {tmp_path / 'k'} --spark spark://there:7077")
     assert code == 2 and "stays on this one" in err and not (tmp_path / "k").exists()
