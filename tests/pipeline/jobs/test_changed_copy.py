@@ -171,7 +171,8 @@ def test_a_changed_copy_restores_as_the_original_does_with_the_same_options(
     chosen = [f"--stream={name}" for name in way.streams]
     told = check("copy", typed("copy", original[:20], *chosen, *options, *reading, *to, "--json"))
     assert _files(tmp_path / "repo") == before
-    assert (told["made_of"], told["result"], told["backup"] > original) == (original, "complete", True)
+    assert (told["made_of"], told["result"]) == (original, "complete")
+    assert told["backup"] > original or way.to == "other"  # of the same second
     plain = servers.restored(0, original, *way.streams, *options, *reading)
     assert compare(plain, servers.restored(1, told["backup"], *there)) == []
     assert {one["as"]: one["messages"] for one in told["streams"]} == {n: len(s.messages) for n, s in plain.items()}

@@ -217,8 +217,8 @@ def copy(
     second: Second,
     backups: tuple[str, ...],
     to_repo: str,
-    typed: Mapping[str, Any],
     *,
+    typed: Mapping[str, Any],
     streams: tuple[str, ...],
     mask_key: tuple[tuple[str, str], ...],
     decrypt: bool,
@@ -349,7 +349,7 @@ def _copy_changed(
             run = JobRun(runner, target_place, target, lease, progress)
             made, results = transform_backup(run, plan, place, mask_key=key)
         lost = _lost_readers(source, target)
-    _tell_changed(shared.output, target, manifest.id, made, results, lost=lost, notes=notes)
+    _tell_changed(shared.output, target, made, results, source=manifest.id, lost=lost, notes=notes)
     return damage(lost)
 
 
@@ -370,10 +370,10 @@ def _lost_readers(source: Repository, target: Repository) -> tuple[str, ...]:
 def _tell_changed(
     output: Output,
     target: Repository,
-    source: str,
     manifest: Manifest,
     streams: Sequence[Made],
     *,
+    source: str,
     lost: Sequence[str],
     notes: Sequence[str],
 ) -> None:
