@@ -80,7 +80,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("jsbackup.cli.commands.keep.prune", "Delete what no backup needs any more."),
         "copy": (
             "jsbackup.cli.commands.keep.copy",
-            "Copy backups into another repository; one also masked, renamed, cut.",
+            "Copy backups into another repository, also masked.",
         ),
         "repair": ("jsbackup.cli.commands.keep.repair", "Put back stored objects that are missing or damaged."),
         "unlock": ("jsbackup.cli.commands.keep.prune", "Show leases of running commands, and remove expired ones."),
