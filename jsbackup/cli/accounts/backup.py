@@ -37,9 +37,7 @@ __all__ = ["account_json", "back_up_all"]
 _NAMED = 5  # streams in a line
 
 
-def back_up_all(
-    shared: Shared, accounts: AskedAccounts, options: BackupOptions, *, may_make: bool, lock_timeout: str
-) -> int:
+def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions, *, may_make: bool) -> int:
     """Back up all accounts and print the result; return the exit code."""
     connection = accounts.connection(shared)
     sources = accounts.sources(shared)
@@ -58,7 +56,7 @@ def back_up_all(
     def show_progress(account: FoundAccount) -> AbstractContextManager[Progress]:
         return make_progress(f"backup {account.name or account.account}", wanted=shared.progress)
 
-    with writing(shared, repository, "backup", lock_timeout) as lease:
+    with writing(shared, repository, "backup") as lease:
         run = BackupRun(connection, repository, options)
         done = back_up_accounts(run, chosen, earlier, lease, complete=run_async, show_progress=show_progress)
     document: JsonObject = {

@@ -51,11 +51,11 @@ _Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccoun
 """The repository, the options, the parts, the finder of the backup of each account, and the accounts left out."""
 
 
-def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secret: bytes, lock_timeout: str) -> int:
+def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secret: bytes) -> int:
     """Print the plans of all accounts; return the exit code: 0 if all can be carried out, else that of the
     refusals.
     """
-    with _opened(shared, asked, accounts, "plan", lock_timeout) as (repository, options, parts, finders, left_out):
+    with _opened(shared, asked, accounts, "plan") as (repository, options, parts, finders, left_out):
         if mask_secret:  # otherwise the key is only needed when the plan is carried out
             options.reshape.masks.check_secret(mask_secret)
         plans = preview_accounts(parts, repository, run_async)
@@ -71,15 +71,13 @@ def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secr
     return IncompleteError.exit_code if lacking else 0
 
 
-def restore_all(
-    shared: Shared, asked: Asked, accounts: AskedAccounts, *, settings: RestoreSettings, lock_timeout: str
-) -> int:
+def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settings: RestoreSettings) -> int:
     """Restore all accounts, or none, and print the results; return the exit code."""
 
     def show_progress(account: StoredAccount) -> AbstractContextManager[Progress]:
         return make_progress(f"restore {account.origin.account_name or account.origin.account}", wanted=shared.progress)
 
-    with _opened(shared, asked, accounts, "restore", lock_timeout) as (repository, options, parts, finders, left_out):
+    with _opened(shared, asked, accounts, "restore") as (repository, options, parts, finders, left_out):
         options.reshape.masks.check_secret(settings.mask_secret)
         done = restore_accounts(parts, repository, settings, complete=run_async, show_progress=show_progress)
     result = {0: "restored", IncompleteError.exit_code: "partial"}.get(done.code, "failed")
@@ -93,9 +91,7 @@ def restore_all(
 
 
 @contextmanager
-def _opened(
-    shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str, lock_timeout: str
-) -> Iterator[_Opened]:
+def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str) -> Iterator[_Opened]:
     """Find the backup and the target of each account; the repository is locked against a prune."""
     if asked.backup not in ("", LATEST):
         raise UsageError(
@@ -108,7 +104,7 @@ def _opened(
     connection = accounts.connection(shared)
     sources = accounts.sources(shared)
     repository = open_repository(shared)
-    with reading(shared, repository, purpose, lock_timeout):
+    with reading(shared, repository, purpose):
         stored, not_meant = _stored_accounts(shared, repository, asked, accounts.choice(connection))
         wanted = WantedBackup(
             LATEST, asked.choosing(), options.streams, options.exclude, silent=True, all_needed=False, in_part=True

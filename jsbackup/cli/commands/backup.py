@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import lock_timeout_option, writing
+from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
 from jsbackup.cli.options.tag_options import tagged_as
@@ -77,7 +77,6 @@ def _lock_request(text: str, mode: str) -> LockRequest:
 @no_init_option
 @jobs_option
 @on_spark_if_asked
-@lock_timeout_option
 def backup(
     shared: Shared,
     streams: tuple[str, ...],
@@ -96,7 +95,6 @@ def backup(
     no_init: bool,
     jobs: int,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Back up streams: all of the account, or those that you name (globs are allowed).
 
@@ -138,15 +136,15 @@ def backup(
         from jsbackup.cli.options.restore_options import refuse_given
 
         refuse_given(click.get_current_context(), "--all-accounts", *SPARK_OPTIONS)
-        return back_up_all(shared, accounts, options, may_make=not no_init, lock_timeout=lock_timeout)
+        return back_up_all(shared, accounts, options, may_make=not no_init)
     if where is not None:
         from jsbackup.cli.commands.spark.fan_out import spread_backup
 
-        return spread_backup(shared, options, where, lock_timeout, may_make=not no_init)
+        return spread_backup(shared, options, where, may_make=not no_init)
     connection = connection_of(shared)
     repository = open_or_make_repository(shared, may_make=not no_init)
     with (
-        writing(shared, repository, "backup", lock_timeout) as lease,
+        writing(shared, repository, "backup") as lease,
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, make_finder, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
@@ -197,7 +197,6 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     help="Show up to this many added, removed and changed messages of each stream.",
 )
 @choosing_options
-@lock_timeout_option
 def diff(
     shared: Shared,
     a: str,
@@ -208,7 +207,6 @@ def diff(
     named: int,
     origins: tuple[str, ...],
     tags: tuple[str, ...],
-    lock_timeout: str,
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
@@ -229,7 +227,7 @@ def diff(
     connection = connection_of(shared) if LIVE in (a, b) else None
     repository = open_repository(shared)
     with (
-        reading(shared, repository, "diff", lock_timeout),
+        reading(shared, repository, "diff"),
         make_progress("diff", wanted=shared.progress) as progress,
     ):
         source = None

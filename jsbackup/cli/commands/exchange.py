@@ -21,7 +21,7 @@ from jsbackup.cli.commands.spark.tables import (
     write_tables,
 )
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
+from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.reshaping import (
     about_messages,
@@ -95,7 +95,6 @@ _PRIVATE, _SHARED = 0o700, 0o777
 @tagged_as("Tag the backup.")
 @no_init_option
 @on_spark_if_asked
-@lock_timeout_option
 def import_(
     shared: Shared,
     directory: str,
@@ -110,7 +109,6 @@ def import_(
     tags: tuple[str, ...],
     no_init: bool,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files: those of
     `export`, or resources of NACK (*.yaml) or Terraform (*.tf.json).
@@ -152,7 +150,6 @@ def import_(
             keys,
             configs=[Path(path) for path in configs],
             tags=chosen_tags,
-            lock_timeout=lock_timeout,
             may_make=not no_init,
         )
     if account is not None or store_key_files or store_key_command:
@@ -169,7 +166,6 @@ def import_(
             configs=[Path(path) for path in configs],
             tags=chosen_tags,
             where=where,
-            lock_timeout=lock_timeout,
             may_make=not no_init,
         )
         return tell_stored(shared.output, manifest, stored, (), lost_readers=lost)
@@ -184,7 +180,7 @@ def import_(
     with ImportSource.open(Path(directory)) as source:
         repository = open_or_make_repository(shared, may_make=not no_init)
         with (
-            writing(shared, repository, "import", lock_timeout) as lease,
+            writing(shared, repository, "import") as lease,
             make_progress("import", wanted=shared.progress) as progress,
         ):
             report = run_import(
@@ -207,7 +203,6 @@ def _import_store(
     *,
     configs: Sequence[Path],
     tags: Mapping[str, str],
-    lock_timeout: str,
     may_make: bool,
 ) -> int:
     """Import the streams in the store folder of a server that is not running."""
@@ -227,7 +222,7 @@ def _import_store(
         store.check_keys(keys)
         repository = open_or_make_repository(shared, may_make=may_make)
         with (
-            writing(shared, repository, "import", lock_timeout) as lease,
+            writing(shared, repository, "import") as lease,
             make_progress("import", wanted=shared.progress) as progress,
         ):
             report = import_store(
@@ -274,7 +269,6 @@ def _import_store(
 @mask_key_names
 @choosing_options
 @on_spark_if_asked
-@lock_timeout_option
 def export(
     shared: Shared,
     backup: str,
@@ -289,7 +283,6 @@ def export(
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
 
@@ -353,7 +346,6 @@ def export(
                 output=directory,
                 mask_key=mask_key,
                 where=where,
-                lock_timeout=lock_timeout,
             )
         return tell_exported(
             shared,
@@ -368,7 +360,7 @@ def export(
     if where is not None:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
-    with reading(shared, repository, "export", lock_timeout), keeping:
+    with reading(shared, repository, "export"), keeping:
         manifest = find_backup(shared, repository, WantedBackup(backup, choosing, patterns))
         chosen = choose_streams(manifest, [one.pattern for one in patterns])
         if not chosen:

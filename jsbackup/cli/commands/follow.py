@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.leases import holder, lock_timeout_option
+from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
@@ -68,7 +68,6 @@ _REDRAW_SECONDS = 1.0
 @click.option("--for", "duration", metavar="DURATION", help="End after this time, as after Ctrl-C.")
 @no_init_option
 @jobs_option
-@lock_timeout_option
 def follow(
     shared: Shared,
     streams: tuple[str, ...],
@@ -82,7 +81,6 @@ def follow(
     duration: str | None,
     no_init: bool,
     jobs: int,
-    lock_timeout: str,
 ) -> int:
     """Keep streams backed up within seconds: all of the account, or those that you name (globs are allowed).
 
@@ -115,7 +113,7 @@ def follow(
         raise UsageError("--for 0 would follow nothing", hint="Leave it out to follow until Ctrl-C.")
     connection = connection_of(shared)
     repository = open_or_make_repository(shared, may_make=not no_init)
-    hold = holder(shared, repository, "follow", lock_timeout)
+    hold = holder(shared, repository, "follow")
     stopping = asyncio.Event()
 
     report = FollowReport()

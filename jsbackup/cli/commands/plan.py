@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
@@ -48,7 +48,6 @@ __all__ = ["COMMANDS", "tell_what_would_be"]
 @runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
 @account_options("Plan the restore of the latest backup of each account.", mapped=True)
 @mask_key_options
-@lock_timeout_option
 def plan(
     shared: Shared,
     asked: Asked,
@@ -57,7 +56,6 @@ def plan(
     *,
     accounts: AskedAccounts,
     mask_secret: bytes,
-    lock_timeout: str,
 ) -> int:
     """Show what 'jsbackup restore' would do with the same arguments, why, and what blocks it.
 
@@ -72,22 +70,20 @@ def plan(
         from jsbackup.cli.accounts.restore import plan_all
 
         refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
-        return plan_all(shared, asked, accounts, mask_secret=mask_secret, lock_timeout=lock_timeout)
+        return plan_all(shared, asked, accounts, mask_secret=mask_secret)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 
         refuse_options_beside(click.get_current_context(), "--runbook", "output_file")
-        return plan_runbook(shared, runbook, mask_secret, lock_timeout)
-    return tell_what_would_be(shared, asked, mask_secret, lock_timeout, output_file=output_file)
+        return plan_runbook(shared, runbook, mask_secret)
+    return tell_what_would_be(shared, asked, mask_secret, output_file=output_file)
 
 
-def tell_what_would_be(
-    shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str, *, output_file: Path | None = None
-) -> int:
+def tell_what_would_be(shared: Shared, asked: Asked, mask_secret: bytes, *, output_file: Path | None = None) -> int:
     """Plan the requested restore, print and save the plan; return the exit code."""
     if output_file is not None:
         refuse_obfuscation(asked.options().reshape, "a saved plan, which has no secret")
-    finder, preview, options = _preview(shared, asked, mask_secret, lock_timeout)
+    finder, preview, options = _preview(shared, asked, mask_secret)
     manifest, saved = finder.choice.manifest, None
     if output_file is not None and not preview.plan.refusals:
         from jsbackup.planning.saved_plan import encode_plan, write_plan
@@ -104,9 +100,7 @@ def tell_what_would_be(
     return plan_code(preview.plan)
 
 
-def _preview(
-    shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str
-) -> tuple[Finder, Preview, RestoreOptions]:
+def _preview(shared: Shared, asked: Asked, mask_secret: bytes) -> tuple[Finder, Preview, RestoreOptions]:
     """Plan the requested restore; also return what found the backup, and the parsed options."""
     from jsbackup.engine.restore.preview import preview_restore
     from jsbackup.planning.elsewhere import with_elsewhere
@@ -116,7 +110,7 @@ def _preview(
         options.reshape.masks.check_secret(mask_secret)
     connection = connection_of(shared)
     repository = open_repository(shared)
-    with reading(shared, repository, "plan", lock_timeout):
+    with reading(shared, repository, "plan"):
         finder = asked.finder(shared, repository, options, None, silent=True)
         preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
     return finder, replace(preview, plan=with_elsewhere(preview.plan, finder.choice)), options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
@@ -58,7 +58,6 @@ __all__ = ["COMMANDS"]
 @jobs_option
 @mask_key_options
 @on_spark_if_asked
-@lock_timeout_option
 def restore(
     shared: Shared,
     asked: Asked,
@@ -72,7 +71,6 @@ def restore(
     verify: str,
     jobs: int,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
@@ -88,9 +86,9 @@ def restore(
         from jsbackup.cli.accounts.restore import plan_all
 
         _refuse_for_preview()
-        return plan_all(shared, asked, accounts, mask_secret=mask_secret, lock_timeout=lock_timeout)
+        return plan_all(shared, asked, accounts, mask_secret=mask_secret)
     if dry_run:
-        return _preview(shared, asked, runbook, mask_secret, lock_timeout=lock_timeout)
+        return _preview(shared, asked, runbook, mask_secret)
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -104,12 +102,12 @@ def restore(
     if accounts.all_accounts:
         from jsbackup.cli.accounts.restore import restore_all
 
-        return restore_all(shared, asked, accounts, settings=settings, lock_timeout=lock_timeout)
+        return restore_all(shared, asked, accounts, settings=settings)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
         refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *SPARK_OPTIONS)
-        return restore_runbook(shared, runbook, settings, lock_timeout)
+        return restore_runbook(shared, runbook, settings)
     if plan_file is not None:
         refuse_options_beside(click.get_current_context(), "--plan", "partial")
         from jsbackup.planning.saved_plan import read_plan
@@ -122,15 +120,13 @@ def restore(
         from jsbackup.cli.commands.spark.fan_out import spread_restore
 
         with _telling_how_to_go_on(options, saved):
-            return spread_restore(
-                shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout
-            )
+            return spread_restore(shared, asked, saved, options, settings=settings, where=where)
     from jsbackup.planning.typed_options import keeping_obfuscated
 
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
-        reading(shared, repository, "restore", lock_timeout),
+        reading(shared, repository, "restore"),
         keeping_obfuscated(asked.obfuscation_key, options.reshape),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
@@ -163,17 +159,17 @@ def _how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> str:
     return "To go on, run the same command again."
 
 
-def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:
+def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes) -> int:
     """Print what 'jsbackup plan' prints for the same restore; return the exit code."""
     _refuse_for_preview()
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 
         refuse_options_beside(click.get_current_context(), "--runbook")
-        return plan_runbook(shared, runbook, mask_secret, lock_timeout)
+        return plan_runbook(shared, runbook, mask_secret)
     from jsbackup.cli.commands.plan import tell_what_would_be
 
-    return tell_what_would_be(shared, asked, mask_secret, lock_timeout)
+    return tell_what_would_be(shared, asked, mask_secret)
 
 
 def _refuse_for_preview() -> None:

@@ -93,24 +93,24 @@ def _tell_outcome(output: Output, outcome: RestoreReport | JsBackupError) -> Non
         output.line(f"hint: {hint}")
 
 
-def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: str) -> int:
+def plan_runbook(shared: Shared, path: Path, mask_secret: bytes) -> int:
     """Print all plans; return the exit code: 0 if all can be carried out, else that of the refusals."""
     entries = read_runbook(path, shared)
     if mask_secret:  # otherwise the key is only needed when the plan is carried out
         _check_masks(entries, mask_secret)
     _refuse_obfuscation(entries)
-    with _opened(entries, "plan", lock_timeout) as (finders, parts):
+    with _opened(entries, "plan") as (finders, parts):
         previews = preview_together(parts, run_async)
     return tell_runbook_plan(shared.output, path, list(zip(entries, finders, strict=True)), previews)
 
 
-def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings, lock_timeout: str) -> int:
+def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings) -> int:
     """Carry all restores out and print the results; return the exit code. Raises an error that blocks one of them."""
     entries = read_runbook(path, shared)
     _check_masks(entries, settings.mask_secret)
     _refuse_obfuscation(entries)
     show_progress = partial(make_progress, "restore", wanted=shared.progress)
-    with _opened(entries, "restore", lock_timeout) as (finders, parts):
+    with _opened(entries, "restore") as (finders, parts):
         report = restore_together(parts, settings, run_async, show_progress)
     return tell_runbook(shared.output, path, list(zip(entries, finders, strict=True)), report)
 
@@ -128,9 +128,7 @@ def _refuse_obfuscation(entries: Sequence[RunbookEntry]) -> None:
 
 
 @contextmanager
-def _opened(
-    entries: Sequence[RunbookEntry], purpose: str, lock_timeout: str
-) -> Iterator[tuple[list[Finder], list[RunbookPart]]]:
+def _opened(entries: Sequence[RunbookEntry], purpose: str) -> Iterator[tuple[list[Finder], list[RunbookPart]]]:
     """Find the backups; each repository is opened once and locked against a prune."""
     opened: list[tuple[Shared, Repository]] = []
     finders, parts = [], []
@@ -140,7 +138,7 @@ def _opened(
                 repository = next((one for shared, one in opened if _same_repository(shared, entry.shared)), None)
                 if repository is None:
                     repository = open_repository(entry.shared)
-                    leases.enter_context(reading(entry.shared, repository, purpose, lock_timeout))
+                    leases.enter_context(reading(entry.shared, repository, purpose))
                     opened.append((entry.shared, repository))
                 finder = _found(entry, repository)
             finders.append(finder)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.latest import find_ids
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_with_keys
 from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given, settings_of
 from jsbackup.cli.output.colour import State
@@ -63,7 +63,6 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
 @click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
 @click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
 @on_spark_if_asked
-@lock_timeout_option
 def verify(
     shared: Shared,
     backups: tuple[str, ...],
@@ -73,7 +72,6 @@ def verify(
     max_bytes: str | None,
     expect: str | None,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Check stored backups: all, or those that you name.
 
@@ -98,7 +96,7 @@ def verify(
     repository, keys = open_with_keys(shared)
     if repository.descriptor.authority is not None and keys == NO_KEYS:
         shared.output.note("signatures are checked with a key that the repository itself names; see --expect-signer")
-    with reading(shared, repository, "verify", lock_timeout):
+    with reading(shared, repository, "verify"):
         chosen = find_ids(shared, repository, backups) or repository.backups()
         run = VerifyRun(
             repository,

@@ -72,7 +72,6 @@ def open_job(
     wanted: WantedBackup,
     *,
     where: Where | None,
-    lock_timeout: str,
     look: Callable[[ChosenBackup], object] = lambda backup: None,
 ) -> Iterator[OpenedJob]:
     """Open a backup for a job on its messages, under a lease. Errors in the command, and those of `look`, are reported
@@ -85,7 +84,7 @@ def open_job(
 
     place = place_given(shared)
     repository = place.open()
-    with reading(shared, repository, purpose, lock_timeout):
+    with reading(shared, repository, purpose):
         manifest = find_backup(shared, repository, wanted)
         check_readable(repository)
         opened = ChosenBackup(place, manifest)

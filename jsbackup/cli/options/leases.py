@@ -1,4 +1,4 @@
-"""Leases of commands: the option, messages, and the behaviour if the store is read-only.
+"""Leases of commands: messages, and the behaviour if the store is read-only.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING
 
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import parse_duration
@@ -19,32 +17,16 @@ if TYPE_CHECKING:
     from jsbackup.repository.keep.leases import Lease, Mode
     from jsbackup.repository.repository import Repository
 
-__all__ = ["holder", "lock_timeout_option", "reading", "writing"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["holder", "reading", "writing"]
 
 
-def lock_timeout_option(command: F) -> F:
-    """Add `--lock-timeout`, passed as the text `lock_timeout`."""
-    # The default is longer than the lease of a killed command.
-    return click.option(
-        "--lock-timeout",
-        metavar="DURATION",
-        default="11m",
-        show_default=True,
-        help="Wait so long for locks.",
-    )(command)
-
-
-def holder(
-    shared: Shared, repository: Repository, purpose: str, lock_timeout: str
-) -> Callable[[Mode], AbstractContextManager[Lease]]:
+def holder(shared: Shared, repository: Repository, purpose: str) -> Callable[[Mode], AbstractContextManager[Lease]]:
     """Return a function that takes leases for a command; `purpose` is its name. Raises UsageError for an invalid
-    `lock_timeout`.
+    --lock-timeout.
 
     Taking one raises RepositoryLocked and StoreError.
     """
-    wait_seconds, waiting = parse_duration(lock_timeout), _waiting(shared, lock_timeout)
+    wait_seconds, waiting = parse_duration(shared.lock_timeout), _waiting(shared)
 
     def hold(mode: Mode) -> AbstractContextManager[Lease]:
         from jsbackup.engine.backup.lease_renewal import hold_lease, lease_terms
@@ -55,25 +37,25 @@ def holder(
     return hold
 
 
-def writing(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[Lease]:
+def writing(shared: Shared, repository: Repository, purpose: str) -> AbstractContextManager[Lease]:
     """Hold a shared lease for writing. Raises RepositoryLocked and StoreError."""
     from jsbackup.repository.keep.leases import Mode
 
-    return holder(shared, repository, purpose, lock_timeout)(Mode.SHARED)
+    return holder(shared, repository, purpose)(Mode.SHARED)
 
 
-def reading(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[None]:
+def reading(shared: Shared, repository: Repository, purpose: str) -> AbstractContextManager[None]:
     """Hold a shared lease for reading, see `hold_to_read`. Raises RepositoryLocked."""
     from jsbackup.engine.backup.lease_renewal import hold_to_read
 
     return hold_to_read(
         repository,
         purpose,
-        wait_seconds=parse_duration(lock_timeout),
-        waiting=_waiting(shared, lock_timeout),
+        wait_seconds=parse_duration(shared.lock_timeout),
+        waiting=_waiting(shared),
         note=shared.output.note,
     )
 
 
-def _waiting(shared: Shared, lock_timeout: str) -> Callable[[RepositoryLocked], None]:
-    return lambda error: shared.output.note(f"{error.message}; waiting for up to {lock_timeout}")
+def _waiting(shared: Shared) -> Callable[[RepositoryLocked], None]:
+    return lambda error: shared.output.note(f"{error.message}; waiting for up to {shared.lock_timeout}")

@@ -63,6 +63,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(
         ["--log-format"], type=click.Choice(["text", "json"]), default="text", help="Form of log lines on stderr."
     ),
+    click.Option(["--lock-timeout"], metavar="DURATION", help="Wait so long for locks of other commands (11m)."),
     click.Option(
         ["--config"],
         metavar="FILE",

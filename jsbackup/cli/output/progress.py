@@ -146,8 +146,12 @@ def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
         return
     line = _bar(sys.stderr, "", form="{desc}")
     _drawn.append(line)
+
+    def show(text: str) -> None:
+        line.set_description_str(clip(text, (line.format_dict["ncols"] or 80) - 1))
+
     try:
-        yield line.set_description_str
+        yield show
     finally:
         _drawn.remove(line)
         line.close()

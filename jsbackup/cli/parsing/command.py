@@ -234,6 +234,7 @@ class Command(click.Command):
             # Bars would be between lines that a program reads.
             progress=not (values["no_progress"] or values["quiet"] or log_json),
             log_format=values["log_format"],
+            lock_timeout=values["lock_timeout"],
             output=output,
             server=groups["server"],
             s3=groups["s3"],

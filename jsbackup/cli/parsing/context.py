@@ -63,6 +63,7 @@ class Shared:
     progress: bool
     log_format: str
     output: Output
+    lock_timeout: str = "11m"  # longer than the lease of a killed command
     server: Mapping[str, Any] = field(default_factory=dict)  # the given server options, by parameter name
     s3: Mapping[str, Any] = field(default_factory=dict)  # likewise for S3
     keys: Mapping[str, Any] = field(default_factory=dict)  # likewise for keys; none of them is a secret
@@ -186,7 +187,9 @@ def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str
     Precedence, lowest first: environment, profile, before the command, after it.
     """
     values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
-    values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text", profile=())
+    values.update(
+        as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text", lock_timeout="11m", profile=()
+    )
     own = [str(option.name) for option in GLOBAL_OPTIONS]
     levels = contexts_of(ctx)
     for level in levels:

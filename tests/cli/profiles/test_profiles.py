@@ -343,7 +343,7 @@ def test_the_shell_s_home_is_known_in_file_names(
         ("[profiles.p.backup]\njobs = '4'", "profile p: backup: jobs has to be a number", ""),
         ("[profiles.p.backup]\njobs = 400", "profile p: backup: jobs: 400 is not in the range 1 to 64", ""),
         ("[profiles.p.backup]\nincremental = 'x'", "profile p: backup: incremental: 'x' is not one of", ""),
-        ("[profiles.p.backup]\nlock-timeout = '3'", "backup: lock-timeout: not a duration: '3'", "500ms"),
+        ("[profiles.p]\nlock-timeout = '3'", "profile p: lock-timeout: not a duration: '3'", "500ms"),
         ("[profiles.p.backup]\nstreams = ['a.b']", "backup: streams: no stream can be named 'a.b'", "not by subject"),
         ("[profiles.p]\nquiet = 1", "profile p: quiet has to be true or false", ""),
         ("[profiles.p]\nrepo = ''", "profile p: repo is empty", ""),

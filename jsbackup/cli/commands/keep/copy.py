@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.options.latest import WantedBackup, find_backup, find_ids
-from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
+from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import (
     keys_of,
     make_repository,
@@ -211,7 +211,6 @@ class CopyCommand(Command):
     "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Objects at the same time."
 )
 @on_spark_if_asked
-@lock_timeout_option
 def copy(
     shared: Shared,
     second: Second,
@@ -225,7 +224,6 @@ def copy(
     no_init: bool,
     jobs: int,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Copy backups into another repository: all of them, or those that you name (ids, their starts, or `latest`).
 
@@ -262,7 +260,6 @@ def copy(
             decrypt=decrypt,
             may_make=not no_init,
             where=where,
-            lock_timeout=lock_timeout,
         )
     from jsbackup.repository import layout
     from jsbackup.repository.checks.evidence import find_missing
@@ -274,8 +271,8 @@ def copy(
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
     target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
-        reading(shared, source, "copy", lock_timeout),
-        writing(to, target, "copy", lock_timeout) as lease,
+        reading(shared, source, "copy"),
+        writing(to, target, "copy") as lease,
         make_progress("copy", wanted=shared.progress) as progress,
     ):
         report = copy_backups(source, target, chosen, lease, progress=progress, jobs=jobs)
@@ -303,7 +300,6 @@ def _copy_changed(
     decrypt: bool,
     may_make: bool,
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Make a changed copy of a backup. Returns the exit code."""
     from jsbackup.cli.options.jobs import job_runner
@@ -334,8 +330,8 @@ def _copy_changed(
             target_place = replace(target_place, keys=place.keys, variables=place.variables)
     target.documents.ensure_writable()
     with (
-        reading(shared, source, "copy", lock_timeout),
-        writing(to, target, "copy", lock_timeout) as lease,
+        reading(shared, source, "copy"),
+        writing(to, target, "copy") as lease,
         keeping_obfuscated(typed["obfuscation_key"], options.reshape),
         make_progress("copy", wanted=shared.progress) as progress,
     ):

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from jsbackup.cli.commands.keep.prune import grace_option, run_prune
 from jsbackup.cli.options.latest import find_ids
-from jsbackup.cli.options.leases import holder, lock_timeout_option
+from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.colour import State
@@ -79,7 +79,6 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
 @click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
 @click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
 @grace_option
-@lock_timeout_option
 def forget(
     shared: Shared,
     backups: tuple[str, ...],
@@ -96,7 +95,6 @@ def forget(
     dry_run: bool,
     prune: bool,
     grace: str,
-    lock_timeout: str,
 ) -> int:
     """Remove backups: all that no --keep option keeps, or those that you name.
 
@@ -133,7 +131,7 @@ def forget(
         policy.check()
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
-    take = holder(shared, repository, "prune", lock_timeout)
+    take = holder(shared, repository, "prune")
     report, removed = None, 0
     pruned: list[str] | None = None
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.leases import holder, lock_timeout_option
+from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.retention_report import print_prune, prune_json, tell_leases
@@ -41,8 +41,7 @@ grace_option = click.option(
 @click.command(cls=Command, unattended=True)
 @grace_option
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
-@lock_timeout_option
-def prune(shared: Shared, grace: str, dry_run: bool, lock_timeout: str) -> None:
+def prune(shared: Shared, grace: str, dry_run: bool) -> None:
     """Delete objects that no backup needs: those left by 'forget', and by interrupted backups.
 
     Unused objects are marked first, and deleted by a later prune when the grace period is over. Deleting waits for
@@ -51,7 +50,7 @@ def prune(shared: Shared, grace: str, dry_run: bool, lock_timeout: str) -> None:
     start_log(shared)
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
-    take = holder(shared, repository, "prune", lock_timeout)
+    take = holder(shared, repository, "prune")
     report = run_prune(repository, take, grace_seconds, dry_run=dry_run)
     document = {**prune_json(report), "dry_run": dry_run}
     shared.output.result(document, lambda: print_prune(shared.output, report, dry_run=dry_run))

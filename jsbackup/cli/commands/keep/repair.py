@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.latest import find_ids
-from jsbackup.cli.options.leases import lock_timeout_option, writing
+from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
@@ -154,7 +154,6 @@ def _said(outcome: RepairOutcome, report: RepairReport) -> str:
     help="Put back manifests that nothing here proves, too, as --from has them; not in a signed repository.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what could be repaired; change nothing.")
-@lock_timeout_option
 def repair(
     shared: Shared,
     backups: tuple[str, ...],
@@ -163,7 +162,6 @@ def repair(
     *,
     trust_copy: bool,
     dry_run: bool,
-    lock_timeout: str,
 ) -> int:
     """Restore stored objects and manifests that are missing or damaged, in all backups or in those that you name.
 
@@ -192,7 +190,7 @@ def repair(
         raise UsageError("--trust-copy needs --from", hint="Name the copy that you trust with --from.")
     repository, keys, unopened = open_to_repair(shared)
     with (
-        writing(shared, repository, "repair", lock_timeout),
+        writing(shared, repository, "repair"),
         make_progress("repair", wanted=shared.progress) as progress,
     ):
 

@@ -14,7 +14,7 @@ import click
 
 from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, literally, time_option
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count, format_seconds
@@ -189,7 +189,6 @@ def parse_range(text: str) -> tuple[int, int]:
 )
 @click.option("--partial", is_flag=True, help="If some of it is refused, write the rest; the exit code is 3.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written and what is refused; change nothing.")
-@lock_timeout_option
 def put_back(
     shared: Shared,
     backup: str,
@@ -209,7 +208,6 @@ def put_back(
     overwrite: bool,
     partial: bool,
     dry_run: bool,
-    lock_timeout: str,
 ) -> int:
     """Put messages, keys or a file of BACKUP back into STREAM, which is in use, as new messages.
 
@@ -248,7 +246,7 @@ def put_back(
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
-        reading(shared, repository, "put-back", lock_timeout),
+        reading(shared, repository, "put-back"),
         make_progress("put-back", wanted=shared.progress) as progress,
     ):
         silent = shared.output.as_json

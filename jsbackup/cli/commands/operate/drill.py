@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
@@ -179,7 +179,6 @@ def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> I
 @click.option("--keep", is_flag=True, help="Let the servers stay until Ctrl-C, and print how to reach them.")
 @choosing_options
 @jobs_option
-@lock_timeout_option
 def drill(
     shared: Shared,
     backup: str | None,
@@ -193,7 +192,6 @@ def drill(
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     jobs: int,
-    lock_timeout: str,
 ) -> int:
     """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
 
@@ -225,7 +223,7 @@ def drill(
     if repository.descriptor.recipient is not None:
         needed(repository.secret)
     with closing_undisturbed() as kept:
-        with reading(shared, repository, "drill", lock_timeout):
+        with reading(shared, repository, "drill"):
             manifest = find_backup(shared, repository, wanted)
             run = DrillRun(
                 repository, manifest, options, server, note=output.note, nodes=nodes, jobs=jobs, work_dir=work_dir

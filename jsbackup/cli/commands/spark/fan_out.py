@@ -41,14 +41,14 @@ from jsbackup.repository.write.late_repository import make_now
 __all__ = ["spread_backup", "spread_restore"]
 
 
-def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str, *, may_make: bool) -> int:
+def spread_backup(shared: Shared, options: BackupOptions, where: Where, *, may_make: bool) -> int:
     """Run a backup on executors; return the exit code."""
     settings = settings_of(where)
     place = place_given(shared)
     reference, connection = connection_reference_of(shared), connection_of(shared)
     repository = open_or_make_repository(shared, may_make=may_make)
     with (
-        writing(shared, repository, "backup", lock_timeout) as lease,
+        writing(shared, repository, "backup") as lease,
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         run = BackupRun(connection, repository, options, progress)
@@ -69,7 +69,6 @@ def spread_restore(
     *,
     settings: RestoreSettings,
     where: Where,
-    lock_timeout: str,
 ) -> int:
     """Run a restore of a backup, or of a saved plan, on executors; return the exit code."""
     spark_settings = settings_of(where)
@@ -77,7 +76,7 @@ def spread_restore(
     reference, connection = connection_reference_of(shared), connection_of(shared)
     repository = open_repository(shared)
     with (
-        reading(shared, repository, "restore", lock_timeout),
+        reading(shared, repository, "restore"),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
         finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup, origin_option, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
 from jsbackup.cli.output.log import start_log
@@ -44,10 +44,7 @@ __all__ = ["COMMANDS"]
     help="Folder for the tables, made if it does not exist; or s3://bucket/prefix. Run it again with the same one.",
 )
 @origin_option
-@lock_timeout_option
-def iceberg(
-    shared: Shared, streams: tuple[str, ...], directory: str, *, origins: tuple[str, ...], lock_timeout: str
-) -> int:
+def iceberg(shared: Shared, streams: tuple[str, ...], directory: str, *, origins: tuple[str, ...]) -> int:
     """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
 
     DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
@@ -83,7 +80,7 @@ def iceberg(
             hint="Make tables with `jsbackup export --format iceberg`, or delta; they are not encrypted.",
         )
     wanted = WantedBackup(LATEST, parse_choosing(LATEST, origins, ()), patterns, all_needed=False)
-    with reading(shared, repository, "iceberg", lock_timeout):
+    with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
         found, left_out, others = _backed_up(repository, newest, streams)
         store, data, repository_id = place.store(), location_of(source), repository.descriptor.id

@@ -18,7 +18,7 @@ import click
 
 from jsbackup.cli.options.jobs import open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
 from jsbackup.cli.options.tagging import parse_origin
 from jsbackup.cli.output.log import start_log
@@ -58,7 +58,6 @@ __all__ = ["COMMANDS"]
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @choosing_options
 @on_spark_if_asked
-@lock_timeout_option
 def query(
     shared: Shared,
     backup: str | None,
@@ -71,7 +70,6 @@ def query(
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
 
@@ -100,12 +98,10 @@ def query(
         most = None if target is not None else limit
         if where is not None:
             wanted = WantedBackup(backup or "", parse_choosing(backup, origins, tags))
-            answer = _on_spark(
-                shared, wanted, sql, most_rows=most, target=target, where=where, lock_timeout=lock_timeout
-            )
+            answer = _on_spark(shared, wanted, sql, most_rows=most, target=target, where=where)
         else:
             chosen = (backup, origins, tags)
-            answer = _by_duckdb(shared, chosen, sql, most_rows=most, target=target, lock_timeout=lock_timeout)
+            answer = _by_duckdb(shared, chosen, sql, most_rows=most, target=target)
     _tell(shared, answer, output)
     return 0
 
@@ -117,7 +113,6 @@ def _by_duckdb(
     *,
     most_rows: int | None,
     target: Path | None,
-    lock_timeout: str,
 ) -> Answer:
     from jsbackup.pipeline.queries.query import backup_streams, ranged_streams, require_duckdb, run_query
     from jsbackup.pipeline.queries.query_model import note_of_hidden
@@ -127,7 +122,7 @@ def _by_duckdb(
     backup, origins, tags = chosen
     place = place_given(shared)
     repository = place.open()
-    with reading(shared, repository, "query", lock_timeout):
+    with reading(shared, repository, "query"):
         if backup is None:
             from jsbackup.pipeline.messages.followed import all_messages
 
@@ -161,10 +156,9 @@ def _on_spark(
     most_rows: int | None,
     target: Path | None,
     where: Where,
-    lock_timeout: str,
 ) -> Answer:
     with (
-        open_job(shared, "query", wanted, where=where, lock_timeout=lock_timeout) as job,
+        open_job(shared, "query", wanted, where=where) as job,
         make_progress("query", wanted=shared.progress) as progress,
     ):
         from jsbackup.pipeline.jobs.query import run_spark_query

@@ -12,7 +12,6 @@ import click
 
 from jsbackup.cli.options.jobs import choose_readable, open_job
 from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
-from jsbackup.cli.options.leases import lock_timeout_option
 from jsbackup.cli.options.spark import Where, on_spark_if_asked
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
@@ -59,7 +58,6 @@ __all__ = ["COMMANDS"]
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @choosing_options
 @on_spark_if_asked
-@lock_timeout_option
 def stats(
     shared: Shared,
     backup: str,
@@ -72,7 +70,6 @@ def stats(
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     where: Where | None,
-    lock_timeout: str,
 ) -> int:
     """Show statistics of BACKUP (an id, its start, or `latest`), by stream and subject.
 
@@ -93,7 +90,7 @@ def stats(
         check_new_file(page, replace=force)
 
     with (
-        open_job(shared, "stats", wanted, where=where, lock_timeout=lock_timeout) as job,
+        open_job(shared, "stats", wanted, where=where) as job,
         make_progress("stats", wanted=shared.progress) as progress,
     ):
         readable, broken = choose_readable(shared, job.backup, streams)

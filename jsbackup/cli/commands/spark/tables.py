@@ -90,7 +90,6 @@ def write_tables(
     output: str,
     mask_key: tuple[tuple[str, str], ...],
     where: Where | None,
-    lock_timeout: str,
 ) -> Exported:
     """Write streams of a backup, changed as the options say, to `output`, a folder or a URL.
 
@@ -112,7 +111,7 @@ def write_tables(
                 shared.output.note(f"{reason}, and left out")
             planned.append(plan_export(backup.place, backup.manifest, target, asked, patterns=wanted.streams))
 
-        job = stack.enter_context(open_job(shared, "export", wanted, where=where, lock_timeout=lock_timeout, look=plan))
+        job = stack.enter_context(open_job(shared, "export", wanted, where=where, look=plan))
         progress = stack.enter_context(make_progress("export", wanted=shared.progress))
         return export_tables(job.runner, job.backup.place, target, planned[0], progress=progress)
 
@@ -139,7 +138,6 @@ def read_tables(
     configs: Sequence[Path],
     tags: Mapping[str, str],
     where: Where | None,
-    lock_timeout: str,
     may_make: bool,
 ) -> tuple[Manifest, list[StoredStream], tuple[str, ...]]:
     """Make a backup of the tables at `table`. Also returns sentences about key files of readers that are lost.
@@ -166,7 +164,7 @@ def read_tables(
     place, origin = place_given(shared), f"table ({kind})"
     repository = open_or_make_repository(shared, may_make=may_make)
     with (
-        writing(shared, repository, "import", lock_timeout) as lease,
+        writing(shared, repository, "import") as lease,
         make_progress("import", wanted=shared.progress) as progress,
     ):
         if settings is None:
