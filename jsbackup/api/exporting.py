@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from jsbackup.api.arguments import LOCK_TIMEOUT_SECONDS, not_opened, one_of
-from jsbackup.api.restore_arguments import ReshapingArguments, typed_arguments
+from jsbackup.api.restore_arguments import ReshapingArguments, asked_by
 from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.config import parse_glob
@@ -88,23 +88,21 @@ def export(
     if not isinstance(source, Backup | BackupRepository):
         raise not_opened("source", source)
     repository = source.repository if isinstance(source, Backup) else source
-    kind, typed = one_of("format", TableFormat, format), typed_arguments("export", how, ReshapingArguments)
+    kind, asked = one_of("format", TableFormat, format), asked_by("export", how, ReshapingArguments)
     if partition_by not in (None, "day"):
         raise UsageError(f"partition_by: {partition_by!r} is not 'day'")
-    TableOptions(kind, append, partition_by is not None, catalog).check(typed)
-    patterns = tuple(map(parse_glob, typed["streams"]))
+    TableOptions(kind, append, partition_by is not None, catalog).check(asked)
+    patterns = tuple(map(parse_glob, asked.streams))
     options = TransformOptions(
-        patterns, rename_options(typed), reshape_options(typed), allow_nothing=typed["allow_nothing"]
+        patterns, rename_options(asked), reshape_options(asked), allow_nothing=asked.allow_nothing
     )
     mask_key = MaskKey(() if mask_key_file is None else (("mask_key_file", fspath(mask_key_file)),))
     options.reshape.masks.check_secret(mask_key.secret())
-    asked = TablesAsked(kind, options, mask_key, append, partition_by is not None, catalog)
+    tables = TablesAsked(kind, options, mask_key, append, partition_by is not None, catalog)
     opened, place, location = repository._opened(), repository._place, fspath(output)
     with (
-        keeping_obfuscated(
-            typed["obfuscation_key"], options.reshape, whole=None if "://" in location else Path(location)
-        ),
-        export_target(place, place_of(location, place.s3, {}), asked, note=_log.warning) as target,
+        keeping_obfuscated(asked.obfuscation_key, options.reshape, whole=None if "://" in location else Path(location)),
+        export_target(place, place_of(location, place.s3, {}), tables, note=_log.warning) as target,
         hold_to_read(opened, "export", wait_seconds=lock_timeout_seconds, waiting=note_waiting, note=_log.warning),
         lent(place, opened),
     ):
@@ -113,7 +111,7 @@ def export(
         check_readable(opened)
         for reason in ChosenBackup(place, manifest).left_out():
             _log.warning("%s, and left out", reason)
-        plan = plan_export(place, manifest, target, asked, patterns=patterns)
+        plan = plan_export(place, manifest, target, tables, patterns=patterns)
         done = export_tables(InProcess(THREADS), place, target, plan, progress=progress_to(progress))
     outcome = ExportOutcome(
         backup=Backup(repository, manifest.id, manifest=manifest),

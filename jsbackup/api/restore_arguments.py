@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from json import dumps
 from typing import Any, Literal
 
 from jsbackup.api.arguments import WantedMessages, as_texts, moment_text, one_of
 from jsbackup.errors import UsageError
+from jsbackup.planning.asked import AskedRestore
 from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.mask import Unmaskable
 
-__all__ = ["ReshapingArguments", "RestoreArguments", "typed_arguments"]
+__all__ = ["ReshapingArguments", "RestoreArguments", "asked_by"]
 
 
 class ReshapingArguments(WantedMessages, total=False):
@@ -44,60 +46,28 @@ class RestoreArguments(ReshapingArguments, total=False):
     resume_sources: bool
 
 
-_NOTHING_SAID: RestoreArguments = {
-    "streams": (),
-    "exclude": (),
-    "if_exists": "fail",
-    "replace_with_part": False,
-    "replicas": None,
-    "config": {},
-    "consumers": "all",
-    "adapt": False,
-    "resume_sources": False,
-    "rename": {},
-    "rename_prefix": None,
-    "map_subject": (),
-    "since": None,
-    "until": None,
-    "subject": (),
-    "exclude_subject": (),
-    "header": (),
-    "exclude_header": (),
-    "payload_match": (),
-    "exclude_payload_match": (),
-    "last_per_subject": None,
-    "kv_compact": False,
-    "renumber": False,
-    "mask": (),
-    "unmaskable": "refuse",
-    "obfuscate": False,
-    "obfuscation_key": None,
-    "allow_nothing": False,
-}
-
-
-def typed_arguments(
-    called: str, how: ReshapingArguments, kind: type[ReshapingArguments] = RestoreArguments
-) -> dict[str, Any]:
+def asked_by(called: str, how: ReshapingArguments, kind: type[ReshapingArguments] = RestoreArguments) -> AskedRestore:
     """Return the arguments, which are those of `kind`, as typed on the command line. Raises UsageError; TypeError for
     an unknown name.
     """
     if unknown := sorted(how.keys() - kind.__annotations__.keys()):
         raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
-    said: RestoreArguments = {**_NOTHING_SAID, **how}
-    if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:
-        raise UsageError(f"replicas: {said['replicas']} is not in the range 1 to 5")
-    one_of("if_exists", IfExists, said["if_exists"])
-    one_of("consumers", Consumers, said["consumers"])
-    one_of("unmaskable", Unmaskable, said["unmaskable"])
-    filters = ("subject", "exclude_subject", "header", "exclude_header", "payload_match", "exclude_payload_match")
-    lists = ("streams", "exclude", "map_subject", *filters, "mask")
-    return {
-        **said,
-        **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]
-        "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
-        "rename": [f"{old}={new}" for old, new in said["rename"].items()],
-        "obfuscation_key": None if said["obfuscation_key"] is None else os.fspath(said["obfuscation_key"]),
-        "since": moment_text("since", said["since"]),
-        "until": moment_text("until", said["until"]),
-    }
+    texts: dict[str, Any] = dict(how)
+    if "config" in texts:
+        texts["fields"] = tuple(f"{name}={dumps(value)}" for name, value in texts.pop("config").items())
+    if "rename" in texts:
+        texts["rename"] = tuple(f"{old}={new}" for old, new in texts["rename"].items())
+    for field in fields(AskedRestore):
+        if field.name in texts and field.default == ():
+            texts[field.name] = as_texts(texts[field.name])
+    for name in texts.keys() & {"since", "until"}:
+        texts[name] = moment_text(name, texts[name])
+    if texts.get("obfuscation_key") is not None:
+        texts["obfuscation_key"] = os.fspath(texts["obfuscation_key"])
+    asked = AskedRestore(**texts)
+    if asked.replicas is not None and not 1 <= asked.replicas <= 5:
+        raise UsageError(f"replicas: {asked.replicas} is not in the range 1 to 5")
+    one_of("if_exists", IfExists, asked.if_exists)
+    one_of("consumers", Consumers, asked.consumers)
+    one_of("unmaskable", Unmaskable, asked.unmaskable)
+    return asked

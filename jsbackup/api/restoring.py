@@ -16,7 +16,7 @@ from jsbackup.api.arguments import (
     one_of,
 )
 from jsbackup.api.connecting import AnyServer, connection_to
-from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
+from jsbackup.api.restore_arguments import RestoreArguments, asked_by
 from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.api.worker import Work, Worker, twins
@@ -179,8 +179,8 @@ def _restore(
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
-    typed = typed_arguments("restore", how)
-    connection, options = connection_to(server), restore_options(typed)
+    asked = asked_by("restore", how)
+    connection, options = connection_to(server), restore_options(asked)
     options.reshape.masks.check_secret(mask_key)
     settings = RestoreSettings(
         jobs=checked_jobs(jobs),
@@ -194,7 +194,7 @@ def _restore(
         opened = repository._opened()
         with (
             _reading(opened, "restore", worker, lock_timeout_seconds),
-            keeping_obfuscated(typed["obfuscation_key"], options.reshape),
+            keeping_obfuscated(asked.obfuscation_key, options.reshape),
         ):
             search = _search(opened, source, options)
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
@@ -230,7 +230,7 @@ def _plan(
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
-    connection, options = connection_to(server), restore_options(typed_arguments("plan", how))
+    connection, options = connection_to(server), restore_options(asked_by("plan", how))
     if mask_key:
         options.reshape.masks.check_secret(mask_key)
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jsbackup import __version__
-from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
+from jsbackup.api.restore_arguments import RestoreArguments, asked_by
 from jsbackup.api.worker import blocking
 from jsbackup.browse.contents import ComparisonPages, ContentPages, stream_links
 from jsbackup.browse.guard import Guard
@@ -110,7 +110,7 @@ class PlanPages(Pages):
             try:
                 target, streams, typed = self._target(asked["target"]), words_of(asked["streams"]), _typed(asked)
                 how = cast(RestoreArguments, {"streams": streams, **typed})
-                preview = self._preview(manifest, target, restore_options(typed_arguments("plan", how)))
+                preview = self._preview(manifest, target, restore_options(asked_by("plan", how)))
                 # Not before: what cannot be planned is not to be run either.
                 options = [(f"--{name.replace('_', '-')}", value) for name, value in typed.items()]
                 options += [*target.options, ("-r", library.place), *library.options]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.config import environment, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
+from jsbackup.planning.asked import AskedChanges, AskedRestore
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions
 from jsbackup.transforms.cut import Cut, counts_from_now
@@ -28,50 +28,50 @@ if TYPE_CHECKING:
 __all__ = ["TableOptions", "keeping_obfuscated", "rename_options", "reshape_options", "restore_options"]
 
 
-def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
+def restore_options(asked: AskedRestore) -> RestoreOptions:
     """Return the options of a restore. Raises UsageError."""
     return RestoreOptions(
-        streams=tuple(map(parse_glob, typed["streams"])),
-        exclude=tuple(map(parse_glob, typed["exclude"])),
-        if_exists=IfExists(typed["if_exists"]),
-        replace_with_part=typed["replace_with_part"],
-        adapt=typed["adapt"],
-        allow_nothing=typed["allow_nothing"],
-        resume_sources=typed["resume_sources"],
-        consumers=Consumers(typed["consumers"]),
-        replicas=typed["replicas"],
-        fields=_overrides(typed),
-        unitless=frozenset(map(unitless_duration, typed["fields"])) - {""},
-        renames=rename_options(typed),
-        reshape=reshape_options(typed),
+        streams=tuple(map(parse_glob, asked.streams)),
+        exclude=tuple(map(parse_glob, asked.exclude)),
+        if_exists=IfExists(asked.if_exists),
+        replace_with_part=asked.replace_with_part,
+        adapt=asked.adapt,
+        allow_nothing=asked.allow_nothing,
+        resume_sources=asked.resume_sources,
+        consumers=Consumers(asked.consumers),
+        replicas=asked.replicas,
+        fields=_overrides(asked),
+        unitless=frozenset(map(unitless_duration, asked.fields)) - {""},
+        renames=rename_options(asked),
+        reshape=reshape_options(asked),
     )
 
 
-def rename_options(typed: Mapping[str, Any]) -> RenameOptions:
+def rename_options(asked: AskedChanges) -> RenameOptions:
     """Return the new names of streams. Raises UsageError."""
-    return RenameOptions.parse(typed["rename"], typed["rename_prefix"])
+    return RenameOptions.parse(asked.rename, asked.rename_prefix)
 
 
-def reshape_options(typed: Mapping[str, Any]) -> Reshape:
+def reshape_options(asked: AskedChanges) -> Reshape:
     """Return how messages are reshaped. Raises UsageError; FormatError for a damaged key file of --obfuscate."""
     return Reshape(
-        cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
-        filters=Filters.parse(typed),
-        maps=SubjectMaps.parse(typed["map_subject"]),
-        masks=Masks.parse(typed["mask"], typed["unmaskable"]),
-        newest=NewestRule.of(typed["last_per_subject"], typed["kv_compact"]),
-        renumber=typed["renumber"],
-        obfuscation=_obfuscation(typed),
+        cut=Cut.parse(asked.since, asked.until, time.time_ns()),
+        filters=Filters.parse(asdict(asked)),
+        maps=SubjectMaps.parse(asked.map_subject),
+        masks=Masks.parse(asked.mask, asked.unmaskable),
+        newest=NewestRule.of(asked.last_per_subject, asked.kv_compact),
+        renumber=asked.renumber,
+        obfuscation=_obfuscation(asked),
     )
 
 
-def _obfuscation(typed: Mapping[str, Any]) -> Obfuscation | None:
-    key_file = typed.get("obfuscation_key")
-    if not typed.get("obfuscate"):
+def _obfuscation(asked: AskedChanges) -> Obfuscation | None:
+    key_file = asked.obfuscation_key
+    if not asked.obfuscate:
         if key_file is not None:
             raise UsageError("--obfuscation-key makes sense with --obfuscate only", hint="Add --obfuscate.")
         return None
-    if typed["mask"]:
+    if asked.mask:
         raise UsageError("--mask and --obfuscate exclude each other: nothing is left to mask", hint="Leave one out.")
     if key_file is None:
         raise UsageError(
@@ -85,14 +85,14 @@ def _obfuscation(typed: Mapping[str, Any]) -> Obfuscation | None:
     return Obfuscation(names_of_file(expand_path(key_file, environment())))
 
 
-def _overrides(typed: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(asked: AskedRestore) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for text in typed["fields"]:
+    for text in asked.fields:
         name, value = parse_override(text)
         if name in found:
             raise UsageError(f"--set {name} is given twice")
         found[name] = value
-    if typed["replicas"] is not None and "num_replicas" in found:
+    if asked.replicas is not None and "num_replicas" in found:
         raise UsageError("--replicas and --set num_replicas exclude each other")
     return found
 
@@ -119,8 +119,8 @@ class TableOptions:
     by_day: bool = False
     catalog: str | None = None
 
-    def check(self, typed: Mapping[str, Any]) -> None:
-        """Raise UsageError for options that exclude others, or are wrong; `typed` are those that change streams."""
+    def check(self, asked: AskedChanges) -> None:
+        """Raise UsageError for options that exclude others, or are wrong; `asked` are those that change streams."""
         for option, given, kinds in (
             ("--append", self.append, "parquet, delta and iceberg"),
             ("--partition-by", self.by_day, "parquet, delta and iceberg"),
@@ -131,9 +131,9 @@ class TableOptions:
                     f"{option} is for --format {kinds}, and this is --format {self.kind}",
                     hint=f"Leave out {option}, or choose another format.",
                 )
-        for name in ("since", "until") if self.append else ():
-            if typed[name] and counts_from_now(typed[name]):
+        for name, text in (("since", asked.since), ("until", asked.until)) if self.append else ():
+            if text and counts_from_now(text):
                 raise UsageError(
-                    f"--{name} {typed[name][:40]} counts from now, so it would be another one in the next export",
+                    f"--{name} {text[:40]} counts from now, so it would be another one in the next export",
                     hint="Write a time or a sequence, or leave it out: --append adds only what is new.",
                 )

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -44,6 +44,7 @@ from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
 from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
+from jsbackup.planning.asked import AskedChanges
 
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream
@@ -278,7 +279,7 @@ def export(
     directory: str,
     tables: TableOptions,
     archive: str | None,
-    typed: Mapping[str, Any],
+    asked: AskedChanges,
     mask_key: tuple[tuple[str, str], ...],
     origins: tuple[str, ...],
     tags: tuple[str, ...],
@@ -324,16 +325,16 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
-    tables.check(typed)
-    typed = with_key_beside(typed, directory)
-    if kind in CONFIG_FORMATS and (given := about_messages({**typed, "obfuscate": False})):
+    tables.check(asked)
+    asked = with_key_beside(asked, directory)
+    if kind in CONFIG_FORMATS and (given := about_messages(asked)):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
-    options, secret = transform_options(typed, streams), mask_secret(dict(mask_key), environment())
+    options, secret = transform_options(asked, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
     from jsbackup.planning.typed_options import keeping_obfuscated
 
     whole = None if "://" in directory else Path(directory)
-    keeping = keeping_obfuscated(typed["obfuscation_key"], options.reshape, whole=whole)
+    keeping = keeping_obfuscated(asked.obfuscation_key, options.reshape, whole=whole)
     if kind in WRITTEN_FORMATS:
         if where is not None and where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")

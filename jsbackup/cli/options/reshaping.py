@@ -5,7 +5,8 @@ needed: `--help` and completion load this module.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from jsbackup.cli.parsing.typed_times import understand_time
 from jsbackup.config import environment, mask_secret, parse_glob
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
+from jsbackup.planning.asked import AskedChanges
 
 if TYPE_CHECKING:
     from jsbackup.planning.transforming import TransformOptions
@@ -199,39 +201,26 @@ def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
     return named
 
 
-_OF_MESSAGES = (
-    "until",
-    "since",
-    "subject",
-    "exclude_subject",
-    "header",
-    "exclude_header",
-    "payload_match",
-    "exclude_payload_match",
-    "last_per_subject",
-    "kv_compact",
-    "renumber",
-    "mask",
-    "obfuscate",
-)
-
-
-def transform_options(typed: Mapping[str, Any], streams: Iterable[str]) -> TransformOptions:
-    """Return the options of what is typed (`reshaping_options`). Raises UsageError."""
+def transform_options(asked: AskedChanges, streams: Iterable[str]) -> TransformOptions:
+    """Return the options of what is asked (`reshaping_options`). Raises UsageError."""
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.planning.typed_options import rename_options, reshape_options
 
     return TransformOptions(
         streams=tuple(map(parse_glob, streams)),
-        renames=rename_options(typed),
-        reshape=reshape_options(typed),
-        allow_nothing=typed["allow_nothing"],
+        renames=rename_options(asked),
+        reshape=reshape_options(asked),
+        allow_nothing=asked.allow_nothing,
     )
 
 
-def about_messages(typed: Mapping[str, Any]) -> list[str]:
-    """Return the options that were typed and are about messages."""
-    return [f"--{name.replace('_', '-')}" for name in _OF_MESSAGES if typed[name] not in (None, (), False)]
+def about_messages(asked: AskedChanges) -> list[str]:
+    """Return the options that were given and are about messages alone."""
+    others = {"rename", "rename_prefix", "map_subject", "unmaskable", "obfuscate", "obfuscation_key", "allow_nothing"}
+    given = asdict(asked)
+    return [
+        f"--{name.replace('_', '-')}" for name in given if name not in others and given[name] not in (None, (), False)
+    ]
 
 
 def refuse_obfuscation(reshape: Reshape, what: str) -> None:
@@ -243,40 +232,30 @@ def refuse_obfuscation(reshape: Reshape, what: str) -> None:
         )
 
 
-_NAMES = (
-    "rename",
-    "rename_prefix",
-    "map_subject",
-    *_OF_MESSAGES,
-    "obfuscation_key",
-    "unmaskable",
-    "allow_nothing",
-)
-
-
 def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add all options of `RESHAPING`, passed as `typed`, by their names."""
+    """Add all options of `RESHAPING`, passed as `asked`."""
 
     @wraps(command)
     def collected(**values: Any) -> int:
-        return command(typed={name: values.pop(name) for name in _NAMES}, **values)
+        asked = AskedChanges(**{field.name: values.pop(field.name) for field in fields(AskedChanges)})
+        return command(asked=asked, **values)
 
     for parameter in reversed(RESHAPING):
         parameter(collected)
     return collected
 
 
-def with_key_beside(typed: Mapping[str, Any], directory: str) -> Mapping[str, Any]:
+def with_key_beside(asked: AskedChanges, directory: str) -> AskedChanges:
     """Return the options with a key file beside `directory`, if they obfuscate what is written there and name none.
 
     Raises UsageError if that file exists.
     """
-    if not typed["obfuscate"] or typed["obfuscation_key"] is not None or "://" in directory:
-        return typed
+    if not asked.obfuscate or asked.obfuscation_key is not None or "://" in directory:
+        return asked
     key = f"{directory.rstrip('/')}{_KEY_SUFFIX}"
     if os.path.lexists(key):
         raise UsageError(
             f"the key file {key} exists already",
             hint="Name it with --obfuscation-key to use it again, or name another one.",
         )
-    return {**typed, "obfuscation_key": key}
+    return replace(asked, obfuscation_key=key)

@@ -6,7 +6,7 @@ The engine is imported when it is called: `--help` and completion load this modu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
+from jsbackup.planning.asked import AskedRestore
 
 if TYPE_CHECKING:
     from jsbackup.planning.model import RestoreOptions
@@ -92,45 +93,17 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(AskedRestore):
     """The parameters as typed. `backup` is "" if a saved plan names it, or if there is none."""
 
-    backup: str
-    streams: tuple[str, ...]
-    exclude: tuple[str, ...]
-    if_exists: str
-    replace_with_part: bool
-    replicas: int | None
-    fields: tuple[str, ...]
-    consumers: str
-    adapt: bool
-    resume_sources: bool
-    rename: tuple[str, ...]
-    rename_prefix: str | None
-    map_subject: tuple[str, ...]
-    until: str | None
-    since: str | None
-    subject: tuple[str, ...]
-    exclude_subject: tuple[str, ...]
-    header: tuple[str, ...]
-    exclude_header: tuple[str, ...]
-    payload_match: tuple[str, ...]
-    exclude_payload_match: tuple[str, ...]
-    last_per_subject: int | None
-    kv_compact: bool
-    renumber: bool
-    mask: tuple[str, ...]
-    obfuscate: bool
-    obfuscation_key: str | None
-    unmaskable: str
-    allow_nothing: bool
-    origins: tuple[str, ...]
-    tags: tuple[str, ...]
+    backup: str = ""
+    origins: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
     def choosing(self) -> Choosing:
         """Return the options that say which backup `latest` is. Raises UsageError."""
-        return parse_choosing(self.backup or None, self.origins or (), self.tags or ())
+        return parse_choosing(self.backup or None, self.origins, self.tags)
 
     def finder(
         self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
@@ -157,7 +130,7 @@ class Asked:
         missing = [param for param in ctx.command.params if param.name == "backup" and not self.backup]
         if missing:
             raise click.MissingParameter(ctx=ctx, param=missing[0])
-        return restore_options(asdict(self))
+        return restore_options(self)
 
 
 _NAMES = [field.name for field in fields(Asked)]
@@ -179,8 +152,8 @@ def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
 def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
     @wraps(command)
     def collected(**values: Any) -> int:
-        asked = {name: values.pop(name, None) for name in _NAMES}
-        return command(asked=Asked(**asked | {"backup": asked["backup"] or ""}), **values)
+        asked = {name: values.pop(name) for name in _NAMES if name in values}
+        return command(asked=Asked(**asked | {"backup": asked.get("backup") or ""}), **values)
 
     for parameter in reversed(parameters):
         parameter(collected)

@@ -28,7 +28,6 @@ from jsbackup.cli.options.opening import (
     store_at,
 )
 from jsbackup.cli.options.reshaping import (
-    UNMASKABLE,
     mask_key_names,
     refuse_obfuscation,
     reshaping_options,
@@ -47,6 +46,7 @@ from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
+from jsbackup.planning.asked import AskedChanges
 from jsbackup.readable import in_short
 from jsbackup.shell import quoted_command
 from jsbackup.times import format_time
@@ -217,7 +217,7 @@ def copy(
     backups: tuple[str, ...],
     to_repo: str,
     *,
-    typed: Mapping[str, Any],
+    asked: AskedChanges,
     streams: tuple[str, ...],
     mask_key: tuple[tuple[str, str], ...],
     decrypt: bool,
@@ -249,12 +249,12 @@ def copy(
     """
     start_log(shared)
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
-    if streams or mask_key or where or set(typed.values()) - {None, (), False, UNMASKABLE[0]}:
+    if streams or mask_key or where or asked != AskedChanges():
         return _copy_changed(
             shared,
             to,
             backups,
-            typed,
+            asked,
             streams=streams,
             mask_key=mask_key,
             decrypt=decrypt,
@@ -293,7 +293,7 @@ def _copy_changed(
     shared: Shared,
     to: Shared,
     backups: Sequence[str],
-    typed: Mapping[str, Any],
+    asked: AskedChanges,
     *,
     streams: Sequence[str],
     mask_key: tuple[tuple[str, str], ...],
@@ -316,7 +316,7 @@ def _copy_changed(
         raise UsageError(
             "a changed copy is of exactly one backup", hint="Name it: its id, or latest. Name streams with --stream."
         )
-    options, key = transform_options(typed, streams), MaskKey(mask_key)
+    options, key = transform_options(asked, streams), MaskKey(mask_key)
     options.reshape.masks.check_secret(key.secret())
     if where is not None and where.is_elsewhere:
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
@@ -332,7 +332,7 @@ def _copy_changed(
     with (
         reading(shared, source, "copy"),
         writing(to, target, "copy") as lease,
-        keeping_obfuscated(typed["obfuscation_key"], options.reshape),
+        keeping_obfuscated(asked.obfuscation_key, options.reshape),
         make_progress("copy", wanted=shared.progress) as progress,
     ):
         wanted = WantedBackup(backups[0], streams=options.streams, silent=shared.output.as_json)

@@ -324,13 +324,14 @@ def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("repair", "--from", vault.copy).code == 12
 
 
-def test_transform_does_its_work_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
+def test_a_changed_copy_is_made_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
     vault = make_vault(typed, tmp_path, ME, OTHER)
-    line = ("transform", FIRST, "orders", "--rename-prefix", "N", "--writer-key", vault.writer)
+    to = ("--to-repo", vault.repo, "--writer-key", vault.writer)
+    line = ("copy", FIRST, "--stream", "orders", "--rename-prefix", "N", *to)
     assert vault.read(*line).code == 0
     damage(vault.key_file(OTHER), "removed")
     done = vault.read(*line, "--json")
-    assert done.code == 14 and any("is missing" in note for note in check("transform", done)["notes"])
+    assert done.code == 14 and any("is missing" in note for note in check("copy", done)["notes"])
     assert "warning: keys/" in vault.read(*line).out
 
 
