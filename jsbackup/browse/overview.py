@@ -59,7 +59,7 @@ def _age(moment: str, now: int | str) -> str:
 def _source(one: BackupSummary) -> str:
     if one.imported is not None:
         return "import"
-    return origin_of(one).short if one.transformed is None else "transform"
+    return origin_of(one).short if one.transformed is None else "changed copy"
 
 
 def key_figures(status: RepositoryStatus, breaches: Sequence[Breach], expiry: Tile) -> list[Tile]:

@@ -56,7 +56,7 @@ def test_into_a_bucket_from_there_into_another_and_back(repository: Path, s3_ser
     one, other = (f"s3://{BUCKET}/copies/{next(_NUMBERS)}" for _ in range(2))
     whole = objects(repository)
     first = jsbackup("copy", FIRST, "-r", repository, "--to-repo", one, **to(s3_server)).ok().document
-    then = jsbackup("copy", "-r", repository, "--to-repo", one, "--jobs", "8", **to(s3_server)).ok().document
+    then = jsbackup("copy", "-r", repository, "--to-repo", one, **to(s3_server)).ok().document
     assert (then["backups"], then["present"]) == ([SECOND], [FIRST])
     assert first["copied_objects"] + then["copied_objects"] == len(whole)
     assert first["copied_bytes"] + then["copied_bytes"] == sum(map(len, whole.values()))

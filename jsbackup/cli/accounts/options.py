@@ -63,6 +63,8 @@ class AskedAccounts:
         """Return which accounts are meant. Raises UsageError."""
         from jsbackup.engine.accounts.chosen import AccountChoice
 
+        if not all((*self.account, *self.exclude_account)):
+            raise UsageError("the name of an account is empty", hint="Write a name, a public key, or a pattern.")
         return AccountChoice(
             tuple(map(Glob, self.account)), tuple(map(Glob, self.exclude_account)), connection.js_domain
         )

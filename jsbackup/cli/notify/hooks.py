@@ -24,7 +24,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -56,11 +55,13 @@ HOOK_OPTIONS: list[click.Option] = [
     ),
 ]
 
+_MOST_OUTPUT_BYTES: Final = 64 << 10
 _MOST_LINES: Final = 200
 _AFTER_THE_END_SECONDS: Final = 0.5
 _TRIES: Final = 3
 _PAUSE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 10.0
+_PING_SECONDS: Final = 40.0  # looking up names and reading headers have no limit of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,14 @@ def _outcome(code: int, message: str) -> dict[str, str]:
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
     """Run a program. Raises JsBackupError, without its command, if it cannot be run, fails, or takes too long."""
     process: subprocess.Popen[bytes] | None = None
-    lines: deque[bytes] = deque(maxlen=_MOST_LINES)
+    tail = bytearray()
 
     def keep() -> None:
         assert process is not None and process.stdout is not None
-        with process.stdout:
-            lines.extend(process.stdout)
+        with process.stdout as output:
+            while data := os.read(output.fileno(), _MOST_OUTPUT_BYTES):
+                tail.extend(data)
+                del tail[:-_MOST_OUTPUT_BYTES]
 
     reader = threading.Thread(target=keep, name="output of a hook", daemon=True)
     try:
@@ -183,9 +186,8 @@ def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) ->
             process.wait()
     if process is not None:
         reader.join(_AFTER_THE_END_SECONDS)  # a program that it leaves running keeps the pipe open
-    for line in list(lines):
-        text = line.decode("utf-8", "replace").rstrip("\n")
-        _log.log(logging.WARNING if problem else logging.INFO, "hook %s: %s", name, text)
+    for line in bytes(tail).decode("utf-8", "replace").splitlines()[-_MOST_LINES:]:
+        _log.log(logging.WARNING if problem else logging.INFO, "hook %s: %s", name, line)
     if problem:
         raise JsBackupError(f"hook-{name} {problem}")
 
@@ -222,8 +224,13 @@ def _ping(url: Secret | None, word: str) -> None:
     """Request a URL, if there is one, with `start` or `fail` at the end of its path, or as it is. The result is only
     logged.
     """
-    if url is None:
-        return
+    if url is not None:
+        asking = threading.Thread(target=_request, args=(url, word), name="ping", daemon=True)
+        asking.start()
+        asking.join(_PING_SECONDS)
+
+
+def _request(url: Secret, word: str) -> None:
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen

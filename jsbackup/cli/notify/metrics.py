@@ -286,6 +286,7 @@ def push_metrics(url: str, metrics: bytes) -> None:
     try:
         parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        usable = usable and not (parts.query or parts.fragment)
     except ValueError:  # not chained: it may contain the login
         usable = False
     if not usable:

@@ -1,1 +1,1 @@
-"""Files that run the commands of a profile: what runs when (`planning.py`), and the files, as templates."""
+"""Files that run the commands of a profile: what runs when (`schedule.py`), and the files, as templates."""

@@ -325,6 +325,8 @@ def _job(name: str, values: Mapping[str, Any], when: When, between: int) -> Job:
         for option, path in files.items()
         if path and not _REFERENCE.match(path)  # other kinds of references are not files
     )
+    if values.get("accounts"):
+        _absolute(values["accounts"], "accounts")
     outputs = tuple(_absolute(values[key], key).parent for key in ("metrics", "page") if values.get(key))
     return Job(name, tuple(arguments), when, credentials, _folder(values), outputs)
 

@@ -178,13 +178,13 @@ def _described(
     data: str,
     properties: dict[str, str],
 ) -> TableMetadata:
-    """Return the metadata of these backups: `before` itself if it has just them. What it has is used, unless its newest
-    backup or an older one has been replaced, one of another time has come, or something has moved.
+    """Return the metadata of these backups: `before` itself if it has just them. What it has is used, unless one of
+    these backups has been replaced, one has come that is older, or something has moved.
     """
     wanted = [(one.backup, _digest([data, *(part.key for part in parts_of(one.segments))])) for one in backups]
     known = {} if before is None or before.location != location else {_told(one): one for one in before.snapshots}
     kept = [about for about in known if about in wanted]
-    if kept != wanted[: len(kept)] or kept[-1:] != [*known][-1:]:
+    if kept != wanted[: len(kept)]:
         kept = []
     if before is not None and len(kept) == len(known) == len(wanted):
         return before
@@ -193,25 +193,30 @@ def _described(
         _SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, location, properties, table_id
     )
     snapshots = [known[about] for about in kept]
+    number = max((one.sequence_number or 0 for one in known.values()), default=0)
     last = {ref.key for ref in backups[len(kept) - 1].segments} if 0 < len(kept) < len(wanted) else set()
     for one, (backup, digest) in zip(backups[len(kept) :], wanted[len(kept) :], strict=True):
         segments = {ref.key: ref for ref in one.segments}
         grows = last <= segments.keys()
         # The others are left out: pyiceberg copies all of the metadata for each change.
-        parent = _with_snapshots(empty, snapshots[-1:] if grows else [], snapshots)
+        parent = _with_snapshots(empty, snapshots[-1:] if grows else [], number)
         change = Transaction(Table(("jsbackup",), parent, location, files, NoopCatalog("jsbackup")))
         adding = change.update_snapshot({_BACKUP: backup, _SEGMENTS: digest}).merge_append()
         for key, ref in segments.items():
             if not grows or key not in last:
                 adding.append_data_file(_data_file(ref, data))
         adding.commit()
-        snapshots.append(change.table_metadata.snapshots[-1].model_copy(update={"timestamp_ms": one.created_ms}))
+        made = change.table_metadata.snapshots[-1]
+        snapshots.append(made.model_copy(update={"timestamp_ms": one.created_ms}))
+        number = made.sequence_number or number
         last = set(segments)
-    return _with_snapshots(empty, snapshots, snapshots)
+    return _with_snapshots(empty, snapshots, number)
 
 
-def _with_snapshots(empty: TableMetadata, snapshots: Sequence[Snapshot], written: Sequence[Snapshot]) -> TableMetadata:
-    """Return the metadata of a table with these snapshots, the last of which is the current one."""
+def _with_snapshots(empty: TableMetadata, snapshots: Sequence[Snapshot], number: int) -> TableMetadata:
+    """Return the metadata of a table with these snapshots, the last of which is the current one. `number` is the last
+    sequence number that a snapshot was given.
+    """
     refs = {_told(one)[0]: ("tag", one.snapshot_id) for one in snapshots}
     log = [{"snapshot-id": one.snapshot_id, "timestamp-ms": one.timestamp_ms} for one in snapshots]
     newest = snapshots[-1].snapshot_id if snapshots else None
@@ -226,7 +231,9 @@ def _with_snapshots(empty: TableMetadata, snapshots: Sequence[Snapshot], written
                 for name, (kind, snapshot_id) in refs.items()
             },
             "current_snapshot_id": newest,
-            "last_sequence_number": written[-1].sequence_number if written else 0,
+            "last_sequence_number": number,
+            # Iceberg's own reader takes no snapshot of a later time.
+            "last_updated_ms": max([empty.last_updated_ms, *(one.timestamp_ms for one in snapshots)]),
         }
     )
 

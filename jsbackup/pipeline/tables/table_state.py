@@ -136,7 +136,7 @@ def source_of(
     """Return what the table of a stream of a backup is made of. `mask_secret` is the key of masks, b"" without one."""
     reshape, obfuscation, summary = options.reshape, options.reshape.obfuscation, summary_of(manifest)
     edges = [f"--{name} {edge}" for name, edge in (("since", reshape.cut.since), ("until", reshape.cut.until)) if edge]
-    words = [word for word in options.words if word not in ("--since", "--until") and "--consumers" not in word] + edges
+    words = [word for word in options.words if word not in ("--since", "--until")] + edges
     # New names are those of tables: a stream that has none yet may get one.
     words = [word for word in words if not word.startswith("--rename ")]
     key = b"jsbackup export" if obfuscation is None else obfuscation.names.secret

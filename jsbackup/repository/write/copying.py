@@ -477,7 +477,9 @@ class _Run:
         loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
         with _not_needed():
             catalog, _ = newest_catalog(documents) if loose else (None, ())
-            if loose - {entry.id for entry in (catalog.entries if catalog else ())} or damaged_catalogs(documents):
+            whole = {entry.id for entry in entries}.issuperset(self._source.backups())  # all that it named is there
+            named = {entry.id for entry in (catalog.entries if catalog else ())}
+            if loose - named or (whole and damaged_catalogs(documents)):
                 write_catalog(documents, loose=loose)
 
     def _choose_carrier(self, backup: str) -> Carrier:

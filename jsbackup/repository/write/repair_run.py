@@ -54,6 +54,7 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.progress import Progress
+from jsbackup.readable import in_short
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.damaged import read_damaged
@@ -544,11 +545,21 @@ class RepairRun:
         )
 
     def _mend_catalog(self, found: Found) -> Found:
-        """Write a catalog in place of a damaged one; return also why that is not possible."""
-        problems = damaged_catalogs(self.repository.documents)
+        """Write a catalog in place of a damaged one, which may have named newer backups that only `other` still shows;
+        return also why that is not possible.
+        """
+        documents = self.repository.documents
+        problems = damaged_catalogs(documents)
+        if not problems:
+            return found
+        newest, suffix = max(self.repository.backups(), default=""), documents.stored_key("")
+        listed = () if self.other is None else self.other.list(layout.BACKUPS)
+        ids = filter(None, (layout.backup_id_of(info.key.removesuffix(suffix)) for info in listed))
         try:
-            if problems:
-                write_catalog(self.repository.documents)
+            if later := sorted(backup for backup in ids if backup > newest):
+                hint = f"Run 'jsbackup copy' for {in_short(later)} before."
+                raise IntegrityError("it may have named newer backups", hint=hint)
+            write_catalog(documents)
         except (IntegrityError, KeyUnavailable) as error:
             why = f"{error.message}; {error.hint}" if error.hint else error.message
             return replace(found, beyond=(*found.beyond, *((layout.CATALOGS, f"{one}; {why}") for one in problems)))

@@ -197,6 +197,18 @@ def test_of_much_that_is_printed_the_end_is_logged(caplog: pytest.LogCaptureFixt
     ]
 
 
+def test_of_one_long_line_the_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = Hooks.of({"hook_on_failure": "sh -c 'head -c 1000000 /dev/zero | tr \"\\\\0\" x; exit 1'"})
+    assert run_between(hooks, ABOUT, lambda: 3) == 3
+    assert caplog.messages[0] == f"hook on-failure: {'x' * (64 << 10)}"
+
+
+def test_a_server_that_never_ends_its_answer_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "_PING_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        notify._ping(Secret(f"http://127.0.0.1:{listening.getsockname()[1]}/secret"), "start")
+
+
 def test_what_a_hook_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     hook = f"""sh -c 'while [ -e "{tmp_path}/gate" ]; do sleep 0.1; done &'"""

@@ -184,7 +184,7 @@ def test_a_changed_copy_restores_as_the_original_does_with_the_same_options(
         return
     # A bucket of the same name on another server is not taken for this one.
     elsewhere = [*to[:2], "--to-s3-endpoint", "http://127.0.0.1:9"]
-    assert "would be copied into itself" in typed("copy", original, *options, *reading, *elsewhere).err
+    assert typed("copy", original, *options, *reading, *elsewhere).code == 21
     # The next backup is of what the server has, and of nothing else.
     assert check("show", typed("show", "latest", *reading, "--json"))["backup"] == original
     again = check("backup", typed("backup", "-s", servers.source.url, *line, "--json"))

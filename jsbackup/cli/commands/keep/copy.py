@@ -42,7 +42,6 @@ from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
@@ -139,6 +138,7 @@ def _about_damaged(source: Repository, target: Repository, backups: Sequence[str
 _log = logging.getLogger(__name__)
 
 _PREFIX = "to_"
+_JOBS = 4  # objects at the same time
 _OWN_ENDPOINT = "The second repository has an endpoint of its own: --to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT."
 
 
@@ -207,9 +207,6 @@ class CopyCommand(Command):
 @mask_key_names
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @no_init_option
-@click.option(
-    "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Objects at the same time."
-)
 @on_spark_if_asked
 def copy(
     shared: Shared,
@@ -222,7 +219,6 @@ def copy(
     mask_key: tuple[tuple[str, str], ...],
     decrypt: bool,
     no_init: bool,
-    jobs: int,
     where: Where | None,
 ) -> int:
     """Copy backups into another repository: all of them, or those that you name (ids, their starts, or `latest`).
@@ -249,7 +245,7 @@ def copy(
     """
     start_log(shared)
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
-    if streams or mask_key or where or asked != AskedChanges():
+    if streams or asked != AskedChanges():
         return _copy_changed(
             shared,
             to,
@@ -261,6 +257,8 @@ def copy(
             may_make=not no_init,
             where=where,
         )
+    if mask_key or where:
+        raise UsageError("nothing to change", hint="--spark and --mask-key-file are of a changed copy: add --mask.")
     from jsbackup.repository import layout
     from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.keep.damage import known_damage
@@ -275,7 +273,7 @@ def copy(
         writing(to, target, "copy") as lease,
         make_progress("copy", wanted=shared.progress) as progress,
     ):
-        report = copy_backups(source, target, chosen, lease, progress=progress, jobs=jobs)
+        report = copy_backups(source, target, chosen, lease, progress=progress, jobs=_JOBS)
         if not backups:
             gaps = [gap for gap in find_missing(source.documents) if gap.backup not in known]
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
@@ -445,7 +443,8 @@ def _open_target(
 
     assert to.repo is not None
     store, own_keys = store_at(to.repo, to), keys_of(to)
-    if what := _overlap(*(os.path.realpath(one.location) for one in (source.store, store))):
+    one_server = s3_of(shared).endpoint == s3_of(to).endpoint or "://" not in source.store.location
+    if one_server and (what := _overlap(*(os.path.realpath(one.location) for one in (source.store, store)))):
         raise UsageError(
             f"{source.store.location} would be copied into {what}", hint="Name another one with --to-repo."
         )

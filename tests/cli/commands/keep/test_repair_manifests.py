@@ -117,6 +117,17 @@ def test_a_damaged_catalog_is_written_anew(place: Place, how: str) -> None:
     assert place.verify().code == 0
 
 
+def test_a_damaged_catalog_that_may_have_named_a_newer_backup_stays(place: Place) -> None:
+    """Its manifest is gone, too: nothing else names it, but the copy has it."""
+    write_catalog(Repository.open(LocalStore(place.repo)).documents)
+    damage(place.repo / "catalog" / "0000000001.json", "flipped")
+    damage(place.manifests()[-1], "removed")
+    done = place.typed("repair", "--from", place.copy, "-r", place.repo)
+    assert done.code == 3 and f"Run 'jsbackup copy' for {SECOND} before" in done.out
+    assert place.typed("copy", SECOND, "-r", place.copy, "--to-repo", place.repo).code == 0
+    assert place.repair().code == 0 and place.verify().code == 0
+
+
 @pytest.mark.parametrize("place", ["signed"], indirect=True)
 def test_a_damaged_catalog_that_may_have_left_a_backup_out_is_not_passed_over(place: Place) -> None:
     """Nothing says whether the first backup was forgotten; the user does."""
