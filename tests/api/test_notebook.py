@@ -13,7 +13,7 @@ import pytest
 import jsbackup
 from tests.api.shop import COUNT, Shop, fill_small, look, rows
 from tests.harness.oracle import compare
-from tests.harness.servers import NatsServer
+from tests.harness.servers import NatsServer, wait_until
 
 pytestmark = pytest.mark.nats
 
@@ -217,7 +217,7 @@ def test_nothing_of_the_process_is_changed(shop: Shop, tmp_path: Path) -> None:
             [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
         ]
 
-    before, threads = state(), threading.active_count()
+    before, threads = state(), set(threading.enumerate())
     jsbackup.backup(shop.url, jsbackup.open(tmp_path / "repo", create=True))
     assert state() == before
-    assert threading.active_count() == threads
+    wait_until(lambda: threads.issuperset(threading.enumerate()), "the end of its threads")

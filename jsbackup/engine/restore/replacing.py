@@ -146,11 +146,14 @@ async def _compared(
 ) -> LeftOut:
     """Compare the whole stream with its backup, or with the source of a clone."""
     if isinstance(held, JetStream):
-        return LeftOut(await _only_at(js, there, held, entry.name), there.state.messages, True)
-    reader = SegmentReader(held)
-    if action.alters:  # by sequence and time, which stay as they are
-        lacking = await _count_lacking(_messages(js, await js.stream(there.name)), _stored(reader, entry))
+        lacking = await _only_at(js, there, held, entry.name, by_time=action.reshape.renumber)
         return LeftOut(lacking, there.state.messages, True)
+    reader = SegmentReader(held)
+    if action.alters:  # by sequence and time, which stay as they are; numbered anew, by time alone
+        ours, stored = _messages(js, await js.stream(there.name)), _stored(reader, entry)
+        if action.reshape.renumber:
+            ours, stored = _by_time(ours), _by_time(stored)
+        return LeftOut(await _count_lacking(ours, stored), there.state.messages, True)
 
     def sink() -> AlongSegments:
         return AlongSegments(reader, entry.segments, there.state.last_seq, Side.A, named=0)
@@ -188,6 +191,12 @@ async def _count_lacking(ours: AsyncGenerator[_Message, None], theirs: AsyncGene
     return count
 
 
+async def _by_time(messages: AsyncGenerator[_Message, None]) -> AsyncGenerator[_Message, None]:
+    async with aclosing(messages):
+        async for message in messages:
+            yield message._replace(sequence=message.time_ns)
+
+
 async def _stored(reader: SegmentReader, entry: StreamBackup) -> AsyncGenerator[_Message, None]:
     """Yield sequence and time of each message in the backup."""
     batches = (batch for ref in entry.segments for batch in reader.read(ref))
@@ -196,9 +205,9 @@ async def _stored(reader: SegmentReader, entry: StreamBackup) -> AsyncGenerator[
             yield _Message(sequence, time_ns)
 
 
-async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str) -> int:
-    """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time, and
-    has not copied from it as one of its `sources`, either.
+async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: str, *, by_time: bool) -> int:
+    """Return how many messages a stream has that the stream `name` of `origin` does not have, by sequence and time, or
+    `by_time` alone, and has not copied from it as one of its `sources`, either.
     """
     try:
         copies = (await origin.stream(there.name)).created == there.created
@@ -208,7 +217,8 @@ async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: st
         copies = False
     copied, first = (there.name, 0) if copies else ("", there.state.first_seq)
     ours = _messages(js, await js.stream(there.name), whole=copies)
-    return await _count_lacking(ours, _messages(origin, await origin.stream(name), first, whole=copies, copied=copied))
+    theirs = _messages(origin, await origin.stream(name), 0 if by_time else first, whole=copies, copied=copied)
+    return await _count_lacking(*map(_by_time, (ours, theirs)) if by_time else (ours, theirs))
 
 
 async def _messages(

@@ -26,7 +26,7 @@ from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.pipeline.tables import delta_table, iceberg_table
 from jsbackup.pipeline.tables import export as export_module
-from jsbackup.pipeline.tables.export import all_refused
+from jsbackup.pipeline.tables.export import TablesAsked, all_refused, export_target
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.planning.transforming import TransformOptions
@@ -325,12 +325,13 @@ def test_what_a_reader_may_trip_over_is_said(tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, manifests = growing(tmp_path / "r")
+    place = _place(tmp_path / "out")
     monkeypatch.setattr(delta_table, "find_spec", lambda _name: None)
     monkeypatch.setattr(iceberg_table, "find_spec", lambda _name: None)
     for kind, name in ((TableFormat.DELTA, "deltalake"), (TableFormat.ICEBERG, "pyiceberg")):
-        with pytest.raises(UnsupportedError, match=name) as caught:
-            export(kept, manifests[1], _place(tmp_path / "out"), kind)
+        opening = export_target(_place(tmp_path / "r"), place, TablesAsked(kind), note=print)
+        with pytest.raises(UnsupportedError, match=name) as caught, opening:
+            pass
         assert caught.value.hint == f"Install it with `pip install 'jsbackup[{kind}]'`."
 
 
