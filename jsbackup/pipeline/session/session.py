@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import socketserver
 import sys
 import tempfile
 import threading
@@ -92,6 +93,7 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         return
     master = _master(settings.url)
     java = find_java(environment())
+    socketserver.BaseServer.handle_error = _log_error  # type: ignore[method-assign,assignment]
     with tempfile.TemporaryDirectory(prefix="jsbackup-spark-", ignore_cleanup_errors=True) as folder:
         session = _start(master, settings, java, Path(folder))
         is_local = master.startswith("local")
@@ -101,6 +103,11 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         finally:
             with suppress(*SPARK_FAILURES):  # its Java may have ended already
                 session.stop()
+
+
+def _log_error(*_: object) -> None:
+    """Log an error of PySpark's own server, which would print a traceback if Java ends first, as after Ctrl-C."""
+    _log.debug("a connection of Spark ended early", exc_info=True)
 
 
 def attach(session: SparkSession) -> SparkSession:
