@@ -13,7 +13,6 @@ from jsbackup.api.arguments import LOCK_TIMEOUT_SECONDS, not_opened, one_of
 from jsbackup.api.restore_arguments import ReshapingArguments, asked_by
 from jsbackup.api.stored import Backup, BackupRepository
 from jsbackup.api.telling import OnProgress, note_waiting, progress_to
-from jsbackup.config import parse_glob
 from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.pipeline.messages.chosen import ChosenBackup
@@ -22,8 +21,7 @@ from jsbackup.pipeline.tables.export import TablesAsked, export_tables, export_t
 from jsbackup.pipeline.tables.writing import TableFormat
 from jsbackup.pipeline.tasks.reshape_task import MaskKey
 from jsbackup.pipeline.tasks.runner import THREADS, InProcess
-from jsbackup.planning.transforming import TransformOptions
-from jsbackup.planning.typed_options import TableOptions, keeping_obfuscated, rename_options, reshape_options
+from jsbackup.planning.typed_options import TableOptions, keeping_obfuscated, transform_options
 from jsbackup.repository import layout
 from jsbackup.repository.read.sources import Wanted
 
@@ -92,10 +90,7 @@ def export(
     if partition_by not in (None, "day"):
         raise UsageError(f"partition_by: {partition_by!r} is not 'day'")
     TableOptions(kind, append, partition_by is not None, catalog).check(asked)
-    patterns = tuple(map(parse_glob, asked.streams))
-    options = TransformOptions(
-        patterns, rename_options(asked), reshape_options(asked), allow_nothing=asked.allow_nothing
-    )
+    options = transform_options(asked, asked.streams)
     mask_key = MaskKey(() if mask_key_file is None else (("mask_key_file", fspath(mask_key_file)),))
     options.reshape.masks.check_secret(mask_key.secret())
     tables = TablesAsked(kind, options, mask_key, append, partition_by is not None, catalog)
@@ -106,12 +101,12 @@ def export(
         hold_to_read(opened, "export", wait_seconds=lock_timeout_seconds, waiting=note_waiting, note=_log.warning),
         lent(place, opened),
     ):
-        wanted = Wanted(patterns, all_needed=not append, as_newest=append)
+        wanted = Wanted(options.streams, all_needed=not append, as_newest=append)
         manifest = source._manifest if isinstance(source, Backup) else opened.choose(layout.LATEST, wanted).manifest
         check_readable(opened)
         for reason in ChosenBackup(place, manifest).left_out():
             _log.warning("%s, and left out", reason)
-        plan = plan_export(place, manifest, target, tables, patterns=patterns)
+        plan = plan_export(place, manifest, target, tables, patterns=options.streams)
         done = export_tables(InProcess(THREADS), place, target, plan, progress=progress_to(progress))
     outcome = ExportOutcome(
         backup=Backup(repository, manifest.id, manifest=manifest),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedChanges, AskedRestore
 from jsbackup.planning.configs.overrides import parse_override, unitless_duration
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions
+from jsbackup.planning.transforming import TransformOptions
 from jsbackup.transforms.cut import Cut, counts_from_now
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
@@ -25,7 +27,14 @@ from jsbackup.transforms.subject_map import SubjectMaps
 if TYPE_CHECKING:
     from jsbackup.transforms.obfuscate.messages import Obfuscation
 
-__all__ = ["TableOptions", "keeping_obfuscated", "rename_options", "reshape_options", "restore_options"]
+__all__ = [
+    "TableOptions",
+    "_rename_options",
+    "_reshape_options",
+    "keeping_obfuscated",
+    "restore_options",
+    "transform_options",
+]
 
 
 def restore_options(asked: AskedRestore) -> RestoreOptions:
@@ -42,17 +51,27 @@ def restore_options(asked: AskedRestore) -> RestoreOptions:
         replicas=asked.replicas,
         fields=_overrides(asked),
         unitless=frozenset(map(unitless_duration, asked.fields)) - {""},
-        renames=rename_options(asked),
-        reshape=reshape_options(asked),
+        renames=_rename_options(asked),
+        reshape=_reshape_options(asked),
     )
 
 
-def rename_options(asked: AskedChanges) -> RenameOptions:
+def transform_options(asked: AskedChanges, streams: Iterable[str]) -> TransformOptions:
+    """Return the options of a changed copy of these streams (names or globs). Raises UsageError."""
+    return TransformOptions(
+        streams=tuple(map(parse_glob, streams)),
+        renames=_rename_options(asked),
+        reshape=_reshape_options(asked),
+        allow_nothing=asked.allow_nothing,
+    )
+
+
+def _rename_options(asked: AskedChanges) -> RenameOptions:
     """Return the new names of streams. Raises UsageError."""
     return RenameOptions.parse(asked.rename, asked.rename_prefix)
 
 
-def reshape_options(asked: AskedChanges) -> Reshape:
+def _reshape_options(asked: AskedChanges) -> Reshape:
     """Return how messages are reshaped. Raises UsageError; FormatError for a damaged key file of --obfuscate."""
     return Reshape(
         cut=Cut.parse(asked.since, asked.until, time.time_ns()),

@@ -28,7 +28,6 @@ from jsbackup.cli.options.reshaping import (
     mask_key_names,
     refuse_obfuscation,
     reshaping_options,
-    transform_options,
     with_key_beside,
 )
 from jsbackup.cli.options.spark import Where, on_spark_if_asked
@@ -329,10 +328,10 @@ def export(
     asked = with_key_beside(asked, directory)
     if kind in CONFIG_FORMATS and (given := about_messages(asked)):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
+    from jsbackup.planning.typed_options import keeping_obfuscated, transform_options
+
     options, secret = transform_options(asked, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
-    from jsbackup.planning.typed_options import keeping_obfuscated
-
     whole = None if "://" in directory else Path(directory)
     keeping = keeping_obfuscated(asked.obfuscation_key, options.reshape, whole=whole)
     if kind in WRITTEN_FORMATS:

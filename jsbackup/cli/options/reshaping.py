@@ -5,7 +5,7 @@ needed: `--help` and completion load this module.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,12 @@ import click
 
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.cli.parsing.typed_times import understand_time
-from jsbackup.config import environment, mask_secret, parse_glob
+from jsbackup.config import environment, mask_secret
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedChanges
 
 if TYPE_CHECKING:
-    from jsbackup.planning.transforming import TransformOptions
     from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "mask_key_options",
     "refuse_obfuscation",
     "reshaping_options",
-    "transform_options",
     "with_key_beside",
 ]
 
@@ -199,19 +197,6 @@ def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
     for parameter in reversed(_MASK_KEY):
         parameter(named)
     return named
-
-
-def transform_options(asked: AskedChanges, streams: Iterable[str]) -> TransformOptions:
-    """Return the options of what is asked (`reshaping_options`). Raises UsageError."""
-    from jsbackup.planning.transforming import TransformOptions
-    from jsbackup.planning.typed_options import rename_options, reshape_options
-
-    return TransformOptions(
-        streams=tuple(map(parse_glob, streams)),
-        renames=rename_options(asked),
-        reshape=reshape_options(asked),
-        allow_nothing=asked.allow_nothing,
-    )
 
 
 def about_messages(asked: AskedChanges) -> list[str]:

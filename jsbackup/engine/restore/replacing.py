@@ -150,10 +150,9 @@ async def _compared(
         return LeftOut(lacking, there.state.messages, True)
     reader = SegmentReader(held)
     if action.alters:  # by sequence and time, which stay as they are; numbered anew, by time alone
-        ours, stored = _messages(js, await js.stream(there.name)), _stored(reader, entry)
-        if action.reshape.renumber:
-            ours, stored = _by_time(ours), _by_time(stored)
-        return LeftOut(await _count_lacking(ours, stored), there.state.messages, True)
+        ours = _messages(js, await js.stream(there.name))
+        lacking = await _count_lacking(ours, _stored(reader, entry), by_time=action.reshape.renumber)
+        return LeftOut(lacking, there.state.messages, True)
 
     def sink() -> AlongSegments:
         return AlongSegments(reader, entry.segments, there.state.last_seq, Side.A, named=0)
@@ -174,27 +173,29 @@ class _Message(NamedTuple):
     is_copy: bool = False
 
 
-async def _count_lacking(ours: AsyncGenerator[_Message, None], theirs: AsyncGenerator[_Message, None]) -> int:
-    """Count the messages of `ours` that `theirs` lacks. Both are in order; copies that are not count as lacking."""
+async def _count_lacking(
+    ours: AsyncGenerator[_Message, None], theirs: AsyncGenerator[_Message, None], *, by_time: bool
+) -> int:
+    """Count the messages of `ours` that `theirs` lacks: by sequence and time, or `by_time` alone. Both are in order;
+    copies that are not count as lacking.
+    """
+
+    def place(message: _Message) -> int:
+        return message.time_ns if by_time else message.sequence
+
     count = 0
     async with aclosing(ours), aclosing(theirs):
         other = await anext(theirs, None)
         async for message in ours:
-            while other is not None and other.sequence < message.sequence:
+            while other is not None and place(other) < place(message):
                 other = await anext(theirs, None)
-            if other is None or other.sequence != message.sequence:
+            if other is None or place(other) != place(message):
                 count += 1
             elif other.is_copy:
                 count += other.time_ns < message.time_ns or other.content != message.content
             else:
                 count += other.time_ns != message.time_ns
     return count
-
-
-async def _by_time(messages: AsyncGenerator[_Message, None]) -> AsyncGenerator[_Message, None]:
-    async with aclosing(messages):
-        async for message in messages:
-            yield message._replace(sequence=message.time_ns)
 
 
 async def _stored(reader: SegmentReader, entry: StreamBackup) -> AsyncGenerator[_Message, None]:
@@ -218,7 +219,7 @@ async def _only_at(js: JetStream, there: StreamInfo, origin: JetStream, name: st
     copied, first = (there.name, 0) if copies else ("", there.state.first_seq)
     ours = _messages(js, await js.stream(there.name), whole=copies)
     theirs = _messages(origin, await origin.stream(name), 0 if by_time else first, whole=copies, copied=copied)
-    return await _count_lacking(*map(_by_time, (ours, theirs)) if by_time else (ours, theirs))
+    return await _count_lacking(ours, theirs, by_time=by_time)
 
 
 async def _messages(

@@ -31,7 +31,6 @@ from jsbackup.cli.options.reshaping import (
     mask_key_names,
     refuse_obfuscation,
     reshaping_options,
-    transform_options,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
 from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
@@ -305,7 +304,7 @@ def _copy_changed(
     from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable, lent
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
-    from jsbackup.planning.typed_options import keeping_obfuscated
+    from jsbackup.planning.typed_options import keeping_obfuscated, transform_options
     from jsbackup.repository.crypto.access import NO_KEYS
     from jsbackup.repository.write.copying import is_replica
     from jsbackup.repository.write.late_repository import make_now
