@@ -1,4 +1,4 @@
-"""Print findings about streams, one line each; those of many streams as one line with their number.
+"""Findings about streams, one line each; those of many streams as one line with their number.
 
 A text often contains the stream's name, in a subject or a command: texts are equal if they are without it. Of many
 texts of one kind, such as refusals for one rule, the first is an example.
@@ -7,7 +7,7 @@ texts of one kind, such as refusals for one rule, the first is an example.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from jsbackup.readable import NAMED, alike, in_short, without_name
 if TYPE_CHECKING:
     from jsbackup.repository.checks.verify import Problem
 
-__all__ = ["Said", "broken_json", "tell_broken", "tell_each"]
+__all__ = ["Said", "broken_json", "said_lines", "tell_broken", "tell_each"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,14 @@ class Said:
 
 def tell_each(output: Output, said: Iterable[Said]) -> int:
     """Print the findings in order; return the number of lines without hints."""
+    lines = list(said_lines(said))
+    for line in lines:
+        output.line(*line)
+    return sum(not line[0].startswith("hint: ") for line in lines)
+
+
+def said_lines(said: Iterable[Said]) -> Iterator[tuple[str, ...]]:
+    """Return the findings in order as lines; one with a hint is followed by a line that begins with `hint: `."""
     listed = list(said)
     keys = [one.of_any() for one in listed]
     kinds = [(key.word, key.rule, key.hint) if key.rule else None for key in keys]
@@ -52,33 +60,28 @@ def tell_each(output: Output, said: Iterable[Said]) -> int:
         lines += [group] if one_line else [[at] for at in group]
     for line in sorted(lines):
         first, *others = [listed[at] for at in line]
-        if others:
-            _print_group(output, [first, *others])
-        else:
-            _print(output, first, first.name, _lost_text(first.lost))
-    return len(lines)
+        yield from _group([first, *others]) if others else _lines(first, first.name, _lost_text(first.lost))
 
 
-def _print_group(output: Output, group: Sequence[Said]) -> None:
+def _group(group: Sequence[Said]) -> Iterator[tuple[str, ...]]:
     names = list(dict.fromkeys(one.name for one in group))
     of = f"{format_count(len(names), 'stream')} ({in_short(names)})"
     first, key = group[0], group[0].of_any()
     if any(one.of_any().text != key.text for one in group):
         of = f"{of}: for example {first.name}" if len(names) > 1 else first.name
         more = f" (and {format_count(len(group) - 1, 'more reason')})" if len(names) == 1 else ""
-        _print(output, Said(key.word, "", first.text, key.hint), of, more)
-        return
+        return _lines(Said(key.word, "", first.text, key.hint), of, more)
     lost = sum(one.lost.messages for one in group if one.lost)
     shown = first if all(one.text == first.text for one in group) else key
     of = f"each of {of}" if len(names) > 1 else of
-    _print(output, shown, of, f" (lost: {format_count(lost, 'message')})" if lost else "")
+    return _lines(shown, of, f" (lost: {format_count(lost, 'message')})" if lost else "")
 
 
-def _print(output: Output, said: Said, of: str, more: str) -> None:
+def _lines(said: Said, of: str, more: str) -> Iterator[tuple[str, ...]]:
     word = ": " if said.word.strip() else ""
-    output.line(State(said.word), f"{word}{of}{': ' if of else ''}{said.text}{more}")
+    yield State(said.word), f"{word}{of}{': ' if of else ''}{said.text}{more}"
     if said.hint:
-        output.line(f"hint: {said.hint}")
+        yield (f"hint: {said.hint}",)
 
 
 def _lost_text(problem: Problem | None) -> str:

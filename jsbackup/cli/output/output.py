@@ -20,6 +20,7 @@ import click
 
 from jsbackup.cli.output.colour import State, bold, paint, wants_colour
 from jsbackup.cli.output.progress import write_above_bars
+from jsbackup.cli.output.result import Block, Result, Table, Verbatim
 from jsbackup.cli.output.terminal import display_width, pad, printable, to_json
 from jsbackup.config import format_bytes, hide_logins
 from jsbackup.errors import JsBackupError
@@ -62,6 +63,23 @@ class Output:
         self.labels = dict(labels or {})
         self._held_back: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD_BACK)
         self._giving_up = False
+
+    def show(self, result: Result) -> int:
+        """Print a command's result, once; return its exit code."""
+        if result.at_once:
+            self.ready(result.document, lambda: self._blocks(result.text))
+        else:
+            self.result(result.document, lambda: self._blocks(result.text))
+        return result.code
+
+    def _blocks(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if isinstance(block, Table):
+                self.table(block.header, block.rows)
+            elif isinstance(block, Verbatim):
+                (self.paged if block.paged else self.verbatim)(block.text)
+            else:
+                self.line(*([block] if isinstance(block, str) else block))
 
     def result(self, document: JsonObject, text: Callable[[], None]) -> None:
         """Print a command's result, once."""

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
 from jsbackup.cli.parsing.context import (
     HELP_ALL,
@@ -205,12 +206,14 @@ class Command(click.Command):
         return code
 
     def _run(self, ctx: CommandContext, shared: Shared) -> Any:
-        assert self.callback is not None
-        if not self.unattended:
-            return ctx.invoke(self.callback, shared=shared, **ctx.params)
-        hooks = {str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS}
-        work = partial(ctx.invoke, self.callback, shared=shared, **ctx.params)
-        return _run_unattended(ctx.table, shared, hooks, work)
+        hooks = {str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS if self.unattended}
+
+        def work() -> Any:
+            assert self.callback is not None
+            answer = ctx.invoke(self.callback, shared=shared, **ctx.params)
+            return shared.output.show(answer) if isinstance(answer, Result) else answer
+
+        return _run_unattended(ctx.table, shared, hooks, work) if self.unattended else work()
 
     def _shared(
         self, ctx: CommandContext, values: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import click
 
 from jsbackup.cli.output.output import Output, error_json, format_count
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.context import CommandContext, usage_error
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach
 from jsbackup.exit_codes import DAMAGE, combined
@@ -27,6 +28,12 @@ class _Kept(Output):
     def __init__(self, like: Output, *, as_json: bool) -> None:
         super().__init__(as_json=as_json, quiet=like.quiet, log_json=like.log_json, labels=like.labels)
         self.document: JsonObject | None = None
+
+    def show(self, result: Result) -> int:
+        if not self.as_json:
+            return super().show(result)
+        self.document = result.document
+        return result.code
 
     def result(self, document: JsonObject, text: Callable[[], None]) -> None:
         if self.as_json:
@@ -65,12 +72,9 @@ def run_each(command: click.Command, ctx: CommandContext) -> int:
         outcomes.append(_run_one(command, ctx, name, output))
         if not (output.as_json or output.quiet):
             output.line()
-
-    def text() -> None:
-        output.line(f"{format_count(len(outcomes), 'profile')}: {', '.join(map(str, outcomes))}")
-
-    output.result({"profiles": [one.json() for one in outcomes]}, text)
-    return combined((one.code for one in outcomes), first=(DAMAGE, PolicyBreach.exit_code))
+    code = combined((each.code for each in outcomes), first=(DAMAGE, PolicyBreach.exit_code))
+    line = f"{format_count(len(outcomes), 'profile')}: {', '.join(map(str, outcomes))}"
+    return output.show(Result({"profiles": [each.json() for each in outcomes]}, [line], code))
 
 
 def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:

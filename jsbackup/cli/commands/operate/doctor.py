@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ import click
 from jsbackup.cli.options.opening import connection_of, keys_of, run_async
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared, merge_shared
 from jsbackup.config import default_config_path, environment, examine_config, expand_path, hide_logins, s3_settings
@@ -92,7 +93,7 @@ class _DoctorCommand(Command):
     show_default=True,
     help="What to check server, user, repository and keys for (default: everything except follow).",
 )
-def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool) -> int:
+def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool) -> Result:
     """Check everything that a backup or a restore needs, and say how to fix what is wrong.
 
     All profiles of the file, or those named with --profile; server, JetStream, limits, each permission, replies,
@@ -111,8 +112,7 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     checks = [*profiles, *there, *_machine()]
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
-    shared.output.result(document, lambda: _print_checks(shared.output, checks))
-    return combined(check.code for check in problems)
+    return Result(document, _text(checks), combined(check.code for check in problems))
 
 
 def _server(shared: Shared, purpose: Purpose) -> list[Check]:
@@ -180,8 +180,8 @@ def _check_json(check: Check) -> JsonObject:
     }
 
 
-def _print_checks(output: Output, checks: Sequence[Check]) -> None:
-    output.table(
+def _text(checks: Sequence[Check]) -> Iterator[Block]:
+    yield Table(
         ["CHECK", "RESULT", "FOUND"],
         [(c.name, State(c.verdict), f"{c.about}: {c.found}" if c.about else c.found) for c in checks],
     )
@@ -190,11 +190,11 @@ def _print_checks(output: Output, checks: Sequence[Check]) -> None:
         line = f"fix: {f'{check.name}: {check.about}' if check.about else check.name}: {check.fix}"
         # Checks that could not run for the same reason need the fix only once.
         if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in printed):
-            output.line(line)
+            yield line
             printed.add(check.fix)
     ok, warnings, problems, untried = (sum(check.verdict is verdict for check in checks) for verdict in Verdict)
     warned, failing = format_count(warnings, "warning"), format_count(problems, "problem")
-    output.line(f"{ok} ok, {warned}, {failing}, {untried} not tried")
+    yield f"{ok} ok, {warned}, {failing}, {untried} not tried"
 
 
 COMMANDS = {"doctor": doctor}

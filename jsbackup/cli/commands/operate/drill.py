@@ -14,11 +14,12 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, 
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.output import failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
+from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
@@ -34,22 +35,16 @@ if TYPE_CHECKING:
     from jsbackup.engine.restore.restore import RestoreReport
     from jsbackup.engine.restore.restored_stream import RestoredStream
 
-__all__ = ["COMMANDS", "tell_drill"]
+__all__ = ["COMMANDS"]
 
 
-def tell_drill(output: Output, report: DrillReport) -> int:
-    """Print the result; return the exit code."""
+def _result(report: DrillReport) -> Result:
+    """Return the result; its servers may still run."""
+    document = _drill_json(report)
     if report.kept is None:
-        output.result(_drill_json(report), lambda: _tell(output, report))
-        return report.outcome.code
-    kept = report.kept
-
-    def tell() -> None:
-        _tell(output, report)
-        _tell_kept(output, kept)
-
-    output.ready({**_drill_json(report), "kept": _kept_json(kept)}, tell)
-    return report.outcome.code
+        return Result(document, _text(report), report.outcome.code)
+    text = [*_text(report), *_kept_text(report.kept)]
+    return Result({**document, "kept": _kept_json(report.kept)}, text, report.outcome.code, at_once=True)
 
 
 def _drill_json(report: DrillReport) -> JsonObject:
@@ -77,21 +72,21 @@ def _notes(report: DrillReport, stream: RestoredStream) -> list[str]:
     return [*report.adapted.get(stream.name, ()), *stream.notes]
 
 
-def _tell(output: Output, report: DrillReport) -> None:
+def _text(report: DrillReport) -> Iterator[Block]:
     from jsbackup.engine.check.health_rules import span
 
     outcome, streams = report.outcome, report.restored.streams
-    _tell_proved_streams(output, report.restored, report.adapted)
+    yield from _proved_streams(report.restored, report.adapted)
     newest_age = report.newest_message_age_seconds
     last = "" if newest_age is None else f", its newest message {span(newest_age)}"
-    output.line(f"recovery point: the backup is {span(report.backup_age_seconds)} old{last}")
+    yield f"recovery point: the backup is {span(report.backup_age_seconds)} old{last}"
     if report.uncounted:
-        output.line(f"note: it does not count as a drill of everything: {report.uncounted}")
+        yield f"note: it does not count as a drill of everything: {report.uncounted}"
     came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
     if not streams and not report.restored.failures:
         came = "nothing restored, nothing proved: the backup has no stream"
     where = f"nats-server {outcome.server}" + (f", {outcome.nodes} of them" if outcome.nodes > 1 else "")
-    output.line(f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came))
+    yield f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came)
 
 
 def _kept_json(kept: KeptServer) -> JsonObject:
@@ -105,9 +100,8 @@ def _kept_json(kept: KeptServer) -> JsonObject:
     }
 
 
-def _tell_kept(output: Output, kept: KeptServer) -> None:
-    """Print how to reach a server that stays."""
-    output.line()
+def _kept_text(kept: KeptServer) -> Iterator[Block]:
+    yield ""
     for name, value in (
         ("url", kept.url),
         ("user", kept.user),
@@ -115,13 +109,13 @@ def _tell_kept(output: Output, kept: KeptServer) -> None:
         ("folder", str(kept.folder)),
         ("look", f"nats --context {shlex.quote(str(kept.context))} stream ls -a"),
     ):
-        output.line(f"{name:<10}{value}")
-    output.line("Ctrl-C ends the server and removes the folder.")
+        yield f"{name:<10}{value}"
+    yield "Ctrl-C ends the server and removes the folder."
 
 
-def _tell_proved_streams(output: Output, restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> None:
-    """Print the streams of a throwaway server; `adapted` says by stream what was adapted."""
-    output.table(
+def _proved_streams(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> Iterator[Block]:
+    """Yield the streams of a throwaway server; `adapted` says by stream what was adapted."""
+    yield Table(
         ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "PROOF"],
         [
             (
@@ -135,7 +129,7 @@ def _tell_proved_streams(output: Output, restored: RestoreReport, adapted: Mappi
             for s in restored.streams
         ],
     )
-    tell_each(output, _remarks(restored, adapted))
+    yield from said_lines(_remarks(restored, adapted))
 
 
 def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> Iterator[Said]:
@@ -192,7 +186,7 @@ def drill(
     origins: tuple[str, ...],
     tags: tuple[str, ...],
     jobs: int,
-) -> int:
+) -> Result | int:
     """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
 
     BACKUP is an id, its start, or `latest` (the default).
@@ -233,8 +227,8 @@ def drill(
             with make_progress("drill", wanted=shared.progress) as progress:
                 report = run.carry_out(run_async, progress, kept if keep else None)
         if report.kept is None:
-            return tell_drill(output, report)
-        _wait_for_end(report.kept, lambda: tell_drill(output, report))
+            return _result(report)
+        _wait_for_end(report.kept, lambda: output.show(_result(report)))
     return report.outcome.code
 
 
