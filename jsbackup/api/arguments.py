@@ -40,9 +40,7 @@ class WantedMessages(TypedDict, total=False):
     until: Moment | None
     exclude_subject: str | Sequence[str]
     header: str | Sequence[str]
-    exclude_header: str | Sequence[str]
     payload_match: str | Sequence[str]
-    exclude_payload_match: str | Sequence[str]
     last_per_subject: int | None
     kv_compact: bool
 

@@ -156,8 +156,8 @@ def _restore(
     - `streams`, `exclude`: names or patterns
     - `if_exists`: `fail`, `skip` or `replace`; `replace_with_part`
     - `since`, `until`, `subject`: which messages, as in `Stream.messages`
-    - `exclude_subject`, `header`, `exclude_header` (`NAME` or `NAME:VALUE`), `payload_match`, `exclude_payload_match`
-      (regular expressions of RE2), `last_per_subject`, `kv_compact`: which of them
+    - `exclude_subject`, `header` (`NAME` or `NAME:VALUE`), `payload_match` (regular expressions of RE2),
+      `last_per_subject`, `kv_compact`: which of them
     - `renumber`: number the kept messages from 1
     - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
     - `mask`, `unmaskable`, and `mask_key`, the key for hashes

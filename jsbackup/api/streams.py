@@ -354,9 +354,7 @@ def _conditions(subject: str | Sequence[str] | None, wanted: WantedMessages) -> 
         subject=subject or (),
         exclude_subject=wanted.get("exclude_subject", ()),
         header=wanted.get("header", ()),
-        exclude_header=wanted.get("exclude_header", ()),
         payload_match=wanted.get("payload_match", ()),
-        exclude_payload_match=wanted.get("exclude_payload_match", ()),
     )
     return Cut.parse(since, until, time.time_ns()), filters
 

@@ -22,9 +22,7 @@ class AskedChanges:
     subject: tuple[str, ...] = ()
     exclude_subject: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
-    exclude_header: tuple[str, ...] = ()
     payload_match: tuple[str, ...] = ()
-    exclude_payload_match: tuple[str, ...] = ()
     last_per_subject: int | None = None
     kv_compact: bool = False
     renumber: bool = False

@@ -21,6 +21,7 @@ from tests.exchange.edits import (
     FIRST_SEQ,
     FLAGS,
     NOT_FILTERS,
+    NOT_OURS,
     ORDERS,
     Edit,
     after,
@@ -73,7 +74,7 @@ def said_by_help() -> set[str]:
 
 
 def test_the_table_has_every_flag() -> None:
-    assert said_by_help() == {*FLAGS, "--after", "--before", *NOT_FILTERS}
+    assert said_by_help() == {*FLAGS, "--after", "--before", *NOT_FILTERS, *NOT_OURS}
 
 
 def words_of(edits: Sequence[Edit]) -> dict[str, Any]:
@@ -182,8 +183,8 @@ def as_bytes(subject: str | bytes, stream: str, name: str) -> bytes:
 
 SOME = [
     [Edit.same("--exclude-subject", "orders.us.>"), Edit.same("--header", "X-Batch:7"), *FLAGS["--renumber"]],
-    [Edit.same("--exclude-header", "x-batch"), Edit.same("--payload-match", "(?i)paid|^two$")],
-    [Edit.same("--exclude-payload-match", "^.{4}$"), Edit.same("--last-per-subject", "2")],
+    [Edit.same("--header", "x-batch"), Edit.same("--payload-match", "(?i)paid|^two$")],
+    [Edit.same("--payload-match", "^.{4}$"), Edit.same("--last-per-subject", "2")],
 ]
 COMPACT = [Edit.same("--kv-compact"), Edit.same("--exclude-subject", "$KV.cfg.theme")]
 

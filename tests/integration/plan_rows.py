@@ -630,8 +630,8 @@ ROWS = [
     Row(
         Rule.FILTER_MISSED,
         "2.12.8",
-        "FILE --exclude-payload-match dada",
-        "--exclude-payload-match dada: no message that the other options leave meets it, so it would leave nothing out",
+        "FILE --payload-match dada",
+        "--payload-match dada: no message that the other options leave meets it, so it would keep nothing",
         "Correct it, or leave it out. With --allow-nothing it may match nothing.",
     ),
     Row(

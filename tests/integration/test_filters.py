@@ -86,7 +86,7 @@ def rules(planned: dict[str, Any]) -> set[str]:
         (("OBJ_files", "--last-per-subject", "1"), "newest-of-objects"),
         (("ORDERS", "SUM", "--renumber"), "renumbers-origin"),
         (("KV_cfg", "--kv-compact", "--rename", "KV_cfg=KV_x"), ""),
-        (("ORDERS", "--payload-match", "^1", "--exclude-header", "Kind", "--renumber"), "renumbered"),
+        (("ORDERS", "--payload-match", "^1", "--header", "Kind", "--renumber"), "renumbered"),
         # The sequences are the same.
         (("SUM", "--renumber"), ""),
         (("ORDERS", "SUM", "--renumber", "--set", "sources=null"), ""),
@@ -124,8 +124,8 @@ def test_a_saved_plan_has_the_filters(repository: Path, target: NatsServer, tmp_
         "ORDERS",
         "--header",
         "Kind:test",
-        "--exclude-payload-match",
-        "^3",
+        "--payload-match",
+        "^[^3]",
         "--last-per-subject",
         "1",
         "--renumber",
@@ -171,7 +171,7 @@ def test_a_part_does_not_replace_a_stream_that_has_more(repository: Path, target
     for words, said in (
         (["--exclude-subject", "orders.0"], "8 of 40 messages at the target (1 of 5 subjects)"),
         (["--exclude-subject", "orders.0", "--subject", "orders.*"], "8 of 40 messages"),
-        (["--exclude-header", "kind"], "left out by --exclude-header: at least 10 of 40 messages at the target"),
+        (["--header", "kind"], "left out by --header: at least 30 of 40 messages at the target"),
         (
             ["--last-per-subject", "2"],
             "at least 30 of 40 messages at the target",

@@ -45,7 +45,7 @@ _FILTERS = st.builds(
     cut=st.builds(Cut, _EDGES, _EDGES),
     subjects=st.lists(_PATTERNS, max_size=2).map(tuple),
     others=st.fixed_dictionaries(
-        {"header": st.lists(_RULES, max_size=2), "exclude_header": st.lists(_RULES, max_size=1)},
+        {"header": st.lists(_RULES, max_size=2)},
         optional={"payload_match": st.just(["^.*$", "[0-9]"]), "exclude_subject": st.just(["a.>"])},
     ).map(Filters.parse),
     text=st.sampled_from([b"", b"", b"\x00", b"1"]),

@@ -110,7 +110,7 @@ def test_filtered_tables_are_those_of_spark_and_of_the_rule(
     kept = _two_backups(tmp_path / "kept", 8, encrypted=False)
     monkeypatch.setattr(export, "SEGMENT_BYTES", 5000)
     monkeypatch.setattr("jsbackup.pipeline.tasks.packing._LEAST_BYTES", 1)
-    words = ["--exclude-header", "nats-msg-id", "--exclude-subject", "a.0", "--last-per-subject", "2", "--renumber"]
+    words = ["--header", "nats-msg-id", "--exclude-subject", "a.0", "--last-per-subject", "2", "--renumber"]
     words += ["--rename-prefix", "N", "--allow-nothing"]
     found = []
     for use, spark in (("here", []), ("there", ON_SPARK)):
@@ -134,7 +134,7 @@ def _kept_of(kept: Kept, name: str) -> list[Message]:
     entry = next(one for one in kept.manifest.streams if one.name == name)
     reader = SegmentReader(kept.repository.objects)
     whole = messages_of(batch for ref in entry.segments for batch in reader.read(ref))
-    among = [m for m in whole if b"nats-msg-id:" not in (m.headers or b"").lower() and m.subject not in ("a.0", b"a.0")]
+    among = [m for m in whole if b"nats-msg-id:" in (m.headers or b"").lower() and m.subject not in ("a.0", b"a.0")]
     last = {m.subject: [n for n in among if n.subject == m.subject][-2:] for m in among}
     return [m for m in among if m in last[m.subject]]
 

@@ -35,7 +35,7 @@ MANIFEST = Manifest(
 TARGET = Target(NEW, False, {"A": existing("A", "A.>")})
 RESHAPE = Reshape(
     Cut(AtSequence(1), AtTime(1_700_000_000_123_456_789)),
-    Filters.parse({"subject": ["A.*", "B.>"], "exclude_header": ["X:1"], "payload_match": ["a+"]}),
+    Filters.parse({"subject": ["A.*", "B.>"], "header": ["X:1"], "payload_match": ["a+"]}),
     SubjectMaps.parse(["A.x.*=>N.$1"]),
     masks=Masks.parse(["A.>:$.name=hash", "B.>:header(X-User)=redact"], "drop"),
 )

@@ -53,22 +53,10 @@ CONDITIONS = (
         help="Keep messages with this header only.",
     ),
     click.option(
-        "--exclude-header",
-        multiple=True,
-        metavar="NAME[:VALUE]",
-        help="Leave messages with this header out.",
-    ),
-    click.option(
         "--payload-match",
         multiple=True,
         metavar="REGEX",
         help="Keep messages whose payload this matches.",
-    ),
-    click.option(
-        "--exclude-payload-match",
-        multiple=True,
-        metavar="REGEX",
-        help="Leave out messages whose payload this matches.",
     ),
 )
 """The options of `Filters` except --subject."""

@@ -80,5 +80,5 @@ async def look_for_newest(js: JetStream, stream: str, reshape: Reshape) -> LiveN
 def _only(keeping: Reshape) -> dict[str, bool]:
     """Return what the reading can do without."""
     filters = keeping.filters
-    named = any(rule.name.lower() == _SIZE_HEADER for rule in (*filters.header, *filters.exclude_header))
+    named = any(rule.name.lower() == _SIZE_HEADER for rule in filters.header)
     return {} if named or "data" in filters.columns else {"headers_only": True}

@@ -35,16 +35,11 @@ def against_missed(filters: Filters, matched: Mapping[str, int]) -> Iterator[Fin
     """Yield refusals for conditions without any message in these counts, if there were messages to judge."""
     for option, rule in filters.by_content:
         if matched.get(option) and not matched.get(f"{option} {rule}"):
-            what = "leave nothing out" if option.startswith("--exclude") else "keep nothing"
-            reason = f"{option} {rule}: no message that the other options leave meets it, so it would {what}"
+            reason = f"{option} {rule}: no message that the other options leave meets it, so it would keep nothing"
             yield Finding("", Rule.FILTER_MISSED, reason, f"Correct it, or leave it out. {MAY_MISS}")
 
 
 def with_cause(refusals: Iterable[Finding], missed: Sequence[Finding], actions: Sequence[Action]) -> list[Finding]:
     """Return all refusals; without those that nothing is kept, if a condition that no message meets is the cause."""
-    caused = not _keeps_any(actions) and any(not one.reason.startswith("--exclude") for one in missed)
+    caused = bool(missed) and not any(action.entry.captured.messages for action in actions)
     return [*(one for one in refusals if not (caused and one.rule is Rule.KEEPS_NOTHING)), *missed]
-
-
-def _keeps_any(actions: Sequence[Action]) -> bool:
-    return any(action.entry.captured.messages for action in actions)

@@ -1,11 +1,11 @@
 r"""The conditions that a message is judged by alone: its subject, its headers, its payload.
 
-Those of one kind that keep are alternatives: a message has to meet one of them, if there are any. None of those that
-leave out may hold. All kinds have to agree. So it is in `nats backup edit` (jsm.go `backup/filter.go`).
+Those of one kind are alternatives: a message has to meet one of them, if there are any. None of the subjects that
+leave out may match. All kinds have to agree. So it is in `nats backup edit` (jsm.go `backup/filter.go`).
 
 Messages that are not kept are as if deleted: sequences stay, and so does the stream's last one.
 
-`--header NAME[:VALUE]`, `--exclude-header NAME[:VALUE]`: messages that have a header.
+`--header NAME[:VALUE]`: messages that have a header.
 
 A header is what `nats backup edit` takes for one (jsm.go `backup/headers.go`, nats.go `DecodeHeadersMsg`), so that the
 same option keeps the same messages:
@@ -17,10 +17,10 @@ same option keeps the same messages:
 
 What differs from the nats CLI 0.5.1: a block with a malformed line ends their command; here its other lines are read.
 An inline status (`NATS/1.0 503`) is none of the headers here, and the header `Status` there. Blanks after the colon of
-the option do not count here; there they belong to the value, which no header then has. `--exclude-header` takes no
-value there. In both, a name cannot have colons or blanks; here neither an equals sign, which is a slip for the colon.
+the option do not count here; there they belong to the value, which no header then has. In both, a name cannot have
+colons or blanks; here neither an equals sign, which is a slip for the colon.
 
-`--payload-match REGEX`, `--exclude-payload-match REGEX`: messages whose payload has a match.
+`--payload-match REGEX`: messages whose payload has a match.
 
 Expressions are those of RE2 (github.com/google/re2/wiki/Syntax), which takes time in proportion to the payload for any
 of them, and mean what they mean in Go, and so in `nats backup edit`: a match may be anywhere, `^` and `$` are the ends
@@ -165,9 +165,7 @@ class Filters:
     subject: tuple[str, ...] = ()
     exclude_subject: tuple[str, ...] = ()
     header: tuple[HeaderRule, ...] = ()
-    exclude_header: tuple[HeaderRule, ...] = ()
     payload_match: tuple[PayloadRule, ...] = ()
-    exclude_payload_match: tuple[PayloadRule, ...] = ()
 
     @classmethod
     def parse(cls, typed: Mapping[str, Iterable[str]]) -> Filters:
@@ -180,9 +178,7 @@ class Filters:
             parse_patterns("--subject", typed.get("subject", ())),
             parse_patterns("--exclude-subject", typed.get("exclude_subject", ())),
             rules("header", HeaderRule.parse),
-            rules("exclude_header", HeaderRule.parse),
             rules("payload_match", PayloadRule.parse),
-            rules("exclude_payload_match", PayloadRule.parse),
         )
 
     def __bool__(self) -> bool:
@@ -191,8 +187,7 @@ class Filters:
     @property
     def by_content(self) -> Sequence[tuple[str, HeaderRule | PayloadRule]]:
         """The conditions on headers and payloads, each with its option."""
-        named = ("header", "exclude_header", "payload_match", "exclude_payload_match")
-        return [(option_of(name), rule) for name in named for rule in getattr(self, name)]
+        return [(option_of(name), rule) for name in ("header", "payload_match") for rule in getattr(self, name)]
 
     @property
     def by_subject(self) -> Filters:
@@ -209,8 +204,8 @@ class Filters:
         """The columns of a batch that it judges by."""
         return (
             *(("subject",) if self.subject or self.exclude_subject else ()),
-            *(("headers",) if self.header or self.exclude_header else ()),
-            *(("data",) if self.payload_match or self.exclude_payload_match else ()),
+            *(("headers",) if self.header else ()),
+            *(("data",) if self.payload_match else ()),
         )
 
     def rows(self, batch: MessageBatch, matched: Counter[str] | None = None) -> pa.BooleanArray | None:
@@ -221,12 +216,13 @@ class Filters:
         """
         counts: Counter[str] = Counter() if matched is None else matched
         kept = _and(None, batch.column("subject"), self._subjects) if self.subject or self.exclude_subject else None
-        if self.header or self.exclude_header:
-            judge = _Judge("header", self.header, self.exclude_header, counts)
-            kept = _and(kept, batch.column("headers"), judge)
-        if self.payload_match or self.exclude_payload_match:
-            judge = _Judge("payload_match", self.payload_match, self.exclude_payload_match, counts)
-            kept = _and(kept, batch.column("data"), lambda column: judge(as_text(column)))
+        if self.header:
+            kept = _and(kept, batch.column("headers"), lambda column: _judge("--header", self.header, column, counts))
+        if self.payload_match:
+            rules = self.payload_match
+            kept = _and(
+                kept, batch.column("data"), lambda column: _judge("--payload-match", rules, as_text(column), counts)
+            )
         return kept
 
     def _subjects(self, column: pa.Array) -> pa.BooleanArray:
@@ -256,28 +252,15 @@ class Filters:
             raise FormatError(f"filters: {error.message}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """Judges a column by conditions of one kind."""
-
-    name: str
-    keeping: Sequence[HeaderRule | PayloadRule]
-    excluding: Sequence[HeaderRule | PayloadRule]
-    matched: Counter[str]
-
-    def __call__(self, column: pa.Array) -> pa.BooleanArray:
-        for option, rules in ((self.name, self.keeping), (f"exclude_{self.name}", self.excluding)):
-            if rules:
-                self.matched[option_of(option)] += len(column)
-        wanted = [self._met(option_of(self.name), rule, column) for rule in self.keeping]
-        unwanted = [self._met(option_of(f"exclude_{self.name}"), rule, column) for rule in self.excluding]
-        left = [pc.invert(reduce(pc.or_, unwanted))] if unwanted else []
-        return reduce(pc.and_, [*([reduce(pc.or_, wanted)] if wanted else []), *left])
-
-    def _met(self, option: str, rule: HeaderRule | PayloadRule, column: pa.Array) -> pa.BooleanArray:
-        rows = rule.rows(column)
-        self.matched[f"{option} {rule}"] += rows.true_count
-        return rows
+def _judge(
+    option: str, rules: Sequence[HeaderRule | PayloadRule], column: pa.Array, matched: Counter[str]
+) -> pa.BooleanArray:
+    """Return for each row of a column whether one of the rules is met, and count in `matched`."""
+    matched[option] += len(column)
+    met = [rule.rows(column) for rule in rules]
+    for rule, rows in zip(rules, met, strict=True):
+        matched[f"{option} {rule}"] += rows.true_count
+    return reduce(pc.or_, met)
 
 
 def _and(

@@ -84,9 +84,7 @@ since = "5"
 subject = ["a.>"]
 exclude-subject = ["a.b"]
 header = ["A", "B:c"]
-exclude-header = ["D"]
 payload-match = ["e"]
-exclude-payload-match = ["f"]
 last-per-subject = 2
 renumber = true
 mask = ["a.>:$.user=redact"]
@@ -109,9 +107,7 @@ expect-signer = "--repo"
         "--exclude-subject a.b",
         "--header A",
         "--header B:c",
-        "--exclude-header D",
         "--payload-match e",
-        "--exclude-payload-match f",
     ]
     assert (reshape.newest, reshape.renumber) == (NewestRule(2), True)
     assert (entry.shared.s3, entry.shared.keys) == ({"s3_path_style": True}, {"expect_signer": "--repo"})

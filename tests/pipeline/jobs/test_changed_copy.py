@@ -270,7 +270,7 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
     kept = keep(tmp_path / "r", streams, encrypted=encrypted)
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
     options = ["--last-per-subject", "3", "--renumber"] if newest else ["--last-per-subject", "1"]
-    options += ["--subject", "k.>", "--since", "9", "--exclude-payload-match", "^[a-m]", "--allow-nothing"]
+    options += ["--subject", "k.>", "--since", "9", "--payload-match", r"^(?:[^a-m]|\z)", "--allow-nothing"]
     backup = check("copy", typed("copy", "latest", *options, *line, "--to-repo", kept.place.location, "--json"))[
         "backup"
     ]

@@ -26,9 +26,7 @@ def filters(
         "subject": subjects,
         "exclude_subject": subjects,
         "header": headers,
-        "exclude_header": headers,
         "payload_match": expressions,
-        "exclude_payload_match": expressions,
     }
     return st.fixed_dictionaries({}, optional=names).map(Filters.parse)
 
@@ -42,8 +40,8 @@ def is_wanted(message: Message, wanted: Filters) -> bool:
     text = message.data.decode("utf-8", "replace")
     kinds = (
         (wanted.subject, wanted.exclude_subject, lambda rule: by_the_rule(rule, message.subject)),
-        (wanted.header, wanted.exclude_header, lambda rule: has(message.headers, rule)),
-        (wanted.payload_match, wanted.exclude_payload_match, lambda rule: _finds(str(rule), text)),
+        (wanted.header, (), lambda rule: has(message.headers, rule)),
+        (wanted.payload_match, (), lambda rule: _finds(str(rule), text)),
     )
     return all(
         (not keeping or any(map(meets, keeping))) and not any(map(meets, excluding))

@@ -37,15 +37,15 @@ def test_json_brings_back_every_filter(wanted: Filters) -> None:
 
 
 def test_options_are_those_that_were_typed() -> None:
-    wanted = Filters.parse({"subject": ["a.>"], "exclude_header": ["X:1", "Y"], "payload_match": ["a b"], "since": "1"})
-    assert wanted.words == ["--subject a.>", "--exclude-header X:1", "--exclude-header Y", "--payload-match a b"]
+    wanted = Filters.parse({"subject": ["a.>"], "header": ["X:1", "Y"], "payload_match": ["a b"], "since": "1"})
+    assert wanted.words == ["--subject a.>", "--header X:1", "--header Y", "--payload-match a b"]
     assert [(option, str(rule)) for option, rule in wanted.by_content] == [
-        ("--exclude-header", "X:1"),
-        ("--exclude-header", "Y"),
+        ("--header", "X:1"),
+        ("--header", "Y"),
         ("--payload-match", "a b"),
     ]
     assert wanted.columns == ("subject", "headers", "data")
-    assert Filters.parse({"exclude_payload_match": ["a"]}).columns == ("data",)
+    assert Filters.parse({"payload_match": ["a"]}).columns == ("data",)
 
 
 def test_each_condition_counts_what_meets_it_among_those_that_come_to_it() -> None:
@@ -84,9 +84,9 @@ def test_damaged_filters_are_a_format_error(value: object) -> None:
     ("name", "text", "said"),
     [
         ("exclude_subject", "a..b", "--exclude-subject: not a subject"),
-        ("exclude_header", "a b", "--exclude-header: not a header"),
+        ("header", "a b", "--header: not a header"),
         ("payload_match", "a(", "--payload-match: not a regular expression: 'a(': missing )"),
-        ("exclude_payload_match", "\\C", "--exclude-payload-match: \\C is not supported"),
+        ("payload_match", "\\C", "--payload-match: \\C is not supported"),
     ],
 )
 def test_an_error_names_its_option(name: str, text: str, said: str) -> None:

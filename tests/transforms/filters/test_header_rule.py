@@ -74,9 +74,9 @@ def test_blanks_before_a_value_are_none_of_it() -> None:
 
 @pytest.mark.parametrize("text", ["", ":7", "X Batch", "X\tBatch", "X-Batch=7", "X\r\nY", "X:7\r\nY"])
 def test_what_is_no_header_is_refused_by_its_option(text: str) -> None:
-    with pytest.raises(UsageError, match="--exclude-header: not a header") as caught:
-        HeaderRule.parse("--exclude-header", text)
-    assert caught.value.hint == "Write --exclude-header NAME or NAME:VALUE."
+    with pytest.raises(UsageError, match="--header: not a header") as caught:
+        HeaderRule.parse("--header", text)
+    assert caught.value.hint == "Write --header NAME or NAME:VALUE."
 
 
 def test_a_stream_without_headers_has_none() -> None:

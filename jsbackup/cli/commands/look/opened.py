@@ -57,7 +57,7 @@ def time_option(name: str, help_text: str) -> Callable[[F], F]:
     return click.option(name, metavar="TIME_OR_SEQ", callback=understand_time, help=help_text)
 
 
-_CONDITIONS = ("subject", "exclude_subject", "header", "exclude_header", "payload_match", "exclude_payload_match")
+_CONDITIONS = ("subject", "exclude_subject", "header", "payload_match")
 
 
 def condition_options(command: Callable[..., R]) -> Callable[..., R]:
