@@ -1,10 +1,10 @@
 """Keys of a repository, for masks and of a server's store: from a file, a command or the environment, never from the
 command line.
 
-Each secret has an option for a file and one for a command, and three variables: the secret itself, a file, a command
-(`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; two options, or two variables, are an
-error. Commands are split as by a shell, run without one, and may ask questions on the terminal; their output is the
-secret. Messages never contain a secret.
+Each secret has an option for a file, all but the key for masks one for a command, and three variables: the secret
+itself, a file, a command (`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; two
+options, or two variables, are an error. Commands are split as by a shell, run without one, and may ask questions on the
+terminal; their output is the secret. Messages never contain a secret.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Way:
 
 _WRITER_KEY: Final = _Way("writer key", "writer_key", "writer_key_command", "JSBACKUP_WRITER_KEY")
 _IDENTITY: Final = _Way("identity", "identity", "identity_command", "JSBACKUP_IDENTITY")
-_MASK_KEY: Final = _Way("mask key", "mask_key_file", "mask_key_command", "JSBACKUP_MASK_KEY")
+_MASK_KEY: Final = _Way("mask key", "mask_key_file", "", "JSBACKUP_MASK_KEY")
 _STORE_KEY: Final = _Way("key of the server's store", "store_key_file", "store_key_command", "JSBACKUP_STORE_KEY")
 _PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command", "JSBACKUP_PASSPHRASE")
 

@@ -42,7 +42,6 @@ def test_the_key_of_masks_is_the_same_whatever_way_it_comes(tmp_path: Path) -> N
     (file := tmp_path / "file").write_text(f"{SECRET}\r\n")
     for given, environ in (
         ({"mask_key_file": str(file)}, {"JSBACKUP_MASK_KEY": "another"}),
-        ({"mask_key_command": printing(SECRET)}, {}),
         ({}, {"JSBACKUP_MASK_KEY": SECRET}),
         ({}, {"JSBACKUP_MASK_KEY_FILE": str(file)}),
         ({}, {"JSBACKUP_MASK_KEY_COMMAND": printing(SECRET)}),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
-from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.reshaping import mask_key_option
 from jsbackup.cli.options.restore_options import Asked, live_planning_options
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
@@ -81,7 +81,7 @@ class CloneCommand(Command):
     help="What to compare with the source afterwards. full: every message.",
 )
 @jobs_option
-@mask_key_options
+@mask_key_option
 def clone(
     shared: Shared,
     to: Mapping[str, Any],

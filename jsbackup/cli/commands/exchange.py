@@ -25,7 +25,7 @@ from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.reshaping import (
     about_messages,
-    mask_key_names,
+    mask_key_name,
     refuse_obfuscation,
     reshaping_options,
     with_key_beside,
@@ -266,7 +266,7 @@ def _import_store(
     "`validate` and `edit`. Default: v1, for streams kept in memory v2.",
 )
 @reshaping_options
-@mask_key_names
+@mask_key_name
 @choosing_options
 @on_spark_if_asked
 def export(

@@ -12,7 +12,7 @@ import click
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
+from jsbackup.cli.options.reshaping import mask_key_option, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
@@ -47,7 +47,7 @@ __all__ = ["COMMANDS", "tell_what_would_be"]
 )
 @runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
 @account_options("Plan the restore of the latest backup of each account.", mapped=True)
-@mask_key_options
+@mask_key_option
 def plan(
     shared: Shared,
     asked: Asked,

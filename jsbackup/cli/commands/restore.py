@@ -12,7 +12,7 @@ import click
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.reshaping import mask_key_options, refuse_obfuscation
+from jsbackup.cli.options.reshaping import mask_key_option, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
     planning_options,
@@ -56,7 +56,7 @@ __all__ = ["COMMANDS"]
     help="How much to compare.",
 )
 @jobs_option
-@mask_key_options
+@mask_key_option
 @on_spark_if_asked
 def restore(
     shared: Shared,

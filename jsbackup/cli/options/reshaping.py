@@ -28,8 +28,8 @@ __all__ = [
     "RESHAPING",
     "UNMASKABLE",
     "about_messages",
-    "mask_key_names",
-    "mask_key_options",
+    "mask_key_name",
+    "mask_key_option",
     "refuse_obfuscation",
     "reshaping_options",
     "with_key_beside",
@@ -145,46 +145,30 @@ RESHAPING = (
     ),
 )
 
-_MASK_KEY = (
-    click.option(
-        "--mask-key-file",
-        metavar="FILE",
-        help="Key for hashes [env: JSBACKUP_MASK_KEY_FILE].",
-    ),
-    click.option(
-        "--mask-key-command",
-        metavar="COMMAND",
-        help="Prints the key [env: JSBACKUP_MASK_KEY_COMMAND].",
-    ),
+_MASK_KEY = click.option(
+    "--mask-key-file", metavar="FILE", help="Key for hashes, also a pipe [env: JSBACKUP_MASK_KEY_FILE]."
 )
 
 
-def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options for the key for hashes, passed as `mask_secret`; b"" if not given."""
+def mask_key_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
     @wraps(command)
-    def keyed(**values: Any) -> int:
-        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
-        return command(mask_secret=mask_secret(given, environment()), **values)
+    def keyed(*, mask_key_file: str | None, **values: Any) -> int:
+        return command(mask_secret=mask_secret({"mask_key_file": mask_key_file}, environment()), **values)
 
-    for parameter in reversed(_MASK_KEY):
-        parameter(keyed)
-    return keyed
+    return _MASK_KEY(keyed)
 
 
-def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the same options, passed as `mask_key`: name and value of the given ones, for processes that read the key."""
+def mask_key_name(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key."""
 
     @wraps(command)
-    def named(**values: Any) -> int:
-        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
-        if given["mask_key_file"]:
-            given["mask_key_file"] = str(expand_path(given["mask_key_file"], environment()).absolute())
-        return command(mask_key=tuple((name, value) for name, value in given.items() if value), **values)
+    def named(*, mask_key_file: str | None, **values: Any) -> int:
+        file = str(expand_path(mask_key_file, environment()).absolute()) if mask_key_file else ""
+        return command(mask_key=(("mask_key_file", file),) if file else (), **values)
 
-    for parameter in reversed(_MASK_KEY):
-        parameter(named)
-    return named
+    return _MASK_KEY(named)
 
 
 def about_messages(asked: AskedChanges) -> list[str]:

@@ -18,7 +18,6 @@ _ALTERNATIVES: Final = tuple(
         ("writer_key", "writer_key_command"),
         ("identity", "identity_command"),
         ("passphrase_file", "passphrase_command"),
-        ("mask_key_file", "mask_key_command"),
         ("sample", "max_bytes"),
     )
 )

@@ -60,7 +60,7 @@ __all__ = ["MaskKey", "mask_key_of", "restore", "restore_streams"]
 _log = logging.getLogger(__name__)
 
 MaskKey = tuple[tuple[str, str], ...]
-"""The options that name the key of masks, `mask_key_file` and `mask_key_command`; executors read it themselves."""
+"""The option that names the key of masks, `mask_key_file`; executors read it themselves."""
 
 
 def mask_key_of(given: Mapping[str, object]) -> MaskKey:

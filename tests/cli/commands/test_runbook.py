@@ -56,7 +56,7 @@ def test_every_option_of_a_plan_is_a_key() -> None:
     """But what is about the run as a whole: where the plan is saved, all accounts, leases, the key of masks."""
     shared = [*S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
     known = _keys()
-    whole = {"output", "runbook", "mask-key-file", "mask-key-command"}
+    whole = {"output", "runbook", "mask-key-file"}
     own = [*plan.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]
     options = {name.removeprefix("--") for one in own for name in one.opts if name.startswith("--")}
     whole |= {name for name in options if "account" in name}

@@ -284,37 +284,37 @@ def test_the_newest_messages_of_each_subject_are_kept_whatever_range_they_are_in
     assert len(_messages(kept, backup, "KV")) < 60 * (newest or 1)
 
 
-def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(tmp_path: Path) -> None:
     """The command for the key ends the worker that asks for it: the first time, or each time."""
     kept = keep(tmp_path / "r", {"A": [m._replace(data=b'{"a":1}') for m in some_messages(50, 0)]})
     before, target = _everything(kept.place), place_of(str(tmp_path / "to"), S3Settings(), {})
     script = tmp_path / "key.sh"
     script.write_text(
-        f"[ $PPID = {os.getpid()} ] && echo {KEY} && exit\n"
+        f"grep -q pyspark.daemon /proc/$PPID/cmdline || {{ echo {KEY}; exit; }}\n"
         f"[ ! -e {tmp_path}/always ] && ! mkdir {tmp_path}/once 2>/dev/null && echo {KEY} && exit\n"
         "kill -9 $PPID\n"
     )
-    key = ["--mask-key-command", f"sh {script}"]
-    line = ["copy", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line, "--spark", "local[2]"]
+    key = {"JSBACKUP_MASK_KEY_COMMAND": f"sh {script}"}
+    line = ["copy", kept.manifest.id, "--mask", "orders.>:$.a=hash", *kept.line, "--spark", "local[2]"]
     line += ["--to-repo", target.location]
     (tmp_path / "always").touch()
-    failed = typed(*line)
+    failed = in_shell(*line, **key)
     assert (failed.code, "the copy failed" in failed.err) == (1, True), failed.err
     assert target.open().backups() == []
     (tmp_path / "always").unlink()
-    done = check("copy", typed(*line, "--json"))
+    done = check("copy", in_shell(*line, "--json", **key))
     assert (tmp_path / "once").is_dir()
     assert len({m.data for m in _messages(target, done["backup"], "A")}) == 1
     # The same once more finds its segments there.
     stored = _everything(target)
-    again = check("copy", typed(*line, "--json"))
+    again = check("copy", in_shell(*line, "--json", **key))
     made = _everything(target).keys() - stored.keys()
     assert made == {layout.manifest_key(again["backup"]), layout.witness_key(again["backup"])}
     assert _everything(kept.place) == before
 
 
 def test_a_copy_that_is_killed_leaves_no_backup_and_the_next_one_uses_what_it_stored(
-    typed: Type, tmp_path: Path
+    typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = b'{"a":1,"b":"%s"}' % (b"x" * 1_000_000)
     streams = {"A": [m._replace(data=data) for m in some_messages(64, 0)]}
@@ -322,9 +322,9 @@ def test_a_copy_that_is_killed_leaves_no_backup_and_the_next_one_uses_what_it_st
     before, target = _everything(kept.place), tmp_path / "to"
     script = tmp_path / "key.sh"
     script.write_text(f"[ -e {target}/jsbackup.json ] && [ ! -e {tmp_path}/calm ] && kill -9 $PPID\necho {KEY}\n")
-    key = ["--mask-key-command", f"sh {script}"]
-    line = ["copy", kept.manifest.id, "--mask", ">:$.a=hash", *key, *kept.line, "--to-repo", target]
-    assert in_shell(*line).code == -signal.SIGKILL
+    monkeypatch.setenv("JSBACKUP_MASK_KEY_COMMAND", f"sh {script}")
+    line = ["copy", kept.manifest.id, "--mask", ">:$.a=hash", *kept.line, "--to-repo", target]
+    assert in_shell(*line, JSBACKUP_MASK_KEY_COMMAND=f"sh {script}").code == -signal.SIGKILL
     assert typed("list", "-r", target, "--json").document["backups"] == []
     stored = set(target.rglob("*.parquet"))
     assert stored and _everything(kept.place) == before

@@ -28,7 +28,7 @@ from jsbackup.cli.options.opening import (
     store_at,
 )
 from jsbackup.cli.options.reshaping import (
-    mask_key_names,
+    mask_key_name,
     refuse_obfuscation,
     reshaping_options,
 )
@@ -203,7 +203,7 @@ class CopyCommand(Command):
     help="Copy only these streams of BACKUP.",
 )
 @reshaping_options
-@mask_key_names
+@mask_key_name
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @no_init_option
 @on_spark_if_asked

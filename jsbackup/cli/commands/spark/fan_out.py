@@ -85,7 +85,7 @@ def spread_restore(
             saved.refuse_other(manifest)
         run = RestoreRun(connection, options, settings, progress)
         prospect = run_async(begin_restore(run, repository, manifest, saved))
-        mask_key = mask_key_of({name: _typed().get(name) for name in ("mask_key_file", "mask_key_command")})
+        mask_key = mask_key_of({"mask_key_file": _typed().get("mask_key_file")})
         with open_session(spark_settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
