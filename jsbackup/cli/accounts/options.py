@@ -32,7 +32,6 @@ def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
     return (
         click.option("--all-accounts", is_flag=True, help=all_accounts),
         click.option("--account", multiple=True, metavar="ACCOUNT", help="Only these accounts, by name, key or glob."),
-        click.option("--exclude-account", multiple=True, metavar="ACCOUNT", help="Leave these accounts out."),
     )
 
 
@@ -55,7 +54,6 @@ class AskedAccounts:
 
     all_accounts: bool
     account: tuple[str, ...]
-    exclude_account: tuple[str, ...]
     accounts: Path | None = None
     map_account: tuple[str, ...] = ()
 
@@ -63,11 +61,9 @@ class AskedAccounts:
         """Return which accounts are meant. Raises UsageError."""
         from jsbackup.engine.accounts.chosen import AccountChoice
 
-        if not all((*self.account, *self.exclude_account)):
+        if not all(self.account):
             raise UsageError("the name of an account is empty", hint="Write a name, a public key, or a pattern.")
-        return AccountChoice(
-            tuple(map(Glob, self.account)), tuple(map(Glob, self.exclude_account)), connection.js_domain
-        )
+        return AccountChoice(tuple(map(Glob, self.account)), connection.js_domain)
 
     def sources(self, shared: Shared) -> LoginSources:
         """Read what the file names. Raises UsageError."""

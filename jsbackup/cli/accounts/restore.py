@@ -22,7 +22,7 @@ from jsbackup.cli.output.restore_report import restored_json, tell_report
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
-from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
+from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
 from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.restores import (
     AccountPart,
@@ -143,8 +143,8 @@ def _choice(finder: Finder, origin: Origin) -> Choice | JsBackupError:
 def _stored_accounts(
     shared: Shared, repository: Repository, asked: Asked, choice: AccountChoice
 ) -> tuple[list[StoredAccount], list[StoredAccount]]:
-    """Return the accounts of the backups that are meant, by name, and the others; say which pattern excludes none of
-    them. Raises UsageError: there are none, or of several clusters.
+    """Return the accounts of the backups that are meant, by name, and the others. Raises UsageError: there are none,
+    or of several clusters.
     """
     choosing = asked.choosing()
     newest: dict[Origin, StoredAccount] = {}
@@ -157,8 +157,6 @@ def _stored_accounts(
             newest[origin] = StoredAccount(replace(origin, account_name=named), one.bytes)
     known = [_as_found(one.origin) for one in newest.values()]
     refuse_missing(choice.only, known)
-    for note in excluded_nothing(choice.exclude, known, " of a backup"):
-        shared.output.note(f"note: {note}")
     everywhere = replace(choice, domain=None)
     meant = [one for one in newest.values() if everywhere.takes(_as_found(one.origin))]
     clusters = sorted({one.origin.cluster or "(without a name)" for one in meant})

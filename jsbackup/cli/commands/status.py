@@ -202,12 +202,9 @@ def _ask_system(
 
     connection = accounts.connection(shared)
     try:
-        found = run_async(list_live_accounts(connection, accounts.choice(connection), left_out))
+        return run_async(list_live_accounts(connection, accounts.choice(connection), left_out)), None
     except NatsError as error:
         return None, error
-    for note in found.notes:
-        shared.output.note(f"note: {note}")
-    return found, None
 
 
 def _tell(

@@ -42,7 +42,7 @@ __all__ = ["AccountBackup", "AllBackups", "back_up_accounts", "earlier_backups",
 
 _log = logging.getLogger(__name__)
 
-_GONE = "If it was deleted, leave it out with --exclude-account. Its backups stay."
+_GONE = "If it was deleted, name the others with --account. Its backups stay."
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ __all__ = [
     "AccountChoice",
     "AccountsChosen",
     "choose_accounts",
-    "excluded_nothing",
     "refuse_missing",
     "streams_of",
     "twin_names",
@@ -32,15 +31,12 @@ class AccountChoice:
     """Accounts are chosen by globs of names or keys. No `only` means all."""
 
     only: tuple[Glob, ...] = ()
-    exclude: tuple[Glob, ...] = ()
     domain: str | None = None
 
     def takes(self, account: FoundAccount) -> bool:
         if self.domain is not None and account.domain != self.domain:
             return False
-        names = account.names
-        wanted = not self.only or any(glob.matches(name) for glob in self.only for name in names)
-        return wanted and not any(glob.matches(name) for glob in self.exclude for name in names)
+        return not self.only or any(glob.matches(name) for glob in self.only for name in account.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ def choose_accounts(
         cluster=seen.cluster,
         domains=seen.domains,
         gone=seen.gone,
-        notes=(*sources.notes, *excluded_nothing(choice.exclude, seen.survey.accounts)),
+        notes=tuple(sources.notes),
     )
 
 
@@ -170,16 +166,3 @@ def refuse_missing(globs: Sequence[Glob], accounts: Sequence[FoundAccount]) -> N
         if not any(map(glob.matches, known)):
             hint = nearest(glob.pattern, known) or "Leave --account out to see those there are."
             raise UsageError(f"no account with JetStream is named {glob.pattern}", hint=hint)
-
-
-def excluded_nothing(globs: Sequence[Glob], accounts: Sequence[FoundAccount], of: str = "") -> list[str]:
-    """Return a sentence for each pattern of --exclude-account that matches none of the accounts, which are those `of`
-    something.
-    """
-    known = sorted({name for one in accounts for name in one.names})
-    missed = [glob for glob in globs if not any(map(glob.matches, known))]
-    nearby = {glob: nearest(glob.pattern, known) for glob in missed}
-    return [
-        f"--exclude-account {glob.pattern} matches no account{of}{f' ({near})' if near else ''}"
-        for glob, near in nearby.items()
-    ]

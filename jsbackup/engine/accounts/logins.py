@@ -207,7 +207,7 @@ class AccountLogins:
             f"there are no credentials for account {account.words}{why}",
             hint=None
             if reasons
-            else f"Name them in {self.sources.file.path}, or leave the account out with --exclude-account.",
+            else f"Name them in {self.sources.file.path}, or name only the other accounts with --account.",
         )
 
     def names(self, account: FoundAccount) -> Iterator[str]:

@@ -196,7 +196,7 @@ class _Targets:
             )
         return UsageError(
             f"account {stored.words}: the target has no account with this key or name",
-            hint="Name one with --map-account, or leave this out with --exclude-account.",
+            hint="Name one with --map-account, or name only the others with --account.",
         )
 
     def _called(self, name: str) -> list[FoundAccount]:
@@ -250,7 +250,7 @@ def _split(
     for at in (at for at, letter in enumerate(text) if letter == "="):
         if text[at + 1 :] and any(text[:at] in one.names for one in left_out):
             raise UsageError(
-                f"--map-account {text}: {text[:at]} is left out by --account or --exclude-account",
+                f"--map-account {text}: {text[:at]} is left out by --account",
                 hint="Leave this out, or restore that account, too.",
             )
     known = sorted({name for one in stored for name in one.names})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.accounts.chosen import AccountChoice, excluded_nothing, refuse_missing
+from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
 from jsbackup.engine.accounts.found import system_view
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, breach_of_streams
 from jsbackup.engine.check.status import RepositoryStatus
@@ -19,13 +19,10 @@ __all__ = ["LiveAccounts", "find_account_breaches", "list_live_accounts"]
 
 @dataclass(frozen=True, slots=True)
 class LiveAccounts:
-    """The streams of each account. `problems` are sentences about servers that may have more accounts, `notes` about
-    options.
-    """
+    """The streams of each account. `problems` are sentences about servers that may have more accounts."""
 
     accounts: tuple[LiveStreams, ...]
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @with_own_threads
@@ -43,7 +40,7 @@ async def list_live_accounts(
             streams = await view.streams(account)
             names = sorted(streams.keys() - useless_copies(streams))
             found.append(LiveStreams(view.origin(account), tuple(names), tuple(exclude)))
-    return LiveAccounts(tuple(found), survey.problems, tuple(excluded_nothing(choice.exclude, survey.accounts)))
+    return LiveAccounts(tuple(found), survey.problems)
 
 
 def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Iterator[Breach]:
@@ -65,6 +62,6 @@ def find_account_breaches(status: RepositoryStatus, live: LiveAccounts) -> Itera
                 BreachRule.ACCOUNT_NOT_BACKED_UP,
                 str(one.origin),
                 f"{one.origin.words} has {format_count(len(names), 'stream')}, and no backup",
-                "Give credentials for it to 'jsbackup backup --all-accounts', or leave it out with --exclude-account "
-                "here and there.",
+                "Give credentials for it to 'jsbackup backup --all-accounts', or name the others with --account here "
+                "and there.",
             )

@@ -60,7 +60,7 @@ def _cut(text: str) -> list[str]:
     [
         (["ba"], ["backup"]),
         (["res"], ["restore"]),
-        (["backup", "--exc"], ["--exclude", "--exclude-account"]),
+        (["backup", "--exc"], ["--exclude"]),
         (["restore", "--if-exists", ""], ["fail", "skip", "replace"]),
         (["verify", "--level", "d"], ["data"]),
         (["--log-format", "j"], ["json"]),

@@ -46,7 +46,7 @@ def test_an_account_of_two_domains_is_mapped_once() -> None:
 
 @pytest.mark.parametrize("text", ["shop=pay", "AKEY=pay"])
 def test_a_mapped_account_that_is_left_out_is_named_as_such(text: str) -> None:
-    with pytest.raises(UsageError, match=f"{text.partition('=')[0]} is left out by --account or --exclude-account"):
+    with pytest.raises(UsageError, match=f"{text.partition('=')[0]} is left out by --account"):
         _pairs([text], [PAY], [SHOP])
     with pytest.raises(UsageError, match="no backup is of that account"):
         _pairs(["other=pay"], [PAY], [SHOP])
