@@ -392,7 +392,7 @@ def test_nothing_is_changed_unless_all_can_be_restored(system: System, tmp_path:
         assert (ran.code, ran.document["result"]) == (16, "refused")
         assert f"{name}: exists at the target" in by_name(ran.document)["pay"]["error"]["message"]
         assert held(server, target, ["shop"]) == {"shop": {}}
-        planned = run("restore", server, writer, repository, *options, *mapped, "--dry-run")
+        planned = run("plan", server, writer, repository, *options, *mapped)
         assert planned.code == 16
         assert {one["code"] for one in checked("plan_accounts", planned)["accounts"]} == {0, 16}
 

@@ -111,7 +111,7 @@ def test_a_live_stream_is_not_replaced_by_nothing(servers: tuple[str, str], type
     before = messages(server)
     line = ("latest", "M", *REPLACE, "-s", server, "-r", repo)
     assert rules(typed("plan", *line, "--json")) == ["part-replaces"]
-    for more in ((), ("--quiet",), ("--dry-run",), ("--allow-nothing",)):
+    for more in ((), ("--quiet",), ("--allow-nothing",)):
         done = typed("restore", *line, *more)
         assert done.code == 15 and "older than its max_age" in done.out + done.err, (more, done)
     runbook = tmp_path / "book.toml"
@@ -249,7 +249,7 @@ def test_what_outlives_its_own_time_to_live_does_not_replace_a_live_stream(
     publish(server, 31)
     line = ("latest", "M", *REPLACE, "-s", server, "-r", repo)
     assert rules(typed("plan", *line, "--json")) == ["part-replaces"]
-    for more in ((), ("--quiet",), ("--dry-run",)):
+    for more in ((), ("--quiet",)):
         done = typed("restore", *line, *more)
         said = (
             "would replace a stream with 31 messages by one with 30: messages that have outlived their Nats-TTL expire "

@@ -46,7 +46,6 @@ __all__ = ["COMMANDS"]
 )
 @runbook_option("Carry out the restores in this file.")
 @account_options("Restore all accounts, as a system user.", mapped=True)
-@click.option("--dry-run", is_flag=True, help="Do what 'jsbackup plan' does: change nothing.")
 @click.option("--partial", is_flag=True, help="Restore what is left of damaged streams.")
 @click.option(
     "--verify",
@@ -66,7 +65,6 @@ def restore(
     *,
     runbook: Path | None,
     accounts: AskedAccounts,
-    dry_run: bool,
     partial: bool,
     verify: str,
     jobs: int,
@@ -82,13 +80,6 @@ def restore(
     saved = None
     if accounts.all_accounts:
         refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPARK_OPTIONS)
-    if dry_run and accounts.all_accounts:
-        from jsbackup.cli.accounts.restore import plan_all
-
-        _refuse_for_preview()
-        return plan_all(shared, asked, accounts, mask_secret=mask_secret)
-    if dry_run:
-        return _preview(shared, asked, runbook, mask_secret)
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -157,23 +148,6 @@ def _how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> str:
     if options.if_exists == "fail":
         return "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
     return "To go on, run the same command again."
-
-
-def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes) -> int:
-    """Print what 'jsbackup plan' prints for the same restore; return the exit code."""
-    _refuse_for_preview()
-    if runbook is not None:
-        from jsbackup.cli.commands.runbook import plan_runbook
-
-        refuse_options_beside(click.get_current_context(), "--runbook")
-        return plan_runbook(shared, runbook, mask_secret)
-    from jsbackup.cli.commands.plan import tell_what_would_be
-
-    return tell_what_would_be(shared, asked, mask_secret)
-
-
-def _refuse_for_preview() -> None:
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", *SPARK_OPTIONS)
 
 
 COMMANDS = {"restore": restore}

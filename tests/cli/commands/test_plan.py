@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import EVIL
 from tests.cli.typed import Shop, Typed
 from tests.harness.servers import NEWEST, NatsServer
-from tests.trials.accounts import names
 
 pytestmark = pytest.mark.nats
 
@@ -43,30 +41,6 @@ def test_a_plan_is_read_by_people(
 
     restored = typed("restore", "--plan", saved, "-r", shop.repo, "-s", target.url)
     assert restored.code == 0 and "restored 3 streams" in restored.out
-
-
-def unmeasured(planned: Typed) -> list[dict[str, Any]]:
-    """The actions of a plan without the time they take: each plan measures the way to its target anew."""
-    return [{**action, "seconds": None} for action in planned.document["actions"]]
-
-
-def test_a_restore_that_runs_dry_is_a_plan(
-    typed: Type, shop: Shop, nats_server: Callable[..., NatsServer], tmp_path: Path
-) -> None:
-    target = nats_server(NEWEST)
-    line = ("latest", "ORDERS", "-r", shop.repo, "-s", target.url, "--rename", "ORDERS=COPY", "--until", "yesterday")
-    planned, dry = typed("plan", *line), typed("restore", *line, "--dry-run")
-    assert (dry.code, dry.out) == (planned.code, planned.out) and planned.code == 15  # nothing is as old
-    allowed = (*line[:-2], "--json")
-    planned, dry = typed("plan", *allowed), typed("restore", *allowed, "--dry-run", "--jobs", "2")
-    assert (dry.code, unmeasured(dry)) == (0, unmeasured(planned))
-    assert typed("restore", "latest", "-r", shop.repo, "-s", target.url, "--dry-run").code == 0
-    assert names(target.url) == []
-    saved = tmp_path / "plan.json"
-    for option in (["--partial"], ["--plan", saved], ["--spark", "local[2]"]):
-        backup = [] if "--plan" in option else ["latest"]
-        refused = typed("restore", *backup, "-r", shop.repo, "-s", target.url, "--dry-run", *option)
-        assert refused.code == 2 and f"{option[0]} makes no sense with --dry-run" in refused.err
 
 
 def test_a_refused_plan_is_told_whole_and_not_saved(typed: Type, shop: Shop, tmp_path: Path) -> None:
