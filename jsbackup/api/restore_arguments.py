@@ -22,7 +22,6 @@ class ReshapingArguments(WantedMessages, total=False):
 
     streams: str | Sequence[str]
     rename: Mapping[str, str]
-    rename_prefix: str | None
     map_subject: str | Sequence[str]
     subject: str | Sequence[str]
     renumber: bool

@@ -159,7 +159,7 @@ def _restore(
     - `exclude_subject`, `header` (`NAME` or `NAME:VALUE`), `payload_match` (regular expressions of RE2),
       `last_per_subject`, `kv_compact`: which of them
     - `renumber`: number the kept messages from 1
-    - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
+    - `rename` (old to new, also `{"*": "test_*"}`), `map_subject` (`orders.*=>old.orders.$1`)
     - `mask`, `unmaskable`, and `mask_key`, the key for hashes
     - `obfuscate`, and `obfuscation_key`, the path of the key file, which is made if it does not exist
     - `config` (fields of streams, None to leave one out; the `--set` of the command, also `"GLOB:FIELD"`), `replicas`,

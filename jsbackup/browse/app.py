@@ -109,10 +109,12 @@ class PlanPages(Pages):
         if manifest is not None and query.flag("go"):
             try:
                 target, streams, typed = self._target(asked["target"]), words_of(asked["streams"]), _typed(asked)
-                how = cast(RestoreArguments, {"streams": streams, **typed})
+                renamed = {"*": f"{asked['prefix']}*"} if asked["prefix"] else {}
+                how = cast(RestoreArguments, {"streams": streams, "rename": renamed, **typed})
                 preview = self._preview(manifest, target, restore_options(asked_by("plan", how)))
                 # Not before: what cannot be planned is not to be run either.
                 options = [(f"--{name.replace('_', '-')}", value) for name, value in typed.items()]
+                options += [("--rename", f"{old}={new}") for old, new in renamed.items()]
                 options += [*target.options, ("-r", library.place), *library.options]
                 command = command_line("restore", manifest.id, options=options, names=streams)
                 lacking = list(_lacking(library, target))
@@ -155,7 +157,7 @@ def _typed(asked: dict[str, str]) -> dict[str, str]:
     # A duration ago is another moment when the command is run.
     until = option_text(parse_edge("--until", asked["until"], time.time_ns())) if asked["until"] else ""
     if_exists = "" if asked["if_exists"] == _IF_EXISTS[0] else asked["if_exists"]
-    typed = {"until": until, "rename_prefix": asked["prefix"], "if_exists": if_exists}
+    typed = {"until": until, "if_exists": if_exists}
     return {name: value for name, value in typed.items() if value}
 
 

@@ -15,7 +15,6 @@ class AskedChanges:
     """How streams are changed: their names, subjects, extent and contents."""
 
     rename: tuple[str, ...] = ()
-    rename_prefix: str | None = None
     map_subject: tuple[str, ...] = ()
     since: str | None = None
     until: str | None = None

@@ -153,7 +153,6 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "replicas": options.replicas,
         "fields": dict(options.fields),
         "renames": dict(options.renames.names),
-        "rename_prefix": options.renames.prefix,
         "reshape": options.reshape.to_json(),
         "replace_with_part": options.replace_with_part,
         "allow_nothing": options.allow_nothing,
@@ -185,8 +184,8 @@ def _options(fields: DocumentFields) -> RestoreOptions:
 
 
 def _renames(fields: DocumentFields) -> RenameOptions:
-    names, prefix = fields.fields("renames"), fields.text("rename_prefix")
-    return RenameOptions.parse([f"{old}={names.text(old)}" for old in names.value], prefix or None)
+    names = fields.fields("renames")
+    return RenameOptions.parse([f"{old}={names.text(old)}" for old in names.value])
 
 
 def _decided(plan: RestorePlan, target: Target) -> JsonObject:

@@ -55,7 +55,6 @@ class TransformOptions:
         """The options as typed. Edges of a cut are left out: they move on with each day, with the same meaning."""
         renames, reshape = self.renames, self.reshape
         words = [f"--rename {old}={new}" for old, new in renames.names]
-        words += [f"--rename-prefix {renames.prefix}"] if renames.prefix else []
         words += [f"--map-subject {one}" for one in reshape.maps.maps]
         words += [f"--{name}" for name in reshape.cut.to_json()]
         words += reshape.filters.words

@@ -68,7 +68,7 @@ def transform_options(asked: AskedChanges, streams: Iterable[str]) -> TransformO
 
 def _rename_options(asked: AskedChanges) -> RenameOptions:
     """Return the new names of streams. Raises UsageError."""
-    return RenameOptions.parse(asked.rename, asked.rename_prefix)
+    return RenameOptions.parse(asked.rename)
 
 
 def _reshape_options(asked: AskedChanges) -> Reshape:

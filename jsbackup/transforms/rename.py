@@ -1,4 +1,4 @@
-"""`--rename OLD=NEW` and `--rename-prefix P`: rename streams and buckets.
+"""`--rename OLD=NEW`: rename streams and buckets.
 
 A key-value bucket `b` is the stream `KV_b` with subjects below `$KV.b.`, an object bucket the stream `OBJ_b` with
 subjects below `$O.b.` (nats.go `kv.go`, `object.go`; nats-py `js/kv.py`, `js/object_store.py`). Clients derive both
@@ -6,8 +6,9 @@ from the bucket's name, so a renamed bucket only works if its subjects are renam
 all streams of the restore, because others copy from it. A mirror of a bucket holds the subjects of its origin, so only
 its name changes.
 
-Names are those of streams: `KV_old=KV_new`. A prefix is put before a stream's name, or a bucket's: `KV_b` becomes
-`KV_Pb`. `object_meta.py` renames buckets in the metadata of objects.
+Names are those of streams: `KV_old=KV_new`. One `*` on both sides stands for any characters: `test_*=*`, `*=test_*`.
+If OLD begins with it, a bucket keeps the `KV_` or `OBJ_` in front: with `*=P*`, `KV_b` becomes `KV_Pb`.
+`object_meta.py` renames buckets in the metadata of objects.
 """
 
 from __future__ import annotations
@@ -80,40 +81,45 @@ def kinds_of(name: str, config: JsonObject) -> set[StreamKind]:
 
 @dataclass(frozen=True, slots=True)
 class RenameOptions:
-    """The user's request: new names by old ones, or a prefix for all."""
+    """The user's request: new names by old ones, as typed."""
 
     names: tuple[tuple[str, str], ...] = ()
-    prefix: str = ""
 
     @classmethod
-    def parse(cls, texts: Iterable[str], prefix: str | None = None) -> RenameOptions:
-        """Parse the `--rename` texts and the `--rename-prefix`. Raises UsageError."""
+    def parse(cls, texts: Iterable[str]) -> RenameOptions:
+        """Parse the `--rename` texts. Raises UsageError."""
         names: dict[str, str] = {}
         for text in texts:
             old, equals, new = text.partition("=")
             if not equals:
                 raise UsageError(f"--rename: not OLD=NEW: {text[:80]!r}", hint="Write --rename ORDERS=ORDERS_COPY.")
-            _check_name("--rename", old)
-            _check_name("--rename", new)
+            if old.count("*") != new.count("*") or old.count("*") > 1:
+                raise UsageError(f"--rename: not one * on both sides: {text[:80]!r}", hint="Write --rename '*=test_*'.")
+            for name in (old, new):
+                if name != "*":
+                    _check_name(name.replace("*", ""))
             if names.setdefault(old, new) != new:
                 raise UsageError(f"--rename: two names for {old[:80]}")
-            _check_kinds(old, new)
-        _check_distinct(names.items())
-        if prefix is not None:
-            if names:
-                raise UsageError("--rename and --rename-prefix exclude each other")
-            _check_name("--rename-prefix", prefix)
-        return cls(tuple(names.items()), prefix or "")
+            if "*" not in old:
+                _check_kinds(old, new)
+        _check_distinct((old, new) for old, new in names.items() if "*" not in old)
+        return cls(tuple(names.items()))
 
     def over(self, streams: Mapping[str, JsonObject]) -> Renames:
         """Return the new names of these streams, given by name and config. Raises UsageError if they are impossible.
 
         A name for a stream that is not among them is not an error here (see `unknown`).
         """
-        if self.prefix:
-            names = {name: _with_prefix(self.prefix, name) for name in streams}
-        else:
-            names = {old: new for old, new in self.names if old in streams and old != new}
+        names = {}
+        for name in streams:
+            becomes = sorted({new for pair in self.names if (new := _new_name(*pair, name)) is not None})
+            if len(becomes) > 1:
+                raise UsageError(f"--rename: two names for {name[:80]}: {becomes[0][:80]} and {becomes[1][:80]}")
+            for new in becomes:
+                if new != name:
+                    _check_name(new)
+                    _check_kinds(name, new)
+                    names[name] = new
         _check_distinct([(name, names.get(name, name)) for name in streams])
         maps = []
         for old, new in names.items():
@@ -122,8 +128,14 @@ class RenameOptions:
         return Renames(tuple(names.items()), SubjectMaps(tuple(maps)))
 
     def unknown(self, streams: Iterable[str]) -> list[str]:
-        """Return the names to be changed that none of these streams has."""
-        return sorted({old for old, _ in self.names} - set(streams))
+        """Return the names and patterns that none of these streams has; `*` is not one of them."""
+        names = tuple(streams)
+        return sorted(old for old, _ in self.names if old != "*" and not any(_matched(old, name) for name in names))
+
+    def among(self, streams: Iterable[str]) -> RenameOptions:
+        """Return it without those names and patterns."""
+        unknown = self.unknown(streams)
+        return RenameOptions(tuple(pair for pair in self.names if pair[0] not in unknown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +178,29 @@ class Renames:
         return {**origin, "name": self.name(origin["name"])}
 
 
-def _with_prefix(prefix: str, name: str) -> str:
-    kind, bucket = bucket_of(name)
-    new = f"{kind}{prefix}{bucket}"
-    _check_name("--rename-prefix", new)
-    _check_kinds(name, new)
-    return new
+def _matched(old: str, name: str) -> bool:
+    before, star, after = old.partition("*")
+    if not star:
+        return old == name
+    return name.startswith(before) and name.endswith(after) and len(name) >= len(before) + len(after)
 
 
-def _check_name(option: str, name: str) -> None:
+def _new_name(old: str, new: str, name: str) -> str | None:
+    """Return the new name of a stream by one OLD=NEW; None if it is not meant."""
+    if not _matched(old, name):
+        return None
+    before, star, after = old.partition("*")
+    kept = name[len(before) : len(name) - len(after)] if star else ""
+    kind = bucket_of(name)[0]
+    front = kind if star and not before and kept.startswith(kind) else ""
+    starts, _, ends = new.partition("*")
+    return f"{front}{starts}{kept.removeprefix(front)}{ends}"
+
+
+def _check_name(name: str) -> None:
     if not is_new_name(name):
         raise UsageError(
-            f"{option}: not a stream name: {name[:80]!r}",
+            f"--rename: not a stream name: {name[:80]!r}",
             hint="Names are one to 255 bytes without spaces, dots, slashes and the wildcards * and >.",
         )
 

@@ -209,7 +209,7 @@ class Reshaping:
         if self.map:
             yield from ("--map-subject", "orders.eu.*=>orders.de.$1")
         if self.prefix:
-            yield from ("--rename-prefix", self.prefix)
+            yield from ("--rename", f"*={self.prefix}*")
 
     def __bool__(self) -> bool:
         return self != Reshaping()

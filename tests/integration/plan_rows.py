@@ -527,7 +527,7 @@ ROWS = [
         there=(stream_config("FILE-jsbackup-0123abcd", subjects=["jsbackup.staged.0123abcd"]),),
     ),
     # Renamed, mapped, cut and masked.
-    Row(Rule.RENAME, "2.12.8", f"FILE --rename-prefix {'p' * 254}", "not a stream name", "Names are one to 255 bytes"),
+    Row(Rule.RENAME, "2.12.8", f"FILE --rename *={'p' * 254}*", "not a stream name", "Names are one to 255 bytes"),
     Row(
         Rule.RENAME_COLLISION,
         "2.12.8",

@@ -176,7 +176,7 @@ def test_damage_is_found_with_the_writer_key_alone(vault: Vault, tmp_path: Path)
     assert found.code == 14
     problems = [problem for one in found.document["backups"] for problem in one["problems"]]
     assert problems and all(segment.name in problem["problem"] for problem in problems)
-    line = ["restore", "latest", "-s", vault.url, "-r", repo, "--identity", vault.identity, "--rename-prefix", "X"]
+    line = ["restore", "latest", "-s", vault.url, "-r", repo, "--identity", vault.identity, "--rename", "*=X*"]
     restored = jsbackup(*line, "--map-subject", "planted.subject.*=>copied.$1")
     assert restored.code == 14
     manifest = sorted(repo.glob("backups/*.age"))[1]

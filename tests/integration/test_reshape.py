@@ -314,7 +314,7 @@ def test_buckets_keep_working_under_other_names(
     version: str, places: Callable[[str], Place], capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = places(version)
-    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", "--rename-prefix", "N-")
+    code, told = place.jsbackup(capsys, "restore", "latest", "KV_cfg", "OBJ_files", "--rename", "*=N-*")
     assert code == 0, told
     assert {stream["as"] for stream in told["streams"]} == {"KV_N-cfg", "OBJ_N-files"}
 
@@ -405,7 +405,7 @@ def test_what_cannot_be_met_or_masked_changes_nothing(
             return set(await observe(nc))
 
     there = asyncio.run(names())
-    options = ["--rename-prefix", "N_", "--map-subject", "a.>=>n.a.>"]
+    options = ["--rename", "*=N_*", "--map-subject", "a.>=>n.a.>"]
     for more, code, said in (
         (["--until", "2100-01-01T00:00:00Z"], 15, "The nearest backup: "),
         (["--until", "4711"], 15, "The nearest backup: "),
@@ -416,7 +416,7 @@ def test_what_cannot_be_met_or_masked_changes_nothing(
         got, told = place.jsbackup(capsys, "restore", "latest", "A", *options, *more)
         assert (got, said in str(told)) == (code, True), told
     got, told = place.jsbackup(
-        capsys, "restore", "latest", "OBJ_files", "--rename-prefix", "M", "--mask", "$O.files.C.>:$.a=redact"
+        capsys, "restore", "latest", "OBJ_files", "--rename", "*=M*", "--mask", "$O.files.C.>:$.a=redact"
     )
     assert (got, "cannot be masked" in told["error"]["message"]) == (15, True), told
     assert asyncio.run(names()) == there

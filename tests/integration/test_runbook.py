@@ -128,9 +128,9 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
     again = '[[restore]]\nbackup = "latest"\nuser = "shop"\npassword = "env://RUNBOOK_PASSWORD"\n'
     written(more=again + 'streams = ["LOG"]')
     refused(16, "restore 3: ", "stream LOG: would become stream LOG, which restore 1 restores too")
-    written(more=again + 'rename-prefix = "old_"\nstreams = ["ORDERS"]')
+    written(more=again + 'rename = ["*=old_*"]\nstreams = ["ORDERS"]')
     refused(16, "restore 3: ", "its subject orders.> overlaps with orders.> of stream ORDERS of restore 1")
-    written(more=again + 'rename-prefix = "old_"\nmap-subject = ["*.>=>old.$1.>"]')
+    written(more=again + 'rename = ["*=old_*"]\nmap-subject = ["*.>=>old.$1.>"]')
     refused(16, "restore 3: ", "max_streams is 3")
 
     # Success: names and subjects that would overlap in one account.
@@ -165,7 +165,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
         await _request(_as(server, "bank"), "STREAM.CREATE.LOG", {"name": "LOG", "subjects": ["log.>"]})
         return report
 
-    written(more=again + 'rename-prefix = "old_"\nmap-subject = ["*.>=>old.$1.>"]\nstreams = ["LOG"]')
+    written(more=again + 'rename = ["*=old_*"]\nmap-subject = ["*.>=>old.$1.>"]\nstreams = ["LOG"]')
     with monkeypatch.context() as patched:
         patched.setattr(runbook, "carry_out_restore", meddle)
         code, document = tool("restore", *line, "--json")

@@ -272,10 +272,10 @@ def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp
         FIRST, CREATED, "tests", source, Result.PARTIAL, (a, replace(b, warnings=("lost",))), skipped, {"x": "y"}
     )
     place.open().commit(before)
-    renames = RenameOptions.parse([], "N")
+    renames = RenameOptions.parse(["*=N*"])
     whole = _transformed(place, before, renames=renames)
     assert (whole.result, whole.skipped, whole.previous, whole.tags) == (Result.PARTIAL, skipped, FIRST, {"x": "y"})
-    assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename-prefix N"], "cut": {}}}
+    assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename *=N*"], "cut": {}}}
     assert replace(whole.source, extra={}) == source
     (made,) = _transformed(place, before, "A", renames=renames).streams
     assert (made.name, made.created, made.captured) == ("NA", a.created, a.captured)
@@ -314,7 +314,7 @@ def _entry(name: str, **config: Any) -> StreamBackup:
 
 
 def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
-    renames = RenameOptions.parse(asked.pop("rename", ()), asked.pop("prefix", None))
+    renames = RenameOptions.parse(asked.pop("rename", ()))
     options = TransformOptions((), renames, Reshape(**asked))
     return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), Result.PARTIAL, entries), options)
 
@@ -337,7 +337,7 @@ def test_what_a_restore_refuses_is_refused() -> None:
         _plan(a, b, rename=["A=B"])
     with pytest.raises(TargetConflict, match=r"its subject a\.> overlaps with a\.> of stream A"):
         _plan(a, b, maps=SubjectMaps.parse(["b.>=>a.>"]))
-    assert _plan(_entry("A", subjects=["a.>"]), _entry("D", subjects=["a.>"]), prefix="N").streams
+    assert _plan(_entry("A", subjects=["a.>"]), _entry("D", subjects=["a.>"]), rename=["*=N*"]).streams
     with pytest.raises(PlanRefused, match="ends at sequence"):
         _plan(a, cut=Cut(until=AtSequence(4711)))
     with pytest.raises(FormatError, match="stream A: subjects in its stored configuration is damaged"):
@@ -363,7 +363,7 @@ def test_objects_are_not_cut_to_their_last_chunks(entry: StreamBackup) -> None:
 def test_options_are_told_as_they_were_typed() -> None:
     options = TransformOptions(
         (),
-        RenameOptions.parse(["A=B"], None),
+        RenameOptions.parse(["A=B"]),
         Reshape(
             cut=Cut(until=AtSequence(3)),
             filters=Filters(("a.>",)),

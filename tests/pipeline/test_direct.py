@@ -111,7 +111,7 @@ def test_filtered_tables_are_those_of_spark_and_of_the_rule(
     monkeypatch.setattr(export, "SEGMENT_BYTES", 5000)
     monkeypatch.setattr("jsbackup.pipeline.tasks.packing._LEAST_BYTES", 1)
     words = ["--header", "nats-msg-id", "--exclude-subject", "a.0", "--last-per-subject", "2", "--renumber"]
-    words += ["--rename-prefix", "N", "--allow-nothing"]
+    words += ["--rename", "*=N*", "--allow-nothing"]
     found = []
     for use, spark in (("here", []), ("there", ON_SPARK)):
         line = ["export", "latest", "S*", *kept.line, *words, "--format", kind, "--output", tmp_path / use]

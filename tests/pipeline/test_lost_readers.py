@@ -22,7 +22,7 @@ def test_a_changed_copy_and_an_import_of_a_table_do_their_work_and_end_with_14(t
     damage(vault.key_file(OTHER), "removed")
     again = vault.write(*imported)
     assert again.code == 14 and any("is missing" in note for note in check("import", again)["notes"])
-    renamed = ("--stream", "orders", "--rename-prefix", "x", "--to-repo", vault.repo)
+    renamed = ("--stream", "orders", "--rename", "*=x*", "--to-repo", vault.repo)
     done = vault.read("copy", FIRST, *renamed, "--writer-key", vault.writer, "--json")
     document = check("copy", done)
     assert done.code == 14 and document["result"] == "complete" and "is missing" in document["notes"][0]

@@ -30,7 +30,6 @@ HOUR = 3_600_000_000_000
 def reshaped(
     *streams: StreamBackup,
     rename: tuple[str, ...] = (),
-    prefix: str | None = None,
     maps: tuple[str, ...] = (),
     subjects: tuple[str, ...] = (),
     masks: tuple[str, ...] = (),
@@ -43,7 +42,7 @@ def reshaped(
         SubjectMaps.parse(maps),
         masks=Masks.parse(masks),
     )
-    return plan(*streams, renames=RenameOptions.parse(rename, prefix), reshape=reshape, **more)
+    return plan(*streams, renames=RenameOptions.parse(rename), reshape=reshape, **more)
 
 
 def segment(first: int, last: int, begin_ns: int, end_ns: int) -> SegmentRef:
@@ -71,7 +70,7 @@ def stored(name: str, *segments: SegmentRef, begun: int = NOW_NS, **config: Any)
 def test_streams_get_other_names_and_what_copies_from_them_follows() -> None:
     copy = stream("COPY", subjects=[], mirror={"name": "ORIGIN"})
     other = stream("OTHER", subjects=["o"], sources=[{"name": "ORIGIN"}, {"name": "ELSEWHERE"}])
-    made = reshaped(stream("ORIGIN"), copy, other, prefix="N_")
+    made = reshaped(stream("ORIGIN"), copy, other, rename=("*=N_*",))
     configs = {action.entry.name: action.config for action in made.actions}
     assert {old: config["name"] for old, config in configs.items()} == {
         n: f"N_{n}" for n in ("ORIGIN", "COPY", "OTHER")
@@ -100,7 +99,7 @@ def test_two_streams_cannot_get_one_name() -> None:
 
 def test_a_name_that_cannot_be_is_refused_for_its_stream() -> None:
     long = stream("L" * 254)
-    made = reshaped(long, stream("S"), prefix="N_")
+    made = reshaped(long, stream("S"), rename=("*=N_*",))
     assert [(found.stream, found.rule) for found in made.refusals] == [(long.name, Rule.RENAME)]
     assert [action.name for action in made.actions] == ["N_S"]
     with pytest.raises(UsageError, match="NOPE"):
@@ -109,7 +108,7 @@ def test_a_name_that_cannot_be_is_refused_for_its_stream() -> None:
 
 def test_buckets_are_renamed_with_their_subjects() -> None:
     bucket = stream("KV_cfg", subjects=["$KV.cfg.>"], consumers=(consumer("w", filter_subject="$KV.cfg.a"),))
-    (action,) = reshaped(bucket, prefix="n-").actions
+    (action,) = reshaped(bucket, rename=("*=n-*",)).actions
     assert (action.name, action.config["subjects"]) == ("KV_n-cfg", ["$KV.n-cfg.>"])
     assert action.consumers[0].consumer.config["filter_subject"] == "$KV.n-cfg.a"
     assert action.reshape
@@ -174,7 +173,7 @@ def test_maps_of_everything_leave_buckets_to_their_names() -> None:
         }
 
     for wide in (">=>t.>", "*.>=>t.$1.>"):
-        found = becomes(reshaped(*every, maps=(wide, "*=>t.$1"), prefix="p-"))
+        found = becomes(reshaped(*every, maps=(wide, "*=>t.$1"), rename=("*=p-*",)))
         assert found["S"][0]["subjects"] == ["t.s.*"]
         assert found["KV_cfg"][0]["subjects"] == ["$KV.p-cfg.>"] and found["KV_cfg"][1] == ["$KV.p-cfg.a", ">"]
         assert found["KV_cfg"][0]["republish"] == {"src": ">", "dest": "t.told.>"}
@@ -265,7 +264,8 @@ def test_masks_that_can_meet_no_message_are_refused() -> None:
 
 def test_a_stream_kept_as_it_came_is_not_reshaped() -> None:
     opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
-    for options in ({"prefix": "N"}, {"maps": ("S.>=>T.>",)}, {"masks": ("S.>:$=redact",)}, {"subjects": ("S.a",)}):
+    ways = ({"rename": ("*=N*",)}, {"maps": ("S.>=>T.>",)}, {"masks": ("S.>:$=redact",)}, {"subjects": ("S.a",)})
+    for options in ways:
         assert rules(reshaped(opaque, **options)) == [Rule.OPAQUE_RESHAPED]
     assert rules(reshaped(opaque, stream("T"), rename=("T=U",))) == []
 

@@ -77,7 +77,7 @@ def test_options_come_back_as_they_were() -> None:
 
 
 def test_a_prefix_comes_back_too() -> None:
-    options = RestoreOptions(renames=RenameOptions.parse((), "N_"))
+    options = RestoreOptions(renames=RenameOptions.parse(["*=N_*"]))
     saved = decode_plan(encoded(options), "plan")
     assert saved.options == options
     assert {name: one["as"] for name, one in saved.decided["streams"].items()} == {"A": "N_A", "B": "N_B"}

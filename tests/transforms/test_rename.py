@@ -46,7 +46,7 @@ def test_a_mirror_of_a_bucket_keeps_the_subjects_of_its_origin() -> None:
 
 
 def test_a_prefix_stands_within_the_name_of_a_bucket() -> None:
-    renames = RenameOptions.parse([], "staging_").over({"ORDERS": {}, "KV_a": {}, "OBJ_b": {}, "KV_": {}})
+    renames = RenameOptions.parse(["*=staging_*"]).over({"ORDERS": {}, "KV_a": {}, "OBJ_b": {}, "KV_": {}})
     assert dict(renames.names) == {
         "ORDERS": "staging_ORDERS",
         "KV_a": "KV_staging_a",
@@ -56,42 +56,76 @@ def test_a_prefix_stands_within_the_name_of_a_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "prefix", "said"),
+    ("text", "name", "becomes"),
     [
-        (["A"], None, "not OLD=NEW"),
-        (["A="], None, "not a stream name"),
-        (["=A"], None, "not a stream name"),
-        (["A=a.b"], None, "not a stream name"),
-        (["A=a b"], None, "not a stream name"),
-        (["A=a/b"], None, "not a stream name"),
-        (["A=" + "x" * 256], None, "not a stream name"),
-        (["A=\udc80"], None, "not a stream name"),
-        (["A=B", "A=C"], None, "two names for A"),
-        (["A=C", "B=C"], None, "would both be called C"),
-        (["KV_a=plain"], None, "KV_a is a key-value bucket and cannot become plain, which is no bucket"),
-        (["plain=KV_a"], None, "no bucket and cannot become KV_a"),
-        (["KV_a=OBJ_a"], None, "which is an object bucket"),
-        (["KV_a=KV_ä"], None, "which is no bucket"),
-        (["plain=KV_ä"], None, "would look like a key-value bucket"),
-        (["$MQTT_msgs=x"], None, "finds it by its name"),
-        (["A=B"], "p_", "exclude each other"),
-        ([], "", "not a stream name"),
-        ([], "a.b", "not a stream name"),
+        ("test_*=*", "test_A", "A"),
+        ("test_*=*", "A", "A"),
+        ("*_old=*_new", "KV_a_old", "KV_a_new"),
+        ("*_old=X*", "OBJ_a_old", "OBJ_Xa"),
+        ("KV_*=KV_x*", "KV_a", "KV_xa"),
+        ("A*B=C*D", "AB", "CD"),
+        ("A*A=C*", "A", "A"),
+        ("*=*", "A", "A"),
+        ("*V_a=*x", "KV_a", "Kx"),
     ],
 )
-def test_renames_that_cannot_be_are_usage_errors(texts: list[str], prefix: str | None, said: str) -> None:
+def test_a_pattern_keeps_what_its_star_stands_for(text: str, name: str, becomes: str) -> None:
+    options = RenameOptions.parse([text])
+    if (name, becomes) == ("KV_a", "Kx"):
+        with pytest.raises(UsageError, match="KV_a is a key-value bucket and cannot become Kx"):
+            options.over({name: {}})
+    else:
+        assert options.over({name: {}}).name(name) == becomes
+
+
+def test_a_pattern_that_meets_no_stream_is_unknown_but_all_may_be_none() -> None:
+    options = RenameOptions.parse(["A*=B*", "C=D", "*=x*"])
+    assert options.unknown([]) == ["A*", "C"] == options.unknown(["B"])
+    assert options.unknown(["AB"]) == ["C"]
+    assert options.among(["AB"]) == RenameOptions.parse(["A*=B*", "*=x*"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["A"], "not OLD=NEW"),
+        (["A="], "not a stream name"),
+        (["=A"], "not a stream name"),
+        (["A=a.b"], "not a stream name"),
+        (["A=a b"], "not a stream name"),
+        (["A=a/b"], "not a stream name"),
+        (["A=" + "x" * 256], "not a stream name"),
+        (["A=\udc80"], "not a stream name"),
+        (["A=B", "A=C"], "two names for A"),
+        (["A=C", "B=C"], "would both be called C"),
+        (["KV_a=plain"], "KV_a is a key-value bucket and cannot become plain, which is no bucket"),
+        (["plain=KV_a"], "no bucket and cannot become KV_a"),
+        (["KV_a=OBJ_a"], "which is an object bucket"),
+        (["KV_a=KV_ä"], "which is no bucket"),
+        (["plain=KV_ä"], "would look like a key-value bucket"),
+        (["$MQTT_msgs=x"], "finds it by its name"),
+        (["*=A"], "not one . on both sides"),
+        (["A=*"], "not one . on both sides"),
+        (["**=A**"], "not one . on both sides"),
+        (["*="], "not one . on both sides"),
+        (["*=a.b*"], "not a stream name"),
+    ],
+)
+def test_renames_that_cannot_be_are_usage_errors(texts: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        RenameOptions.parse(texts, prefix)
+        RenameOptions.parse(texts)
 
 
 @pytest.mark.parametrize(
     ("options", "streams", "said"),
     [
         (RenameOptions.parse(["A=B"]), ["A", "B"], "A and B would both be called B"),
-        (RenameOptions.parse([], "ä"), ["KV_a"], "which is no bucket"),
-        (RenameOptions.parse([], "x" * 250), ["ORDERS"], "not a stream name"),
-        (RenameOptions.parse([], "p_"), ["$MQTT_sess"], "finds it by its name"),
-        (RenameOptions.parse([], "KV_"), ["A"], "which is a key-value bucket"),
+        (RenameOptions.parse(["*=ä*"]), ["KV_a"], "which is no bucket"),
+        (RenameOptions.parse(["*=" + "x" * 250 + "*"]), ["ORDERS"], "not a stream name"),
+        (RenameOptions.parse(["*=p_*"]), ["$MQTT_sess"], "finds it by its name"),
+        (RenameOptions.parse(["*=KV_*"]), ["A"], "which is a key-value bucket"),
+        (RenameOptions.parse(["*=x*", "A=B"]), ["A"], "--rename: two names for A: B and xA"),
+        (RenameOptions.parse(["A*=X*", "B*=X*"]), ["A1", "B1"], "A1 and B1 would both be called X1"),
     ],
 )
 def test_what_shows_only_with_the_streams_is_a_usage_error_too(
@@ -114,9 +148,9 @@ def test_what_is_called_like_a_bucket_and_cannot_be_one_is_none() -> None:
 
 
 @settings(deadline=None)
-@given(st.text(max_size=20), st.none() | st.text(max_size=10))
-def test_any_text_is_a_rename_or_a_usage_error(text: str, prefix: str | None) -> None:
+@given(st.text(max_size=20), st.text(max_size=10))
+def test_any_text_is_a_rename_or_a_usage_error(text: str, prefix: str) -> None:
     with suppress(UsageError):
-        RenameOptions.parse([text], prefix).over({text.partition("=")[0]: {}, "KV_a": {}})
+        RenameOptions.parse([text]).over({text.partition("=")[0]: {}, "KV_a": {}})
     with suppress(UsageError):
-        RenameOptions.parse([], prefix).over({text: {}})
+        RenameOptions.parse([f"*={prefix}*"]).over({text: {}})

@@ -263,7 +263,7 @@ def test_a_stream_and_what_belongs_to_it_follow_together() -> None:
 
 def test_object_buckets_keep_names_of_objects_and_follow_links() -> None:
     streams = {"OBJ_o": {"name": "OBJ_o", "subjects": ["$O.o.C.>", "$O.o.M.>"]}}
-    reshape = Reshape(renames=RenameOptions.parse([], "p_").over(streams))
+    reshape = Reshape(renames=RenameOptions.parse(["*=p_*"]).over(streams))
     assert reshape.stream_config(streams["OBJ_o"], streams)["subjects"] == ["$O.p_o.C.>", "$O.p_o.M.>"]
     name = base64.urlsafe_b64encode(b"file").decode()
     meta = b'{"name":"file","bucket":"o","options":{"link":{"bucket":"o"}}}'

@@ -91,7 +91,7 @@ def test_buckets_work_when_every_subject_is_mapped(typed: Type, tmp_path: Path) 
         asyncio.run(_fill(server.url))
         where = ("-s", server.url, *repo)
         assert typed("backup", *where).code == 0
-        done = typed("restore", "latest", *where, "--rename-prefix", "t_", "--map-subject", ">=>t.>", "--json")
+        done = typed("restore", "latest", *where, "--rename", "*=t_*", "--map-subject", ">=>t.>", "--json")
         assert done.code == 0, done.out
         asyncio.run(_works(server.url, "t_", "t.told"))
         asyncio.run(_works(server.url, "", "told"))

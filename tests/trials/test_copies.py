@@ -187,7 +187,7 @@ def restored_then_beside_itself_under_other_names_then_replaced(scene: Scene, _:
     done = restore(url, scene.repo)
     assert all("copying has settled: nothing was copied since" in notes(done, name) for name in GETS if name != "ORIG")
     assert all(one["copying"]["settled"] for one in done.document["streams"] if one["name"] != "ORIG")
-    restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
+    restore(url, scene.repo, "--rename", "*=t_*", "--map-subject", "orig.>=>moved.>")
     unharmed(scene, url, "t_", subject="moved")
     unharmed(scene, url)
     restore(url, scene.repo, "--if-exists", "replace", "--replace-with-part")
@@ -212,7 +212,7 @@ def restored_with_their_origin_in_memory(scene: Scene, _: Path) -> None:
 @case()
 def restored_under_other_names_and_subjects(scene: Scene, _: Path) -> None:
     url = scene.url()
-    restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
+    restore(url, scene.repo, "--rename", "*=t_*", "--map-subject", "orig.>=>moved.>")
     unharmed(scene, url, "t_", subject="moved")
 
 

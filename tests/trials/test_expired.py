@@ -225,7 +225,7 @@ def test_fewer_messages_of_a_subject_are_refused_like_fewer_messages(
     assert typed("backup", "-s", server, "-r", repo, "-q").code == 0
     line = ("restore", "latest", "M", "-s", target, "-r", repo)
     clone = ("clone", "M", "-s", server, "--to-server", target)
-    for command in (line, (*line, "--dry-run"), clone, (*clone, "--dry-run")):
+    for command in (line, ("plan", *line[1:]), clone, (*clone, "--dry-run")):
         for limit, left in ((1, 4), (2, 8)):
             done = typed(*command, "--set", f"max_msgs_per_subject={limit}")
             assert done.code == 15 and f"would keep {left} of its 12 messages" in done.out + done.err, done

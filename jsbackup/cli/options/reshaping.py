@@ -81,9 +81,8 @@ RESHAPING = (
         "--rename",
         multiple=True,
         metavar="OLD=NEW",
-        help="Another name; for a bucket, KV_old=KV_new.",
+        help="Another name; KV_old=KV_new for a bucket; '*=test_*' for all.",
     ),
-    click.option("--rename-prefix", metavar="PREFIX", help="Put this in front of all names."),
     click.option(
         "--map-subject",
         multiple=True,
@@ -173,7 +172,7 @@ def mask_key_name(command: Callable[..., int]) -> Callable[..., int]:
 
 def about_messages(asked: AskedChanges) -> list[str]:
     """Return the options that were given and are about messages alone."""
-    others = {"rename", "rename_prefix", "map_subject", "unmaskable", "obfuscate", "obfuscation_key", "allow_nothing"}
+    others = {"rename", "map_subject", "unmaskable", "obfuscate", "obfuscation_key", "allow_nothing"}
     given = asdict(asked)
     return [
         f"--{name.replace('_', '-')}" for name in given if name not in others and given[name] not in (None, (), False)

@@ -94,7 +94,7 @@ def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPl
         FormatError: a configuration is damaged.
     """
     if not options.words and not options.streams:
-        raise UsageError("nothing to change", hint="Say what, such as --mask or --rename-prefix.")
+        raise UsageError("nothing to change", hint="Say what, such as --mask or --rename.")
     entries = choose_streams(manifest, [glob.pattern for glob in options.streams])
     return TransformPlan(manifest, options, plan_streams(manifest, entries, options, "copied"))
 

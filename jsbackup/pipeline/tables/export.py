@@ -265,7 +265,7 @@ class _Planning:
         for glob in self._patterns:
             if not any(map(glob.matches, self._seen)):
                 raise UsageError(f"no backup has a stream {glob.pattern}", hint="See 'jsbackup show' for the streams.")
-        missing = [old for old, _ in self._asked.options.renames.names if old not in self._seen]
+        missing = self._asked.options.renames.unknown(self._seen)
         if missing and self._asked.append:
             raise UsageError(f"--rename {missing[0]}: no backup has a stream of that name")
         if self._refused and not self._additions and not (self._names.keys() - self._refused.keys()):
@@ -332,11 +332,10 @@ class _Planning:
         if not self._asked.append:
             return plan_streams(manifest, entries, options, "exported")
         # An earlier backup may lack what options are for, and end before an edge.
-        there = {one.name for one in entries}
-        names = tuple((old, new) for old, new in options.renames.names if old in there)
+        renames = options.renames.among([one.name for one in entries])
         options = options if manifest.id == self._chosen.id else _lenient(options)
         reshape = replace(options.reshape, cut=replace(cut, until=None))
-        options = replace(options, renames=replace(options.renames, names=names), reshape=reshape)
+        options = replace(options, renames=renames, reshape=reshape)
         return tuple(
             replace(one, reshaped=replace(one.reshaped, messages=replace(one.reshaped.messages, cut=cut)))
             for one in plan_streams(manifest, entries, options, "exported")

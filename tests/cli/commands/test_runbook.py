@@ -303,7 +303,7 @@ def test_a_failure_stops_what_is_behind_it(
             parts = []
             for number, url in enumerate(urls):
                 name = f"r{len(urls)}{len(more)}{number}"
-                reshaped = f'rename-prefix = "{name}"\nmap-subject = ["orders.*=>{name}.$1"]\nstreams = ["ORDERS"]\n'
+                reshaped = f'rename = ["*={name}*"]\nmap-subject = ["orders.*=>{name}.$1"]\nstreams = ["ORDERS"]\n'
                 parts.append(f'[[restore]]\nbackup = "latest"\nserver = "{url}"\n{reshaped}')
             book.write_text("".join(parts))
             done.append(typed("restore", "--runbook", book, "-r", shop.repo, *more))

@@ -138,7 +138,7 @@ def test_a_reason_is_named_once_by_every_command(
     assert f"refused: each of 30 streams ({MOST}): exists at the target" in planned.out.splitlines()
     assert "for 1 reason" in planned.out.splitlines()[-1]
     assert len(typed("plan", *again, "--json").document["refusals"]) == 30
-    beside = ("--rename-prefix", "x_")
+    beside = ("--rename", "*=x_*")
     planned = typed("plan", *again, *beside)
     example = "its subject s.0 overlaps with s.0 of stream S-000 at the target"
     refused = [line for line in planned.out.splitlines() if line.startswith(("refused: ", "hint: "))]

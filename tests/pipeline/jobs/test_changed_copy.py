@@ -121,7 +121,7 @@ WAYS = [
         "plain",
         "other",
         (),
-        ("--rename-prefix", "N-", "--mask", "a.>:$.who=hash", "--mask", "b.>:header(X-User)=redact"),
+        ("--rename", "*=N-*", "--mask", "a.>:$.who=hash", "--mask", "b.>:header(X-User)=redact"),
     ),
     Way(
         "encrypted",
@@ -358,7 +358,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
         ([*copy, *a, "--mask", "orders.>:$.a=redact"], 15, "cannot be masked"),
         ([*copy, *a, "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
         ([*copy, *a, "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
-        ([*copy, "--rename-prefix", "N"], 15, "VERBATIM: is stored undecoded"),
+        ([*copy, "--rename", "*=N*"], 15, "VERBATIM: is stored undecoded"),
         ([*copy, "--stream", "OBJ_b", "--last-per-subject", "1"], 15, "is an object bucket"),
     ):
         done = typed(*words, *kept.line)

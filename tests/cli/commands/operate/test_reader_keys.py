@@ -327,7 +327,7 @@ def test_a_stranger_is_a_stranger(vault: Vault, tmp_path: Path) -> None:
 def test_a_changed_copy_is_made_and_ends_with_14(typed: Type, tmp_path: Path) -> None:
     vault = make_vault(typed, tmp_path, ME, OTHER)
     to = ("--to-repo", vault.repo, "--writer-key", vault.writer)
-    line = ("copy", FIRST, "--stream", "orders", "--rename-prefix", "N", *to)
+    line = ("copy", FIRST, "--stream", "orders", "--rename", "*=N*", *to)
     assert vault.read(*line).code == 0
     damage(vault.key_file(OTHER), "removed")
     done = vault.read(*line, "--json")
