@@ -93,7 +93,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject."),
         "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
         "iceberg": ("jsbackup.cli.commands.spark.iceberg", "Describe backups as Iceberg tables, without a copy."),
-        "completion": ("jsbackup.cli.parsing.completion", "Print the completion script of a shell."),
         "help": ("jsbackup.cli.commands.help", "Show a page of the manual, or find words in it."),
     },
 }
@@ -170,14 +169,6 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
-def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | None) -> None:
-    """Answer a shell; the scripts of `jsbackup completion` ask by an environment variable."""
-    if instruction and not ctx.resilient_parsing:
-        from jsbackup.cli.parsing.completion import answer_shell
-
-        ctx.exit(answer_shell(cli, instruction))
-
-
 @click.group(
     cls=LazyGroup,
     params=[*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS],
@@ -193,14 +184,6 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
     expose_value=False,
     callback=_print_version,
     help="Print the version.",
-)
-@click.option(
-    "--answer-shell",
-    envvar=COMPLETE_VARIABLE,
-    hidden=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_complete,
 )
 @click.pass_context
 def cli(ctx: click.Context, /, **_values: Any) -> None:
@@ -267,6 +250,10 @@ def _bug(error: BaseException) -> str:
 
 
 def _run(arguments: Sequence[str], last: LastOutput) -> int:
+    if instruction := environment().get(COMPLETE_VARIABLE):
+        from jsbackup.cli.parsing.completion import answer_shell
+
+        return answer_shell(cli, instruction)
     # Not `cli.main`, which handles Ctrl-C and broken pipes differently.
     try:
         with cli.make_context("jsbackup", list(arguments), obj=last) as ctx:

@@ -234,7 +234,6 @@ def test_every_command_prints_what_the_schema_says(
         imported = check("import", typed("import", tmp_path / folder, "-r", repo, "--json"))
         assert imported["result"] == "complete"
 
-    check("completion", typed("completion", "fish", "--json"))
     for words in ([], ["restore"], ["drill"], ["ransom"]):
         check("help", typed("help", *words, "--json"))
     assert check("error", typed("restore", "nothing", "-r", repo, "--json"))["error"]["code"] == 2

@@ -57,7 +57,6 @@ def _imported(*line: str, **extra: str) -> set[str]:
         "--help",
         "--version",
         "bakcup",
-        "completion bash",
         "help",
         "help restore",
         "help drill",

@@ -1,4 +1,4 @@
-"""`jsbackup completion`: the script that a shell sources, made by click; and completion of words by look-ups.
+"""Completion in shells, by click: `eval "$(_JSBACKUP_COMPLETE=bash_source jsbackup)"`; and of words by look-ups.
 
 A look-up has a timeout, fails silently, and runs no programs for secrets. Names with special characters of shells are
 not offered, because they would not be quoted.
@@ -18,7 +18,6 @@ from click.shell_completion import (
     BashComplete,
     CompletionItem,
     add_completion_class,
-    get_completion_class,
     shell_complete,
     split_arg_string,
 )
@@ -29,7 +28,7 @@ from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
 from jsbackup.config import environment, environment_with
 
-__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stream", "complete_tag"]
+__all__ = ["answer_shell", "complete_backup", "complete_stream", "complete_tag"]
 
 _Look = Callable[[], Iterable[str]]
 
@@ -156,7 +155,7 @@ class _JoiningBash(BashComplete):
 
 
 def answer_shell(group: click.Group, instruction: str) -> int:
-    """Answer a script of `jsbackup completion`; return the exit code. Never prompts, and prints no messages."""
+    """Print the script for a shell, or answer it; return the exit code. Never prompts, and prints no messages."""
     with suppress(OSError):  # programs that open the terminal by its name find none
         os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -166,16 +165,3 @@ def answer_shell(group: click.Group, instruction: str) -> int:
     programs = [name for name in environment() if name.startswith("JSBACKUP_") and name.endswith("_COMMAND")]
     with environment_with(dict.fromkeys(programs, "")):
         return shell_complete(group, {}, "jsbackup", COMPLETE_VARIABLE, instruction)
-
-
-@click.command(cls=Command)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shared: Shared, shell: str) -> None:
-    """Print the completion script of a shell."""
-    kind = get_completion_class(shell)
-    assert kind is not None, "click offers the three shells of the choice above"
-    source = kind(click.get_current_context().find_root().command, {}, "jsbackup", COMPLETE_VARIABLE).source()
-    shared.output.result({"shell": shell, "script": source}, lambda: shared.output.verbatim(source))
-
-
-COMMANDS = {"completion": completion}

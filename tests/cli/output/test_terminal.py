@@ -179,7 +179,7 @@ def _closing_reader(*line: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.nats
 def test_a_reader_that_has_gone_is_no_error(shop: Shop) -> None:
-    for line in (["--help"], ["backup", "--help"], ["--version"], ["list", "-r", shop.repo], ["completion", "bash"]):
+    for line in (["--help"], ["backup", "--help"], ["--version"], ["list", "-r", shop.repo]):
         done = _closing_reader(*line)
         assert (done.returncode, done.stderr) == (0, ""), line
     # What went wrong is told by the exit code all the same.

@@ -75,17 +75,9 @@ WRONG = {
     "backup --server": ("option '--server' requires an argument", "See 'jsbackup backup --help'."),
     "list --json=x": ("option '--json' does not take a value", "See 'jsbackup list --help'."),
     "restore": ("missing argument '[BACKUP]'", "See 'jsbackup restore --help'."),
-    "completion": (
-        "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish",
-        "See 'jsbackup completion --help'.",
-    ),
     "export latest -r x --output d": (
         "missing option '--format'. Choose from: nats-cli, config, nack, terraform, parquet, jsonl, d",
         "See 'jsbackup export --help'.",
-    ),
-    "completion tcsh": (
-        "'tcsh' is not one of 'bash', 'zsh', 'fish'",
-        "See 'jsbackup completion --help'.",
     ),
     "export latest -r x --output d --format orc": ("'orc' is not one of", "See 'jsbackup export --help'."),
     "export latest -r x --output d --format config --spark local": ("options of Spark", "Leave them out."),
