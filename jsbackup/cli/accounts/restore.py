@@ -106,9 +106,7 @@ def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str)
     repository = open_repository(shared)
     with reading(shared, repository, purpose):
         stored, not_meant = _stored_accounts(shared, repository, asked, accounts.choice(connection))
-        wanted = WantedBackup(
-            LATEST, asked.choosing(), options.streams, options.exclude, silent=True, all_needed=False, in_part=True
-        )
+        wanted = WantedBackup(LATEST, options.streams, options.exclude, silent=True, all_needed=False, in_part=True)
         finders = {one: make_finder(shared, repository, wanted) for one in stored}
         mapped = accounts.map_account
         targets = run_async(
@@ -146,7 +144,7 @@ def _stored_accounts(
     """Return the accounts of the backups that are meant, by name, and the others. Raises UsageError: there are none,
     or of several clusters.
     """
-    choosing = asked.choosing()
+    choosing = shared.choosing
     newest: dict[Origin, StoredAccount] = {}
     for one in repository.inventory().summaries:
         origin = origin_of(one)

@@ -9,7 +9,7 @@ import click
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
-from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
+from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
@@ -34,7 +34,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     return LockRequest(LockMode(mode), until_seconds=until, for_seconds=duration)
 
 
-@click.command(cls=Command, needs_server=True, unattended=True)
+@click.command(cls=Command, needs_server=True, unattended=True, on_spark=True)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
@@ -76,7 +76,6 @@ def _lock_request(text: str, mode: str) -> LockRequest:
 )
 @no_init_option
 @jobs_option
-@on_spark_if_asked
 def backup(
     shared: Shared,
     streams: tuple[str, ...],
@@ -135,7 +134,7 @@ def backup(
         from jsbackup.cli.accounts.backup import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
-        refuse_given(click.get_current_context(), "--all-accounts", *SPARK_OPTIONS)
+        refuse_given(click.get_current_context(), "--all-accounts", "spark", "spark_conf")
         return back_up_all(shared, accounts, options, may_make=not no_init)
     if where is not None:
         from jsbackup.cli.commands.spark.fan_out import spread_backup

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.grouped import Said, tell_each
@@ -180,7 +180,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return live + complete_backup(ctx, param, incomplete)
 
 
-@click.command(cls=Command, needs_server=True, answers=True)
+@click.command(cls=Command, needs_server=True, answers=True, chooses=True)
 @click.argument("a", shell_complete=_complete_side)
 @click.argument("b", shell_complete=_complete_side)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
@@ -196,7 +196,6 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     metavar="N",
     help="Show up to this many added, removed and changed messages of each stream.",
 )
-@choosing_options
 def diff(
     shared: Shared,
     a: str,
@@ -205,8 +204,6 @@ def diff(
     *,
     exclude: tuple[str, ...],
     named: int,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
@@ -223,7 +220,6 @@ def diff(
         raise UsageError("both sides are live", hint="Name a backup on one side.")
     if LIVE not in (a, b) and shared.server:
         raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
-    choosing = parse_choosing(LATEST if LATEST in (a, b) else a, origins, tags)
     connection = connection_of(shared) if LIVE in (a, b) else None
     repository = open_repository(shared)
     with (
@@ -239,7 +235,7 @@ def diff(
             make_finder(
                 shared,
                 repository,
-                WantedBackup(text, choosing, globs, excluded, silent=True, all_needed=False),
+                WantedBackup(text, globs, excluded, silent=True, all_needed=False),
             )
             for text in (a, b)
             if text != LIVE

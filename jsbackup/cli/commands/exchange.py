@@ -20,7 +20,7 @@ from jsbackup.cli.commands.spark.tables import (
     table_options,
     write_tables,
 )
-from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.reshaping import (
@@ -30,7 +30,7 @@ from jsbackup.cli.options.reshaping import (
     reshaping_options,
     with_key_beside,
 )
-from jsbackup.cli.options.spark import Where, on_spark_if_asked
+from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported
@@ -58,7 +58,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PRIVATE, _SHARED = 0o700, 0o777
 
 
-@click.command("import", cls=Command)
+@click.command("import", cls=Command, on_spark=True)
 @click.argument("directory", metavar="DIR_OR_TABLE")
 @click.option(
     "--format",
@@ -94,7 +94,6 @@ _PRIVATE, _SHARED = 0o700, 0o777
 )
 @tagged_as("Tag the backup.")
 @no_init_option
-@on_spark_if_asked
 def import_(
     shared: Shared,
     directory: str,
@@ -239,7 +238,7 @@ def _import_store(
     return tell_import(shared.output, report, repository)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True, on_spark=True)
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
@@ -267,8 +266,6 @@ def _import_store(
 )
 @reshaping_options
 @mask_key_name
-@choosing_options
-@on_spark_if_asked
 def export(
     shared: Shared,
     backup: str,
@@ -280,8 +277,6 @@ def export(
     archive: str | None,
     asked: AskedChanges,
     mask_key: tuple[tuple[str, str], ...],
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     where: Where | None,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
@@ -318,7 +313,7 @@ def export(
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
-    wanted, choosing = None if archive is None else Archive(archive), parse_choosing(backup, origins, tags)
+    wanted = None if archive is None else Archive(archive)
     if archive is not None and kind != "nats-cli":
         raise UsageError(
             f"--archive is for --format nats-cli, and this is --format {kind}",
@@ -340,7 +335,7 @@ def export(
         with keeping:
             written_tables = write_tables(
                 shared,
-                WantedBackup(backup, choosing, patterns, as_newest=tables.append and backup == LATEST),
+                WantedBackup(backup, patterns, as_newest=tables.append and backup == LATEST),
                 options,
                 tables=tables,
                 output=directory,
@@ -361,7 +356,7 @@ def export(
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export"), keeping:
-        manifest = find_backup(shared, repository, WantedBackup(backup, choosing, patterns))
+        manifest = find_backup(shared, repository, WantedBackup(backup, patterns))
         chosen = choose_streams(manifest, [one.pattern for one in patterns])
         if not chosen:
             raise UsageError(f"backup {manifest.id} has no streams")

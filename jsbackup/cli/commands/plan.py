@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "tell_what_would_be"]
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, chooses=True)
 @planning_options
 @click.option(
     "-o",

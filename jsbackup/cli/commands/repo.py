@@ -14,10 +14,8 @@ import click
 from jsbackup.cli.commands.look.opened import check_readable, find_opened
 from jsbackup.cli.commands.operate.keys import encryption_options, new_keys_of, writer_key_file
 from jsbackup.cli.options.key_file import new_key_file
-from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import WantedBackup, find_backup
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository
-from jsbackup.cli.options.tag_options import only_origin, only_tagged
-from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.backup_report import tell_listed, tell_shown, tell_stream
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes
@@ -144,11 +142,9 @@ _PROBED = {
 }
 
 
-@click.command("list", cls=Command)
-@only_tagged("Only backups with this tag; if repeated, with all of them.")
-@only_origin("Only backups of")
+@click.command("list", cls=Command, chooses=True)
 @click.option("--last", type=WholeNumber(1), metavar="N", help="Only the newest N of them.")
-def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...], last: int | None) -> int:
+def list_backups(shared: Shared, last: int | None) -> int:
     """List the backups of a repository, oldest first: age, duration, what was added, server and account, and which
     streams were asked for.
 
@@ -161,7 +157,7 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     from jsbackup.repository.read.sources import counts
 
     start_log(shared)
-    rules, globs = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    rules, globs = shared.choosing.tags, shared.choosing.origins
     now_ns = time.time_ns()
     repository = open_repository(shared)
     inventory, held = repository.inventory(), held_backups(repository)
@@ -177,10 +173,9 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     return unreadable(lost) or damage(damaged)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True)
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("stream", required=False, shell_complete=complete_stream)
-@choosing_options
 @click.option(
     "--subjects",
     "most_subjects",
@@ -193,8 +188,6 @@ def show(
     backup: str,
     stream: str | None,
     *,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     most_subjects: int | None,
 ) -> int:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
@@ -209,16 +202,13 @@ def show(
 
     if stream is not None:
         counts = most_subjects is not None
-        repository, manifest = find_opened(
-            shared, backup, stream, origins=origins, tags=tags, reads=counts, needed=[stream]
-        )
+        repository, manifest = find_opened(shared, backup, stream, reads=counts, needed=[stream])
         return _show_stream(shared, repository, manifest, stream, most_subjects=most_subjects)
     if most_subjects is not None:
         raise UsageError("--subjects is of one stream", hint="Name it after the backup.")
     start_log(shared)
-    choosing = parse_choosing(backup, origins, tags)
     repository = open_repository(shared)
-    manifest = find_backup(shared, repository, WantedBackup(backup, choosing, silent=True, in_part=True))
+    manifest = find_backup(shared, repository, WantedBackup(backup, silent=True, in_part=True))
     hold = find_hold(repository, manifest.id)
     problems = _known_problems(shared, repository, manifest)
     tell_shown(shared.output, manifest, hold, time.time_ns(), problems=problems)

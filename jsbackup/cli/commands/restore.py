@@ -20,7 +20,7 @@ from jsbackup.cli.options.restore_options import (
     refuse_options_beside,
     runbook_option,
 )
-from jsbackup.cli.options.spark import SPARK_OPTIONS, Where, on_spark_if_asked
+from jsbackup.cli.options.spark import Where
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import tell_restored
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, chooses=True, on_spark=True)
 @planning_options
 @click.option(
     "--plan",
@@ -56,7 +56,6 @@ __all__ = ["COMMANDS"]
 )
 @jobs_option
 @mask_key_option
-@on_spark_if_asked
 def restore(
     shared: Shared,
     asked: Asked,
@@ -79,7 +78,7 @@ def restore(
     start_log(shared)
     saved = None
     if accounts.all_accounts:
-        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", *SPARK_OPTIONS)
+        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", "spark", "spark_conf")
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -97,7 +96,7 @@ def restore(
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
-        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", *SPARK_OPTIONS)
+        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", "spark", "spark_conf")
         return restore_runbook(shared, runbook, settings)
     if plan_file is not None:
         refuse_options_beside(click.get_current_context(), "--plan", "partial")

@@ -148,7 +148,7 @@ def _opened(entries: Sequence[RunbookEntry], purpose: str) -> Iterator[tuple[lis
 
 def _found(entry: RunbookEntry, repository: Repository) -> Finder:
     options = entry.options
-    backup = WantedBackup(entry.backup, entry.choosing, options.streams, options.exclude, silent=True, in_part=True)
+    backup = WantedBackup(entry.backup, options.streams, options.exclude, silent=True, in_part=True)
     finder = make_finder(entry.shared, repository, backup)
     finder.early()(run_async(read_source(entry.connection)))
     return finder

@@ -16,8 +16,6 @@ from click.core import ParameterSource
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.options.tag_options import only_origin, only_tagged
-from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
@@ -40,7 +38,7 @@ __all__ = ["COMMANDS"]
 LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has them
 
 
-@click.command(cls=Command, needs_server=True, unattended=True)
+@click.command(cls=Command, needs_server=True, unattended=True, chooses=True)
 @click.option(
     "--max-age", metavar="DURATION", help="Fail if the newest complete backup is older than this, such as 25h."
 )
@@ -82,8 +80,6 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     help="With --live: streams that need no backup.",
 )
 @account_choice_options("With --live: ask a user of the system account for the streams of all accounts.")
-@only_tagged("Count only backups with this tag.")
-@only_origin("Count only backups of")
 @click.option(
     "--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus to this file."
 )
@@ -108,8 +104,6 @@ def status(
     live: bool,
     exclude: tuple[str, ...],
     accounts: AskedAccounts,
-    tags: tuple[str, ...],
-    origins: tuple[str, ...],
     metrics: Path | None,
     push: str | None,
     page: Path | None,
@@ -146,7 +140,7 @@ def status(
         min_history_seconds=_seconds(min_history),
         max_unused_bytes=None if max_unused is None else parse_size(max_unused),
     )
-    tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    choosing = shared.choosing
     left_out = [parse_glob(text) for text in exclude]
     outlet = _Outlet(shared, metrics, push)
     for file in (metrics, page):
@@ -155,7 +149,9 @@ def status(
     now_ns = time.time_ns()
     try:
         repository = open_repository(shared)
-        found = take_status(repository, now_ns=now_ns, tags=tag_rules, origins=wanted, all_objects=all_objects)
+        found = take_status(
+            repository, now_ns=now_ns, tags=choosing.tags, origins=choosing.origins, all_objects=all_objects
+        )
     except JsBackupError as error:
         outlet.tell_failure(now_ns, error)
         raise

@@ -17,7 +17,7 @@ import click
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_with_keys
-from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given, settings_of
+from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
@@ -45,7 +45,7 @@ __all__ = ["COMMANDS", "LEVELS"]
 LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has them
 
 
-@click.command(cls=Command, unattended=True)
+@click.command(cls=Command, unattended=True, on_spark=True)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--level",
@@ -62,7 +62,6 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
 )
 @click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
 @click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
-@on_spark_if_asked
 def verify(
     shared: Shared,
     backups: tuple[str, ...],

@@ -6,14 +6,12 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.tag_options import only_origin, only_tagged
-from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import Glob, read_config
@@ -21,7 +19,6 @@ from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    from jsbackup.repository.keep.retention import TagRule
     from jsbackup.repository.manifest import Manifest, Selection, Source
     from jsbackup.repository.read.latest import Choice
     from jsbackup.repository.read.needed import Needed
@@ -30,53 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATEST",
-    "Choosing",
     "Finder",
     "WantedBackup",
-    "choosing_options",
     "find_backup",
     "find_ids",
     "make_finder",
     "notes_json",
-    "origin_option",
-    "parse_choosing",
 ]
 
 LATEST = "latest"  # as in `repository/layout/`
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_ORIGIN = only_origin("Take `latest` from")
-_TAG = only_tagged("Take `latest` from backups with this tag.")
-
-
-@dataclass(frozen=True, slots=True)
-class Choosing:
-    """The values of `--origin` and `--tag`; `given` if the command has them."""
-
-    origins: tuple[Glob, ...] = ()
-    tags: tuple[TagRule, ...] = ()
-    given: bool = False
-
-
-def choosing_options(command: F) -> F:
-    """Add `--origin` and `--tag`, passed as `origins` and `tags`."""
-    return _ORIGIN(_TAG(command))
-
-
-def origin_option(command: F) -> F:
-    """Add only `--origin`, for commands where `--tag` has another meaning."""
-    return _ORIGIN(command)
-
-
-def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[str]) -> Choosing:
-    """Parse the options. Raises UsageError for invalid ones, and if a backup is named by its id."""
-    if backup not in (None, LATEST) and (origins or tags):
-        raise UsageError(
-            f"--{'origin' if origins else 'tag'} chooses what `latest` means, and {backup} is an id",
-            hint="Leave one of them out.",
-        )
-    return Choosing(tuple(map(parse_origin, origins)), tuple(map(parse_tag_rule, tags)), given=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +85,6 @@ class WantedBackup:
     """
 
     text: str
-    choosing: Choosing = field(default_factory=Choosing)
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     silent: bool = False
@@ -137,11 +95,11 @@ class WantedBackup:
 
 
 def make_finder(shared: Shared, repository: Repository, backup: WantedBackup) -> Finder:
-    """Return a `Finder`, which considers what the named profile backs up."""
+    """Return a `Finder`, which considers `--origin` and `--tag`, and what the named profile backs up."""
     from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.read.sources import Wanted
 
-    choosing = backup.choosing
+    choosing = shared.choosing
     wanted = Wanted(
         streams=backup.streams,
         exclude=backup.exclude,

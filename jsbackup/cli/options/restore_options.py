@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.latest import Choosing, Finder, WantedBackup, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.reshaping import RESHAPING
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared
@@ -42,11 +42,8 @@ __all__ = [
 IF_EXISTS = ("fail", "skip", "replace")
 CONSUMERS = ("all", "config", "none")
 
-_BACKUP = (
-    # Not required by click: a saved plan may replace it.
-    click.argument("backup", required=False, shell_complete=complete_backup),
-    choosing_options,
-)
+# Not required by click: a saved plan may replace it.
+_BACKUP = click.argument("backup", required=False, shell_complete=complete_backup)
 _OPTIONS = (
     click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream),
     click.option(
@@ -98,12 +95,6 @@ class Asked(AskedRestore):
     """The parameters as typed. `backup` is "" if a saved plan names it, or if there is none."""
 
     backup: str = ""
-    origins: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-
-    def choosing(self) -> Choosing:
-        """Return the options that say which backup `latest` is. Raises UsageError."""
-        return parse_choosing(self.backup or None, self.origins, self.tags)
 
     def finder(
         self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
@@ -113,7 +104,6 @@ class Asked(AskedRestore):
 
         backup = WantedBackup(
             self.backup if saved is None else saved.backup,
-            self.choosing(),
             options.streams,
             options.exclude,
             silent=silent,
@@ -134,6 +124,7 @@ class Asked(AskedRestore):
 
 
 _NAMES = [field.name for field in fields(Asked)]
+_PLANNED = {*_NAMES, "origins", "tags"}
 
 
 Parameter = Callable[[Callable[..., int]], Callable[..., int]]
@@ -141,7 +132,7 @@ Parameter = Callable[[Callable[..., int]], Callable[..., int]]
 
 def planning_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add BACKUP, streams and options, passed as `asked`."""
-    return _asked(command, (*_BACKUP, *_OPTIONS))
+    return _asked(command, (_BACKUP, *_OPTIONS))
 
 
 def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -192,8 +183,8 @@ def refuse_options_beside(ctx: click.Context, option: str, *others: str) -> None
     for parameter in ctx.command.params:
         name = parameter.name or ""
         source = ctx.get_parameter_source(name)
-        planned = name in _NAMES and option == "--plan" and source is ParameterSource.DEFAULT_MAP
-        if name in (*_NAMES, *others) and source in GIVEN and not planned:
+        planned = name in _PLANNED and option == "--plan" and source is ParameterSource.DEFAULT_MAP
+        if name in (*_PLANNED, *others) and source in GIVEN and not planned:
             # An optional argument counts as typed if it is empty.
             if ctx.params[name] in (None, ()):
                 continue

@@ -5,11 +5,9 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.session.session import SparkSettings
 
-__all__ = ["SPARK_OPTIONS", "Where", "on_spark_if_asked", "place_given", "settings_of"]
+__all__ = ["SPARK_OPTIONS", "Where", "place_given", "settings_of", "where_asked"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-SPARK_OPTIONS = ("spark", "spark_conf")
-"""The names of the parameters that `on_spark_if_asked` adds."""
+SPARK_OPTIONS = [
+    click.Option(["--spark"], metavar="URL", help="Run it on Spark: local, spark://host:7077, …"),
+    click.Option(["--spark-conf"], multiple=True, metavar="KEY=VALUE", help="A setting: spark.driver.memory=8g."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +40,15 @@ class Where:
         return not self.url.startswith("local")
 
 
-def on_spark_if_asked(command: F) -> F:
-    """Add `--spark` and `--spark-conf`, passed as `where`: None without `--spark`."""
-
-    @click.option(
-        "--spark",
-        metavar="URL",
-        help="Run it on Spark: local, spark://host:7077, …",
-    )
-    @click.option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting, such as spark.driver.memory=8g.")
-    @wraps(command)
-    def run(*arguments: Any, spark: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
-        if spark is None and spark_conf:
+def where_asked(spark: str | None, spark_conf: tuple[str, ...]) -> Where | None:
+    """Return where to run; None without `--spark`. Raises UsageError as `settings_of`, before anything is opened."""
+    if spark is None:
+        if spark_conf:
             raise UsageError("--spark-conf makes sense with --spark only", hint="Leave it out, or add --spark local.")
-        where = None if spark is None else Where(spark, spark_conf)
-        if where is not None:
-            settings_of(where)  # before anything is opened
-        return command(*arguments, where=where, **others)
-
-    return cast(F, run)
+        return None
+    where = Where(spark, spark_conf)
+    settings_of(where)
+    return where
 
 
 def settings_of(where: Where) -> SparkSettings:

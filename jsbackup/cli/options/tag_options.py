@@ -9,22 +9,25 @@ import click
 
 from jsbackup.cli.parsing.completion import complete_tag
 
-__all__ = ["only_origin", "only_tagged", "tagged_as"]
+__all__ = ["CHOOSING_OPTIONS", "tagged_as"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CHOOSING_OPTIONS = [
+    click.Option(
+        ["--origin", "origins"], multiple=True, metavar="ORIGIN", help="Only backups of this cluster or account."
+    ),
+    click.Option(
+        ["--tag", "tags"],
+        multiple=True,
+        metavar="K[=V]",
+        shell_complete=complete_tag,
+        help="Only backups with this tag; if repeated, with all of them.",
+    ),
+]
+"""The options of commands that choose among backups: which of them `latest` is, or which count."""
+
 
 def tagged_as(help_text: str) -> Callable[[F], F]:
-    """`--tag K=V` of a command that makes a backup."""
+    """Add `--tag K=V` of a command that makes a backup, passed as `tags`."""
     return click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help=help_text)
-
-
-def only_tagged(help_text: str) -> Callable[[F], F]:
-    """`--tag K[=V]` of a command that chooses among backups."""
-    return click.option("--tag", "tags", multiple=True, metavar="K[=V]", shell_complete=complete_tag, help=help_text)
-
-
-def only_origin(verb: str) -> Callable[[F], F]:
-    """`--origin ORIGIN` of a command that chooses among backups. `verb` begins its help text."""
-    named = "cluster or account"
-    return click.option("--origin", "origins", multiple=True, metavar="ORIGIN", help=f"{verb} this {named}.")

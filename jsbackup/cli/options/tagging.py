@@ -1,7 +1,9 @@
-"""Options of a backup at its creation, and for choosing it: tags, origin, the end of a lock."""
+"""Tags and origins, by which backups are chosen, and the end of a lock, parsed from what was typed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.config import Glob, parse_duration, parse_typed_time
@@ -10,7 +12,34 @@ from jsbackup.errors import UsageError
 if TYPE_CHECKING:
     from jsbackup.repository.keep.retention import TagRule
 
-__all__ = ["parse_lock_end", "parse_origin", "parse_tag_rule", "parse_tags"]
+__all__ = [
+    "Choosing",
+    "parse_choosing",
+    "parse_lock_end",
+    "parse_origin",
+    "parse_tag_rule",
+    "parse_tags",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """The values of `--origin` and `--tag`; `given` if the command has them."""
+
+    origins: tuple[Glob, ...] = ()
+    tags: tuple[TagRule, ...] = ()
+    given: bool = False
+
+
+def parse_choosing(origins: Sequence[str], tags: Sequence[str], backups: Sequence[str | None] = ()) -> Choosing:
+    """Parse the options. Raises UsageError for invalid ones, and if all `backups` that the command names are ids."""
+    ids = [text for text in backups if text not in (None, "", "latest", "live")]
+    if ids and "latest" not in backups and (origins or tags):
+        raise UsageError(
+            f"--{'origin' if origins else 'tag'} chooses what `latest` means, and {ids[0]} is an id",
+            hint="Leave one of them out.",
+        )
+    return Choosing(tuple(map(parse_origin, origins)), tuple(map(parse_tag_rule, tags)), given=True)
 
 
 def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:

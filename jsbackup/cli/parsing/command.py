@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,16 @@ from click.core import ParameterSource
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.spark import SPARK_OPTIONS, where_asked
+from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
+from jsbackup.cli.options.tagging import parse_choosing
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
 from jsbackup.cli.parsing.context import (
     HELP_ALL,
     NOTES,
+    OF_BACKUPS,
     CommandContext,
     LastOutput,
     Shared,
@@ -44,7 +49,9 @@ class Command(click.Command):
 
     `needs_server` says whether the server options are allowed; otherwise giving one is a usage error. `unattended`
     commands are run by schedules: they have hooks, and may be run for several profiles, one after another, unless they
-    never end (`endless`). For a command that `answers`, 1 is not a failure: its exit code is the answer.
+    never end (`endless`). For a command that `answers`, 1 is not a failure: its exit code is the answer. One that
+    `chooses` among backups has `--origin` and `--tag`, as `shared.choosing`; one `on_spark` has `--spark`, and its
+    function gets `where`.
     """
 
     context_class = CommandContext
@@ -56,6 +63,8 @@ class Command(click.Command):
         unattended: bool = False,
         endless: bool = False,
         answers: bool = False,
+        chooses: bool = False,
+        on_spark: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -63,8 +72,11 @@ class Command(click.Command):
         self.unattended = unattended
         self.endless = endless
         self.answers = answers
+        self.chooses = chooses
+        self.on_spark = on_spark
         self.own_params = list(self.params)
-        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *(HOOK_OPTIONS if unattended else [])]
+        grouped = [*(CHOOSING_OPTIONS if chooses else []), *(SPARK_OPTIONS if on_spark else [])]
+        shared = [*grouped, *GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *(HOOK_OPTIONS if unattended else [])]
         self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -207,13 +219,21 @@ class Command(click.Command):
 
     def _run(self, ctx: CommandContext, shared: Shared) -> Any:
         hooks = {str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS if self.unattended}
-
-        def work() -> Any:
-            assert self.callback is not None
-            answer = ctx.invoke(self.callback, shared=shared, **ctx.params)
-            return shared.output.show(answer) if isinstance(answer, Result) else answer
-
+        work = partial(self._call, ctx, shared)
         return _run_unattended(ctx.table, shared, hooks, work) if self.unattended else work()
+
+    def _call(self, ctx: CommandContext, shared: Shared) -> Any:
+        """Call the function. The values of groups of options stay in the context, for `refuse_given`."""
+        assert self.callback is not None
+        values = dict(ctx.params)
+        if self.chooses:
+            origins, tags = values.pop("origins"), values.pop("tags")
+            backups = [] if values.get("all_backups") else [values[name] for name in OF_BACKUPS if name in values]
+            shared = replace(shared, choosing=parse_choosing(origins, tags, backups))
+        if self.on_spark:
+            values["where"] = where_asked(values.pop("spark"), values.pop("spark_conf"))
+        answer = ctx.invoke(self.callback, shared=shared, **values)
+        return shared.output.show(answer) if isinstance(answer, Result) else answer
 
     def _shared(
         self, ctx: CommandContext, values: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
@@ -262,14 +282,19 @@ class Command(click.Command):
             self.format_shared_options(ctx, formatter)
             return
         server = "-s/--server, --context, " if self.needs_server else ""
+        grouped = ("--origin, --tag, " if self.chooses else "") + ("--spark, " if self.on_spark else "")
+        also = f"-r/--repo, {server}{grouped}--profile, --json, -q"
         others = "servers, S3, keys and logs" if self.needs_server else "S3, keys and logs"
         formatter.write_paragraph()
-        formatter.write_text(
-            f"Also -r/--repo, {server}--profile, --json, -q, and those of {others}: '{ctx.command_path} --help-all'."
-        )
+        formatter.write_text(f"'{ctx.command_path} --help-all' also has {also}, and the options of {others}.")
 
     def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options that are the same for other commands."""
+        if self.chooses:
+            named = any(param.name in OF_BACKUPS for param in self.own_params)
+            write_options(ctx, formatter, "Which backup is `latest`" if named else "Which backups", CHOOSING_OPTIONS)
+        if self.on_spark:
+            write_options(ctx, formatter, "Spark", SPARK_OPTIONS)
         if self.needs_server:
             write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)

@@ -24,8 +24,7 @@ from click.shell_completion import (
 
 from jsbackup.cli.options.opening import connection_of, open_repository, store_at
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
+from jsbackup.cli.parsing.context import COMPLETE_VARIABLE, OF_BACKUPS, CommandContext, Shared, merge_shared
 from jsbackup.config import environment, environment_with
 
 __all__ = ["answer_shell", "complete_backup", "complete_stream", "complete_tag"]
@@ -36,8 +35,6 @@ _SECONDS = 1.5  # about two, including the start
 _WORD = re.compile(r"[\w./=@%+:][\w./=@%+:-]*")
 _CUT = re.compile(r"\n([:=@]+)(?:\n(?=.))?")  # where bash splits words
 _LATEST, _LIVE = "latest", "live"
-# Parameters that name a backup whose streams are named by others.
-_OF_BACKUPS = ("backup", "a", "b")
 
 
 def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -55,8 +52,8 @@ def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete streams: of the named backup, or the newest; of the server if the command has one and no backup."""
-    backups = [ctx.params[name] or _LATEST for name in _OF_BACKUPS if name in ctx.params]
-    has_server = isinstance(ctx.command, Command) and ctx.command.needs_server
+    backups = [ctx.params[name] or _LATEST for name in OF_BACKUPS if name in ctx.params]
+    has_server = getattr(ctx.command, "needs_server", False)
     stored = next((backup for backup in backups if backup != _LIVE), None if has_server else _LATEST)
     found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
     typed = ctx.params.get(str(param.name)) or ()

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.typed_amounts import WholeNumber, check_amounts
@@ -28,6 +29,7 @@ __all__ = [
     "COMPLETE_VARIABLE",
     "GIVEN",
     "INTERRUPTED",
+    "OF_BACKUPS",
     "CommandContext",
     "HelpContext",
     "HelpGroup",
@@ -45,6 +47,9 @@ __all__ = [
 COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
 
 INTERRUPTED = "interrupted; what was committed before is untouched"
+
+# Arguments that name a backup.
+OF_BACKUPS = ("backup", "a", "b")
 
 # Sources of values that someone chose: typed, or in the profile.
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
@@ -71,6 +76,7 @@ class Shared:
     server_named: bool = False  # by a profile: the environment and the selected context are ignored
     profile: str = ""  # "" without one
     config: Path | None = None  # the file of the profile
+    choosing: Choosing = field(default_factory=Choosing)  # --origin and --tag
 
 
 @dataclass(slots=True)

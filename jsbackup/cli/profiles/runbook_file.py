@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.latest import Choosing
 from jsbackup.cli.options.opening import connection_of, target_connection_of
 from jsbackup.cli.options.restore_options import Asked, planning_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
+from jsbackup.cli.options.tagging import parse_choosing
 from jsbackup.cli.parsing.context import NOTES, Shared, usage_error
 from jsbackup.cli.parsing.option_keys import check_kind, option_keys, refuse_unknown
 from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml
@@ -50,7 +51,13 @@ MAX_RESTORES: Final = 1000
 
 _LIST = "restore"
 _REPO = next(option for option in GLOBAL_OPTIONS if option.name == "repo")
-_GROUPS = {"repo": [_REPO], "s3": S3_OPTIONS, "keys": KEY_OPTIONS, "server": SERVER_OPTIONS}
+_GROUPS = {
+    "choosing": CHOOSING_OPTIONS,
+    "repo": [_REPO],
+    "s3": S3_OPTIONS,
+    "keys": KEY_OPTIONS,
+    "server": SERVER_OPTIONS,
+}
 _BARE = ("password", "token")  # options that may be a secret themselves
 
 
@@ -63,7 +70,6 @@ class RunbookEntry:
     shared: Shared
     connection: Connection
     options: RestoreOptions
-    choosing: Choosing
 
 
 class _EntryCommand(click.Command):
@@ -141,9 +147,10 @@ def _read(number: int, table: Mapping[str, Any], shared: Shared) -> RunbookEntry
         repo=given["repo"].get("repo", shared.repo),
         s3={**shared.s3, **given["s3"]},
         keys={**shared.keys, **given["keys"]},
+        choosing=parse_choosing(**{"origins": (), "tags": ()} | given["choosing"], backups=[asked.backup]),
     )
     own, connection = _connected(own, given["server"])
-    return RunbookEntry(number, asked.backup, own, connection, chosen, asked.choosing())
+    return RunbookEntry(number, asked.backup, own, connection, chosen)
 
 
 def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connection]:

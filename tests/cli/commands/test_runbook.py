@@ -10,6 +10,7 @@ import pytest
 
 from jsbackup.cli.commands import plan, restore
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys, read_runbook
@@ -54,7 +55,7 @@ def _refused(read: Read, text: str | bytes, **server: str) -> UsageError:
 
 def test_every_option_of_a_plan_is_a_key() -> None:
     """But what is about the run as a whole: where the plan is saved, all accounts, leases, the key of masks."""
-    shared = [*S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
+    shared = [*CHOOSING_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
     known = _keys()
     whole = {"output", "runbook", "mask-key-file"}
     own = [*plan.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]

@@ -14,6 +14,8 @@ from jsbackup.cli.commands import verify
 from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.spark import SPARK_OPTIONS
+from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.parsing.command import Command
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
@@ -197,7 +199,8 @@ def _options(line: str) -> list[click.Parameter]:
     command = _command(line)
     assert isinstance(command, Command)
     shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS]
-    return [*command.own_params, *shared, *(SERVER_OPTIONS if command.needs_server else [])]
+    grouped = [*(CHOOSING_OPTIONS if command.chooses else []), *(SPARK_OPTIONS if command.on_spark else [])]
+    return [*command.own_params, *grouped, *shared, *(SERVER_OPTIONS if command.needs_server else [])]
 
 
 @pytest.mark.parametrize("line", list(_lines()))
@@ -225,7 +228,7 @@ def test_help_has_examples_and_own_options_first_and_names_the_way_to_the_others
     for param in command.own_params:
         if isinstance(param, click.Option) and not param.hidden and not param.opts[0].startswith("--to-"):
             assert set(param.opts) <= words
-    assert not {"--s3-endpoint", "--tlscert", "--writer-key", "--log-format"} & words
+    assert not {"--s3-endpoint", "--tlscert", "--writer-key", "--log-format", "--spark-conf"} & words
 
 
 def test_every_command_stands_under_one_heading(typed: Type) -> None:

@@ -33,7 +33,7 @@ from jsbackup.cli.options.reshaping import (
     reshaping_options,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
-from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
+from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count
@@ -185,7 +185,7 @@ class CopyCommand(Command):
         write_options(ctx, formatter, "Options of the second repository", TO_OPTIONS)
 
 
-@click.command(cls=CopyCommand, unattended=True)
+@click.command(cls=CopyCommand, unattended=True, on_spark=True)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--to-repo",
@@ -206,7 +206,6 @@ class CopyCommand(Command):
 @mask_key_name
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @no_init_option
-@on_spark_if_asked
 def copy(
     shared: Shared,
     second: Second,

@@ -13,8 +13,7 @@ import click
 
 from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
 from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
-from jsbackup.cli.options.tag_options import only_origin, only_tagged
-from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_bytes, format_count
 from jsbackup.cli.parsing.command import Command
@@ -43,7 +42,7 @@ _OBJECT_STREAM = "OBJ_"
 _DIGEST_SHOWN = 12
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option("--key", metavar="KEY", help="The values of a key; STREAM is a bucket.")
 @click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
@@ -56,8 +55,6 @@ _DIGEST_SHOWN = 12
     metavar="N",
     help="Show at most this many, the newest.",
 )
-@only_origin("Only backups of")
-@only_tagged("Only backups with this tag; if repeated, with all of them.")
 def history(
     shared: Shared,
     streams: tuple[str, ...],
@@ -66,8 +63,6 @@ def history(
     object_name: str | None,
     wanted: MessageFilter,
     limit: int,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> int:
     """Show what all backups have of streams, messages, a key or a file: when it appeared, changed and disappeared.
 
@@ -88,7 +83,7 @@ def history(
     globs = [parse_glob(name if name.startswith(prefix) else prefix + name) for name in streams]
     start_log(shared)
     repository = open_to_look(shared)
-    series, unread = _read(repository, globs, origins=origins, tags=tags)
+    series, unread = _read(repository, globs, shared.choosing)
     for typed, glob in zip(streams, globs, strict=True):
         if not any(glob.matches(each.stream) for each in series):
             _warn(shared, unread)
@@ -114,14 +109,12 @@ def _meant(name: str, typed: str, known: Sequence[str]) -> str:
     return nearest(name, known) or "See 'jsbackup list' and 'jsbackup show'."
 
 
-def _read(
-    repository: Repository, globs: Sequence[Glob], *, origins: Iterable[str], tags: Iterable[str]
-) -> tuple[list[Series], list[UnreadBackup]]:
+def _read(repository: Repository, globs: Sequence[Glob], choosing: Choosing) -> tuple[list[Series], list[UnreadBackup]]:
     from jsbackup.look.all_backups import read_series
     from jsbackup.repository.read.sources import counts
     from jsbackup.repository.summary import summary_of
 
-    rules, patterns = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    rules, patterns = choosing.tags, choosing.origins
     names = [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None
     return read_series(
         repository,

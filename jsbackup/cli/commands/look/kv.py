@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened, time_option
 from jsbackup.cli.commands.look.printing import print_bytes
-from jsbackup.cli.options.latest import LATEST, choosing_options
+from jsbackup.cli.options.latest import LATEST
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
@@ -50,7 +50,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def _of_key(command: F) -> F:
     backup = click.argument("backup", shell_complete=complete_backup)
     bucket = click.argument("bucket", shell_complete=_complete)
-    return backup(bucket(click.argument("key")(_AT(choosing_options(command)))))
+    return backup(bucket(click.argument("key")(_AT(command))))
 
 
 @click.group("kv", cls=HelpGroup, invoke_without_command=True, params=[HELP_ALL])
@@ -61,12 +61,11 @@ def kv(ctx: click.Context) -> None:
         raise UsageError("no command given", hint=f"Commands are {', '.join(f'kv {name}' for name in kv.commands)}.")
 
 
-@kv.command("ls", cls=Command, short_help="List the buckets of a backup, or the keys of one.")
+@kv.command("ls", cls=Command, chooses=True, short_help="List the buckets of a backup, or the keys of one.")
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("bucket", required=False, shell_complete=_complete)
 @click.argument("key", required=False)
 @_AT
-@choosing_options
 def ls(
     shared: Shared,
     backup: str,
@@ -74,8 +73,6 @@ def ls(
     key: str | None,
     *,
     at: str | None,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> int:
     """List the keys of BUCKET that had a value, or without BUCKET the buckets of the backup.
 
@@ -87,10 +84,10 @@ def ls(
     if bucket is None:
         if at is not None:
             raise UsageError("--at needs a bucket", hint="Name the bucket.")
-        manifest = find_opened(shared, backup, None, origins=origins, tags=tags)[1]
+        manifest = find_opened(shared, backup, None)[1]
         _list_buckets(shared, manifest)
         return 0
-    repository, found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    repository, found = _open(shared, backup, bucket)
     edge, asked = _edge(at), [found.manifest.id]
     listed = found.keys(edge, key or ">")
     if not listed.certain and edge is not None and backup == LATEST:
@@ -151,7 +148,7 @@ def _list_buckets(shared: Shared, manifest: Manifest) -> None:
     output.result(document, text)
 
 
-@kv.command("get", cls=Command, short_help="Print the value of a key, byte for byte.")
+@kv.command("get", cls=Command, chooses=True, short_help="Print the value of a key, byte for byte.")
 @_of_key
 def get(
     shared: Shared,
@@ -160,15 +157,13 @@ def get(
     key: str,
     *,
     at: str | None,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> None:
     """Print the value that KEY of BUCKET had, byte for byte.
 
     A key that did not exist, or was deleted, is an error (exit code 1). So is one whose older revisions may be gone,
     so that the backup cannot say (3). If BACKUP is `latest`, the backups around the moment are asked before that.
     """
-    repository, found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    repository, found = _open(shared, backup, bucket)
     edge = _edge(at)
     try:
         revision = found.value(key, edge)
@@ -183,7 +178,7 @@ def get(
         print_bytes([revision.value])
 
 
-@kv.command("history", cls=Command, short_help="Show the revisions of a key.")
+@kv.command("history", cls=Command, chooses=True, short_help="Show the revisions of a key.")
 @_of_key
 def history(
     shared: Shared,
@@ -192,15 +187,13 @@ def history(
     key: str,
     *,
     at: str | None,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> None:
     """Show the revisions of KEY in BUCKET, oldest first: values, deletes and purges.
 
     These are the ones that this backup has. 'jsbackup history' shows those of all backups.
     """
     output = shared.output
-    edge, found = _edge(at), _open(shared, backup, bucket, origins=origins, tags=tags)[1]
+    edge, found = _edge(at), _open(shared, backup, bucket)[1]
     revisions = found.revisions(key, edge)
     if output.as_json:
         rows = [_json(one) for one in revisions]
@@ -247,14 +240,12 @@ def _refuse_none(found: KeyValueBucket, key: str, rows: Sequence[object]) -> Non
         )
 
 
-def _open(
-    shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]
-) -> tuple[Repository, KeyValueBucket]:
+def _open(shared: Shared, backup: str, bucket: str) -> tuple[Repository, KeyValueBucket]:
     from jsbackup.look.buckets.bucket import KeyValueBucket
 
     stream = bucket if bucket.startswith(BUCKET_STREAM) else BUCKET_STREAM + bucket
     needed = [bucket, BUCKET_STREAM + bucket]
-    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True, needed=needed)
+    repository, manifest = find_opened(shared, backup, stream, reads=True, needed=needed)
     return repository, KeyValueBucket.find(repository.objects, manifest, bucket)
 
 

@@ -5,7 +5,6 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.opened import complete_bucket, find_opened
 from jsbackup.cli.commands.look.printing import print_bytes
-from jsbackup.cli.options.latest import choosing_options
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.parsing.command import Command
@@ -46,17 +44,16 @@ def objects(ctx: click.Context) -> None:
         raise UsageError("no command given", hint=f"Commands are {names}.")
 
 
-@objects.command("ls", cls=Command, short_help="List the object stores of a backup, or the files of one.")
+@objects.command("ls", cls=Command, chooses=True, short_help="List the object stores of a backup, or the files of one.")
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("bucket", required=False, shell_complete=_complete)
-@choosing_options
-def ls(shared: Shared, backup: str, bucket: str | None, *, origins: tuple[str, ...], tags: tuple[str, ...]) -> None:
+def ls(shared: Shared, backup: str, bucket: str | None) -> None:
     """List the files of BUCKET, or without BUCKET the object stores of the backup. Deleted files are not listed."""
     if bucket is None:
-        _list_buckets(shared, find_opened(shared, backup, None, origins=origins, tags=tags)[1])
+        _list_buckets(shared, find_opened(shared, backup, None)[1])
         return
     output = shared.output
-    found = _open(shared, backup, bucket, origins=origins, tags=tags)[2]
+    found = _open(shared, backup, bucket)[2]
     entries, unreadable = found.entries()
     if unreadable:
         output.warning(f"the descriptions of {format_count(unreadable, 'file')} cannot be read")
@@ -113,7 +110,7 @@ def _list_buckets(shared: Shared, manifest: Manifest) -> None:
     output.result(document, text)
 
 
-@objects.command("get", cls=Command, short_help="Get a file, byte for byte.")
+@objects.command("get", cls=Command, chooses=True, short_help="Get a file, byte for byte.")
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("bucket", shell_complete=_complete)
 @click.argument("name")
@@ -121,7 +118,6 @@ def _list_buckets(shared: Shared, manifest: Manifest) -> None:
     "-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it to this file, not stdout."
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@choosing_options
 def get(
     shared: Shared,
     backup: str,
@@ -130,8 +126,6 @@ def get(
     *,
     file: Path | None,
     force: bool,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
 ) -> None:
     """Get the file NAME of BUCKET, byte for byte, to stdout or into FILE.
 
@@ -144,7 +138,7 @@ def get(
     if file is not None:
         check_no_link(file)
         check_new_file(file, replace=force)
-    repository, manifest, found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    repository, manifest, found = _open(shared, backup, bucket)
     entry = found.entry(name)
     if entry.link is not None:
         found, entry = _linked(shared, repository, manifest, entry)
@@ -185,13 +179,11 @@ def _linked(
     return found, target
 
 
-def _open(
-    shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]
-) -> tuple[Repository, Manifest, ObjectBucket]:
+def _open(shared: Shared, backup: str, bucket: str) -> tuple[Repository, Manifest, ObjectBucket]:
     from jsbackup.look.buckets.object_bucket import ObjectBucket
 
     stream = bucket if bucket.startswith(OBJECT_STREAM) else OBJECT_STREAM + bucket
-    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True)
+    repository, manifest = find_opened(shared, backup, stream, reads=True)
     return repository, manifest, ObjectBucket.find(repository.objects, manifest, bucket)
 
 

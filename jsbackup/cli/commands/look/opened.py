@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.reshaping import CONDITIONS, NEWEST
 from jsbackup.cli.output.log import start_log
@@ -46,10 +46,10 @@ R = TypeVar("R")
 
 
 def backup_and_stream(command: F) -> F:
-    """Add the arguments BACKUP and STREAM, and the options that choose what `latest` means."""
+    """Add the arguments BACKUP and STREAM."""
     backup = click.argument("backup", shell_complete=complete_backup)
     stream = click.argument("stream", shell_complete=complete_stream)
-    return backup(stream(choosing_options(command)))
+    return backup(stream(command))
 
 
 def time_option(name: str, help_text: str) -> Callable[[F], F]:
@@ -142,8 +142,6 @@ def find_opened(
     backup: str,
     stream: str | None,
     *,
-    origins: Sequence[str],
-    tags: Sequence[str],
     reads: bool = False,
     needed: Sequence[str] = (),
 ) -> tuple[Repository, Manifest]:
@@ -151,12 +149,11 @@ def find_opened(
     read, which a writer key cannot. If names are `needed`, the manifest is read for a stream that has one of them.
     """
     start_log(shared)
-    choosing = parse_choosing(backup, origins, tags)
     repository = open_to_look(shared)
     if reads:
         check_readable(repository)
     streams = (Glob(literally(stream)),) if backup == LATEST and stream is not None else ()
-    wanted = WantedBackup(backup, choosing, streams, in_part=True, needed=(tuple(needed),) if needed else ())
+    wanted = WantedBackup(backup, streams, in_part=True, needed=(tuple(needed),) if needed else ())
     return repository, find_backup(shared, repository, wanted)
 
 
@@ -173,11 +170,9 @@ def literally(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def open_messages(
-    shared: Shared, backup: str, stream: str, *, origins: Sequence[str], tags: Sequence[str]
-) -> tuple[Repository, Manifest, StreamBackup]:
+def open_messages(shared: Shared, backup: str, stream: str) -> tuple[Repository, Manifest, StreamBackup]:
     """Return the repository, the named backup, and its stream, which has messages that can be read."""
     from jsbackup.look.stream import find_stream, with_messages
 
-    repository, manifest = find_opened(shared, backup, stream, origins=origins, tags=tags, reads=True, needed=[stream])
+    repository, manifest = find_opened(shared, backup, stream, reads=True, needed=[stream])
     return repository, manifest, with_messages(manifest, find_stream(manifest, stream))

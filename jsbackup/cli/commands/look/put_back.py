@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, literally, time_option
-from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.log import start_log
@@ -169,7 +169,7 @@ def parse_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-@click.command("put-back", cls=Command, needs_server=True)
+@click.command("put-back", cls=Command, needs_server=True, chooses=True)
 @backup_and_stream
 @condition_options
 @click.option(
@@ -194,8 +194,6 @@ def put_back(
     backup: str,
     stream: str,
     *,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     filters: Filters,
     last_per_subject: int | None,
     sequences: tuple[str, ...],
@@ -242,7 +240,6 @@ def put_back(
         partial=partial,
     )
     options.check()
-    choosing = parse_choosing(backup, origins, tags)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
@@ -252,9 +249,9 @@ def put_back(
         silent = shared.output.as_json
         if backup == LATEST:
             globs = [Glob(literally(name)) for name in possible_streams(options)]
-            wanted = [WantedBackup(backup, choosing, (glob,), silent=silent) for glob in globs]
+            wanted = [WantedBackup(backup, (glob,), silent=silent) for glob in globs]
         else:
-            wanted = [WantedBackup(backup, choosing, silent=silent)]
+            wanted = [WantedBackup(backup, silent=silent)]
         finder = FirstFound(tuple(make_finder(shared, repository, one).early() for one in wanted))
         run = PutBackRun(connection, options, dry_run, backup == LATEST, progress=WritingRun(progress))
         try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "json_of", "lines_of"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True)
 @backup_and_stream
 @filter_options
 @newest_options
@@ -52,8 +52,6 @@ def view(
     backup: str,
     stream: str,
     *,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     wanted: MessageFilter,
     newest: NewestRule | None,
     last: int | None,
@@ -72,7 +70,7 @@ def view(
         raise UsageError("--raw and --json contradict each other", hint="Leave one of them out.")
     if sequence is not None and (conditions or last is not None):
         raise UsageError("--sequence names one message, without conditions", hint="Leave --sequence or the others out.")
-    repository, manifest, entry = open_messages(shared, backup, stream, origins=origins, tags=tags)
+    repository, manifest, entry = open_messages(shared, backup, stream)
     if sequence is not None:
         messages = iter([message_at(repository.objects, manifest, entry, sequence)])
     else:

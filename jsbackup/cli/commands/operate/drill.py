@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.output.colour import State
@@ -143,7 +143,7 @@ def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> I
         yield Said("failed", failure.name, failure.error.message)
 
 
-@click.command(cls=Command, unattended=True)
+@click.command(cls=Command, unattended=True, chooses=True)
 @click.argument("backup", required=False, shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
@@ -171,7 +171,6 @@ def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> I
     help="Where the servers store their data, in a folder that is removed afterwards (default: the temporary folder).",
 )
 @click.option("--keep", is_flag=True, help="Let the servers stay until Ctrl-C, and print how to reach them.")
-@choosing_options
 @jobs_option
 def drill(
     shared: Shared,
@@ -183,8 +182,6 @@ def drill(
     nodes: int,
     work_dir: Path | None,
     keep: bool,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     jobs: int,
 ) -> Result | int:
     """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
@@ -210,8 +207,7 @@ def drill(
     if keep and output.quiet and not output.as_json:
         raise UsageError("--quiet would hide where the server is", hint="Leave it out, or add --json.")
     options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)), allow_nothing=True)
-    choosing = parse_choosing(backup, origins, tags)
-    wanted = WantedBackup(backup or LATEST, choosing, options.streams, options.exclude, silent=output.as_json)
+    wanted = WantedBackup(backup or LATEST, options.streams, options.exclude, silent=output.as_json)
     server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
     repository = open_repository(shared)
     if repository.descriptor.recipient is not None:

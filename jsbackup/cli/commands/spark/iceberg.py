@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup, origin_option, parse_choosing
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
     "--output",
@@ -43,8 +43,7 @@ __all__ = ["COMMANDS"]
     metavar="DIR",
     help="Folder for the tables, made if it does not exist; or s3://bucket/prefix. Run it again with the same one.",
 )
-@origin_option
-def iceberg(shared: Shared, streams: tuple[str, ...], directory: str, *, origins: tuple[str, ...]) -> int:
+def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> int:
     """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
 
     DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
@@ -79,7 +78,7 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str, *, origins
             "the repository is encrypted, and readers of Iceberg cannot read it",
             hint="Make tables with `jsbackup export --format iceberg`, or delta; they are not encrypted.",
         )
-    wanted = WantedBackup(LATEST, parse_choosing(LATEST, origins, ()), patterns, all_needed=False)
+    wanted = WantedBackup(LATEST, patterns, all_needed=False)
     with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
         found, left_out, others = _backed_up(repository, newest, streams)

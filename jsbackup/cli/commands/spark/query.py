@@ -17,10 +17,9 @@ from uuid import UUID
 import click
 
 from jsbackup.cli.options.jobs import open_job
-from jsbackup.cli.options.latest import WantedBackup, choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.latest import WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.spark import Where, on_spark_if_asked, place_given
-from jsbackup.cli.options.tagging import parse_origin
+from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import made_elsewhere
 from jsbackup.cli.output.output import format_count
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True, on_spark=True)
 @click.argument("backup", required=False, shell_complete=complete_backup)
 @click.argument("sql", required=False, metavar="SQL")
 @click.option("--all-backups", is_flag=True, help="Query all backups of one source: each message once.")
@@ -56,8 +55,6 @@ __all__ = ["COMMANDS"]
     help="Write all rows to a file that ends with .parquet, .csv or .json, in place of printing them.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@choosing_options
-@on_spark_if_asked
 def query(
     shared: Shared,
     backup: str | None,
@@ -67,8 +64,6 @@ def query(
     limit: int,
     output: Path | None,
     force: bool,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     where: Where | None,
 ) -> int:
     """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
@@ -84,8 +79,8 @@ def query(
         backup, sql = None, backup
     if sql is None:
         raise UsageError("missing argument SQL", hint="See 'jsbackup query --help'.")
-    if all_backups and (backup or tags or where is not None):
-        wrong = "a BACKUP" if backup else "--tag" if tags else "--spark"
+    if all_backups and (backup or shared.choosing.tags or where is not None):
+        wrong = "a BACKUP" if backup else "--tag" if shared.choosing.tags else "--spark"
         raise UsageError(f"--all-backups does not go with {wrong}", hint="Leave one of them out.")
     if force and output is None:
         raise UsageError("--force makes sense with --output only", hint="Leave it out.")
@@ -97,18 +92,17 @@ def query(
         target = None if output is None else stack.enter_context(made_elsewhere(output, replace=force))
         most = None if target is not None else limit
         if where is not None:
-            wanted = WantedBackup(backup or "", parse_choosing(backup, origins, tags))
+            wanted = WantedBackup(backup or "")
             answer = _on_spark(shared, wanted, sql, most_rows=most, target=target, where=where)
         else:
-            chosen = (backup, origins, tags)
-            answer = _by_duckdb(shared, chosen, sql, most_rows=most, target=target)
+            answer = _by_duckdb(shared, backup, sql, most_rows=most, target=target)
     _tell(shared, answer, output)
     return 0
 
 
 def _by_duckdb(
     shared: Shared,
-    chosen: tuple[str | None, tuple[str, ...], tuple[str, ...]],
+    backup: str | None,
     sql: str,
     *,
     most_rows: int | None,
@@ -119,7 +113,6 @@ def _by_duckdb(
     from jsbackup.pipeline.session.repository_ref import check_readable
 
     require_duckdb()
-    backup, origins, tags = chosen
     place = place_given(shared)
     repository = place.open()
     with reading(shared, repository, "query"):
@@ -127,10 +120,10 @@ def _by_duckdb(
             from jsbackup.pipeline.messages.followed import all_messages
 
             check_readable(repository)
-            streams = ranged_streams(all_messages(repository, origins=tuple(map(parse_origin, origins))))
+            streams = ranged_streams(all_messages(repository, origins=shared.choosing.origins))
             entries = None
         else:
-            manifest = find_backup(shared, repository, WantedBackup(backup, parse_choosing(backup, origins, tags)))
+            manifest = find_backup(shared, repository, WantedBackup(backup))
             check_readable(repository)
             entries = manifest.streams
             readable = [stream for stream in entries if stream.archive_format.has_messages]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.jobs import choose_readable, open_job
-from jsbackup.cli.options.latest import WantedBackup, choosing_options, parse_choosing
-from jsbackup.cli.options.spark import Where, on_spark_if_asked
+from jsbackup.cli.options.latest import WantedBackup
+from jsbackup.cli.options.spark import Where
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, chooses=True, on_spark=True)
 @click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option(
@@ -56,8 +56,6 @@ __all__ = ["COMMANDS"]
     help="Also make an HTML page with charts: one file, which loads nothing and runs no script.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@choosing_options
-@on_spark_if_asked
 def stats(
     shared: Shared,
     backup: str,
@@ -67,8 +65,6 @@ def stats(
     duplicates: bool,
     page: Path | None,
     force: bool,
-    origins: tuple[str, ...],
-    tags: tuple[str, ...],
     where: Where | None,
 ) -> int:
     """Show statistics of BACKUP (an id, its start, or `latest`), by stream and subject.
@@ -83,7 +79,7 @@ def stats(
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
     # Of the documents of jobs only this one names its backup.
-    wanted = WantedBackup(backup, parse_choosing(backup, origins, tags), patterns, silent=shared.output.as_json)
+    wanted = WantedBackup(backup, patterns, silent=shared.output.as_json)
     if force and page is None:
         raise UsageError("--force makes sense with --html only", hint="Leave it out.")
     if page is not None:
