@@ -343,7 +343,7 @@ def look(month: Month, day: int, now: datetime, kept: Sequence[Made], objects: i
     assert line.newest_complete is not None and status.newest_complete is not None
     assert line.newest_complete.id == status.newest_complete.id == complete[-1].id
     assert line.newest_complete.messages == complete[-1].messages
-    assert [(one.days, one.messages) for one in growth_of_line(line)] == grown(kept), day
+    assert [(one["days"], one["messages"]) for one in growth_of_line(line)] == grown(kept), day
     # The one before in the repository may have been forgotten by now.
     names = {name for name, _ in kept[-1].segments}
     before = {name for name, _ in kept[-2].segments}

@@ -16,9 +16,8 @@ from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, error_json, format_count
-from jsbackup.cli.output.plan_report import plan_json, tell_plan
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.restore_report import restored_json, tell_report
+from jsbackup.cli.output.restore_report import plan_json, restored_json, tell_plan, tell_report
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for

@@ -14,7 +14,8 @@ from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import tell_backup
+from jsbackup.cli.output.reports import backup_result
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
@@ -94,7 +95,7 @@ def backup(
     no_init: bool,
     jobs: int,
     where: Where | None,
-) -> int:
+) -> Result | int:
     """Back up streams: all of the account, or those that you name (globs are allowed).
 
     Where the location is empty, the repository is created as soon as there is something to store, unless you give
@@ -147,7 +148,7 @@ def backup(
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))
-    return tell_backup(shared.output, report)
+    return backup_result(report)
 
 
 COMMANDS = {"backup": backup}

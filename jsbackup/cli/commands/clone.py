@@ -18,9 +18,8 @@ from jsbackup.cli.options.reshaping import mask_key_option
 from jsbackup.cli.options.restore_options import Asked, live_planning_options
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.plan_report import preview_json, tell_preview
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
 
@@ -91,13 +90,14 @@ def clone(
     verify: str,
     jobs: int,
     mask_secret: bytes,
-) -> int:
+) -> Result:
     """Copy streams and consumers from one server straight to another, then read them back and compare: all of the
     account, or those that you name (globs are allowed).
 
     Nothing is stored in between. Nothing is changed unless everything you ask for can be cloned; --dry-run shows that
     before. With --if-exists replace you can repeat it: existing streams stay until their copies are proved.
     """
+    from jsbackup.cli.output.restore_report import restored_result
     from jsbackup.engine.clone.clone import run_clone
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
@@ -113,16 +113,17 @@ def clone(
     )
     source, target = connection_of(shared), target_connection_of(to)
     if dry_run:
-        return _preview(shared, source, target, options)
+        return _preview(source, target, options)
     with (
         keeping_obfuscated(asked.obfuscation_key, options.reshape),
         make_progress("clone", wanted=shared.progress) as progress,
     ):
         report = run_async(run_clone(RestoreRun(target, options, settings, progress), source))
-    return tell_restored(shared, report, "cloned")
+    return restored_result(report, "cloned")
 
 
-def _preview(shared: Shared, source: Connection, target: Connection, options: RestoreOptions) -> int:
+def _preview(source: Connection, target: Connection, options: RestoreOptions) -> Result:
+    from jsbackup.cli.output.restore_report import preview_json, preview_text
     from jsbackup.engine.clone.clone import preview_clone
 
     preview, described = run_async(preview_clone(source, target, options, now_ns=time.time_ns))
@@ -133,8 +134,7 @@ def _preview(shared: Shared, source: Connection, target: Connection, options: Re
     }
     document = {"source": origin} | preview_json(preview)
     source_text = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
-    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", source_text))
-    return preview.plan.code
+    return Result(document, preview_text(document, "cloned", source_text), preview.plan.code)
 
 
 COMMANDS = {"clone": clone}

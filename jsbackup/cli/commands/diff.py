@@ -14,10 +14,11 @@ from click.shell_completion import CompletionItem
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, failure_json, format_count
+from jsbackup.cli.output.output import failure_json, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -29,61 +30,59 @@ from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange
+    from jsbackup.repository.read.config_diff import FieldChange
     from jsbackup.repository.read.diff import DiffReport, StreamDiff
-    from jsbackup.repository.read.message_diff import Example, Range
 
-__all__ = ["COMMANDS", "tell_diff"]
+__all__ = ["COMMANDS"]
 
 _SHOWN_RANGES = 5
 _SIGNS = {"added": "+", "removed": "-", "changed": "!"}
 
 
-def tell_diff(output: Output, sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> int:
-    """Print the differences between two `sides` (ids, or `live`) and the streams that were skipped, with the reasons;
-    return the exit code.
+def _result(sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> Result:
+    """Return the differences between two `sides` (ids, or `live`) and the streams that were skipped, with the
+    reasons.
     """
     equal = not report.failures and all(stream.equal for stream in report.streams)
-    failed = [failure_json(one.name, one.error) for one in report.failures]
     document = {
         "a": sides[0],
         "b": sides[1],
         "equal": equal,
         "streams": [_stream_json(stream) for stream in report.streams],
-        "failed": failed,
+        "failed": [failure_json(failure.name, failure.error) for failure in report.failures],
         "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
     }
-
-    def text() -> None:
-        different = [stream for stream in report.streams if not stream.equal]
-        if different:
-            output.table(
-                ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
-                [
-                    (
-                        s.name,
-                        format_count(s.messages.added),
-                        format_count(s.messages.removed),
-                        format_count(s.messages.changed),
-                        str(len(s.config)) if s.only_in is None else f"only in {s.only_in.upper()}",
-                        str(len(s.consumers)),
-                    )
-                    for s in different
-                ],
-            )
-        for stream in report.streams:
-            for line in _details(stream):
-                output.line(f"{stream.name}: {line}")
-        tell_each(output, (Said("failed", f.name, f.error.message, f.error.hint or "") for f in report.failures))
-        tell_each(output, (Said("skipped", name, reason) for name, reason in sorted(skipped.items())))
-        same = format_count(len(report.streams) - len(different), "stream")
-        lacking = f", {len(failed)} not compared" if failed else ""
-        output.line(f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}")
-
-    output.result(document, text)
+    code = 0 if equal else JsBackupError.exit_code
     if report.failures:
-        return combined((failure.error.exit_code for failure in report.failures), mixed=IncompleteError.exit_code)
-    return 0 if equal else JsBackupError.exit_code
+        code = combined((failure.error.exit_code for failure in report.failures), mixed=IncompleteError.exit_code)
+    return Result(document, _text(sides, report, skipped), code)
+
+
+def _text(sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> Iterator[Block]:
+    different = [stream for stream in report.streams if not stream.equal]
+    if different:
+        yield Table(
+            ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
+            [
+                (
+                    s.name,
+                    format_count(s.messages.added),
+                    format_count(s.messages.removed),
+                    format_count(s.messages.changed),
+                    str(len(s.config)) if s.only_in is None else f"only in {s.only_in.upper()}",
+                    str(len(s.consumers)),
+                )
+                for s in different
+            ],
+        )
+    for stream in report.streams:
+        for line in _details(stream):
+            yield f"{stream.name}: {line}"
+    yield from said_lines(Said("failed", f.name, f.error.message, f.error.hint or "") for f in report.failures)
+    yield from said_lines(Said("skipped", name, reason) for name, reason in sorted(skipped.items()))
+    same = format_count(len(report.streams) - len(different), "stream")
+    lacking = f", {len(report.failures)} not compared" if report.failures else ""
+    yield f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}"
 
 
 def _details(stream: StreamDiff) -> Iterator[str]:
@@ -91,41 +90,29 @@ def _details(stream: StreamDiff) -> Iterator[str]:
     if stream.recreated:
         a, b = stream.created
         yield f"another stream of that name: created {a}, then {b}" if a != b else "compared across servers"
-    for one in messages.ranges[:_SHOWN_RANGES]:
-        yield _range_text(one)
+    for span in messages.ranges[:_SHOWN_RANGES]:
+        sequences = str(span.first_seq) if span.messages == 1 else f"{span.first_seq} to {span.last_seq}"
+        yield f"{span.change} {sequences} ({format_count(span.messages, 'message')})"
     if more := max(len(messages.ranges) - _SHOWN_RANGES, 0) + messages.ranges_left_out:
         yield f"… and {format_count(more, 'more range')}"
-    for example in messages.examples:
-        yield _example_text(example)
+    for e in messages.examples:
+        what = f"  ({', '.join(e.what)})" if e.what else ""
+        yield f"{_SIGNS[e.change]} {e.sequence}  {format_time(e.timestamp_ns)}  {e.subject}{what}"
     for change in stream.config:
         yield f"config {_change_text(change)}"
     for consumer in stream.consumers:
-        yield from _consumer_text(consumer)
+        if not consumer.config and not consumer.state:
+            yield f"consumer {consumer.name}: {consumer.change}"
+        for kind, changes in (("config", consumer.config), ("state", consumer.state)):
+            for change in changes:
+                yield f"consumer {consumer.name}: {kind} {_change_text(change)}"
     for note in stream.notes:
         yield f"note: {note}"
-
-
-def _range_text(one: Range) -> str:
-    sequences = str(one.first_seq) if one.messages == 1 else f"{one.first_seq} to {one.last_seq}"
-    return f"{one.change} {sequences} ({format_count(one.messages, 'message')})"
-
-
-def _example_text(example: Example) -> str:
-    what = f"  ({', '.join(example.what)})" if example.what else ""
-    return f"{_SIGNS[example.change]} {example.sequence}  {format_time(example.timestamp_ns)}  {example.subject}{what}"
 
 
 def _change_text(change: FieldChange) -> str:
     old, new = ("-" if value is None else json.dumps(value, ensure_ascii=False) for value in (change.old, change.new))
     return f"{change.field}: {old} -> {new}"
-
-
-def _consumer_text(consumer: ConsumerChange) -> Iterator[str]:
-    if not consumer.config and not consumer.state:
-        yield f"consumer {consumer.name}: {consumer.change}"
-    for kind, changes in (("config", consumer.config), ("state", consumer.state)):
-        for change in changes:
-            yield f"consumer {consumer.name}: {kind} {_change_text(change)}"
 
 
 def _stream_json(stream: StreamDiff) -> JsonObject:
@@ -204,7 +191,7 @@ def diff(
     *,
     exclude: tuple[str, ...],
     named: int,
-) -> int:
+) -> Result:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
     A and B are ids of backups, their starts, or `latest`. One of them may be `live`; then `latest` is the newest
@@ -255,7 +242,7 @@ def diff(
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
     names = [LIVE if manifest is None else manifest.id for manifest in sides]
-    return tell_diff(shared.output, names, report, choice.skipped)
+    return _result(names, report, choice.skipped)
 
 
 COMMANDS = {"diff": diff}

@@ -36,7 +36,7 @@ from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.exported import tell_exported
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import tell_import, tell_stored
+from jsbackup.cli.output.reports import import_result, stored_result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -167,7 +167,7 @@ def import_(
             where=where,
             may_make=not no_init,
         )
-        return tell_stored(shared.output, manifest, stored, (), lost_readers=lost)
+        return shared.output.show(stored_result(manifest, stored, (), lost_readers=lost))
     if stream is not None or configs or where is not None:
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
@@ -191,7 +191,7 @@ def import_(
                 clock_ns=time.time_ns,
                 random=os.urandom,
             )
-    return tell_import(shared.output, report, repository)
+    return shared.output.show(import_result(report, repository))
 
 
 def _import_store(
@@ -235,7 +235,7 @@ def _import_store(
                 clock_ns=time.time_ns,
                 random=os.urandom,
             )
-    return tell_import(shared.output, report, repository)
+    return shared.output.show(import_result(report, repository))
 
 
 @click.command(cls=Command, chooses=True, on_spark=True)

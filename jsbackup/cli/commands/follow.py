@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +13,11 @@ from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_live_line
+from jsbackup.cli.output.result import Block, Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
@@ -81,7 +82,7 @@ def follow(
     duration: str | None,
     no_init: bool,
     jobs: int,
-) -> int:
+) -> Result:
     """Keep streams backed up within seconds: all of the account, or those that you name (globs are allowed).
 
     Reads what is published and makes one backup after the other. Each is complete by itself, at the cost of what is
@@ -142,7 +143,7 @@ def follow(
 
     with make_live_line(wanted=shared.progress and not shared.output.as_json) as show:
         run_loop(work(show), stopping.set)
-    return _tell(shared.output, report)
+    return _result(report)
 
 
 def _rhythm(every: str, every_bytes: str, at_least_every: str) -> FollowOptions:
@@ -178,7 +179,7 @@ def _live_text(report: FollowReport, now_ns: int) -> str:
     )
 
 
-def _tell(output: Output, report: FollowReport) -> int:
+def _result(report: FollowReport) -> Result:
     newest = report.newest
     assert newest is not None
     document: JsonObject = {
@@ -194,22 +195,22 @@ def _tell(output: Output, report: FollowReport) -> int:
         "failed": [{"name": failure.name, "reason": failure.error.message} for failure in report.failures],
         "notes": list(report.lost_readers),
     }
+    code = damage(report.lost_readers) or (0 if newest.result == "complete" else IncompleteError.exit_code)
+    return Result(document, _text(document), code)
 
-    def text() -> None:
-        tell_each(output, (Said("failed", failure.name, failure.error.message) for failure in report.failures))
-        output.line(
-            f"{format_count(report.backups, 'backup')} of {format_count(len(newest.streams), 'stream')}, "
-            f"{format_count(report.messages, 'new message')}, {format_bytes(report.stored_bytes)} added; "
-            f"never more than {format_seconds(report.behind_seconds)} behind, "
-            f"{format_count(report.troubles, 'outage')}"
-            + (f", {format_count(report.partial, 'partial backup')}" if report.partial else "")
-        )
-        for note in report.lost_readers:
-            output.line(State("warning"), f": {note}")
-        output.line(f"newest: {newest.id}, ", State(newest.result))
 
-    output.result(document, text)
-    return damage(report.lost_readers) or (0 if newest.result == "complete" else IncompleteError.exit_code)
+def _text(document: JsonObject) -> Iterator[Block]:
+    yield from said_lines(Said("failed", failure["name"], failure["reason"]) for failure in document["failed"])
+    partial = f", {format_count(document['partial'], 'partial backup')}" if document["partial"] else ""
+    yield (
+        f"{format_count(document['backups'], 'backup')} of {format_count(document['streams'], 'stream')}, "
+        f"{format_count(document['messages'], 'new message')}, {format_bytes(document['stored_bytes_added'])} added; "
+        f"never more than {format_seconds(document['longest_seconds_behind'])} behind, "
+        f"{format_count(document['outages'], 'outage')}{partial}"
+    )
+    for note in document["notes"]:
+        yield State("warning"), f": {note}"
+    yield f"newest: {document['newest']}, ", State(document["result"])
 
 
 COMMANDS = {"follow": follow}

@@ -21,7 +21,7 @@ from jsbackup.cli.options.restore_options import (
     runbook_option,
 )
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.times import format_time
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jsbackup.engine.restore.preview import Preview
     from jsbackup.planning.model import RestoreOptions
 
-__all__ = ["COMMANDS", "tell_what_would_be"]
+__all__ = ["COMMANDS", "plan_restore"]
 
 
 @click.command(cls=Command, needs_server=True, chooses=True)
@@ -56,7 +56,7 @@ def plan(
     *,
     accounts: AskedAccounts,
     mask_secret: bytes,
-) -> int:
+) -> Result | int:
     """Show what 'jsbackup restore' would do with the same arguments, why, and what blocks it.
 
     It also says which backup `latest` is, and which other backups have what that one lacks, as a restore does.
@@ -76,11 +76,13 @@ def plan(
 
         refuse_options_beside(click.get_current_context(), "--runbook", "output_file")
         return plan_runbook(shared, runbook, mask_secret)
-    return tell_what_would_be(shared, asked, mask_secret, output_file=output_file)
+    return plan_restore(shared, asked, mask_secret, output_file=output_file)
 
 
-def tell_what_would_be(shared: Shared, asked: Asked, mask_secret: bytes, *, output_file: Path | None = None) -> int:
-    """Plan the requested restore, print and save the plan; return the exit code."""
+def plan_restore(shared: Shared, asked: Asked, mask_secret: bytes, *, output_file: Path | None = None) -> Result:
+    """Plan the requested restore, and save the plan."""
+    from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text
+
     if output_file is not None:
         refuse_obfuscation(asked.options().reshape, "a saved plan, which has no secret")
     finder, preview, options = _preview(shared, asked, mask_secret)
@@ -92,12 +94,11 @@ def tell_what_would_be(shared: Shared, asked: Asked, mask_secret: bytes, *, outp
         data = encode_plan(preview.plan, preview.target, manifest, options, tool=TOOL, created=created)
         write_plan(output_file, data)
         saved = str(output_file)
-    document = plan_json(finder, preview, saved)
-    shared.output.result(document, lambda: tell_plan(shared.output, document))
     if output_file is not None and saved is None:
         old = f"; {output_file} is an earlier one" if output_file.exists() else ""
         shared.output.note(f"the plan was not saved, since it is refused{old}")
-    return plan_code(preview.plan)
+    document = plan_json(finder, preview, saved)
+    return Result(document, plan_text(document), plan_code(preview.plan))
 
 
 def _preview(shared: Shared, asked: Asked, mask_secret: bytes) -> tuple[Finder, Preview, RestoreOptions]:

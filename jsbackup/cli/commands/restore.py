@@ -23,7 +23,7 @@ from jsbackup.cli.options.restore_options import (
 from jsbackup.cli.options.spark import Where
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.errors import Interrupted
@@ -68,7 +68,7 @@ def restore(
     verify: str,
     jobs: int,
     where: Where | None,
-) -> int:
+) -> Result | int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
     `latest` is the newest complete backup of the connected account that has the named streams; --origin or --tag
@@ -111,6 +111,7 @@ def restore(
 
         with _telling_how_to_go_on(options, saved):
             return spread_restore(shared, asked, saved, options, settings=settings, where=where)
+    from jsbackup.cli.output.restore_report import restored_result
     from jsbackup.planning.typed_options import keeping_obfuscated
 
     connection = connection_of(shared)
@@ -127,7 +128,7 @@ def restore(
         run = RestoreRun(connection, options, settings, progress)
         with _telling_how_to_go_on(options, saved):
             report = run_async(run_restore(run, repository, backup, saved))
-    return tell_restored(shared, report, "restored", finder)
+    return restored_result(report, "restored", finder)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +18,17 @@ from jsbackup.cli.options.opening import connection_of, open_repository, run_asy
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import Shared, contexts_of
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.config import Glob, hide_logins, parse_duration, parse_glob, parse_size
+from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
 
 if TYPE_CHECKING:
     from jsbackup.cli.output.status_report import Report
-    from jsbackup.engine.check.health_rules import LiveStreams
-    from jsbackup.engine.check.live_accounts import LiveAccounts
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS"]
@@ -107,7 +105,7 @@ def status(
     metrics: Path | None,
     push: str | None,
     page: Path | None,
-) -> int:
+) -> Result:
     """Check the health of backups. If anything is wrong, the exit code is 17, and every broken rule is listed.
 
     It always checks that there is a complete backup; that the newest one is complete, and has streams if earlier ones
@@ -120,8 +118,10 @@ def status(
     --metrics and --html replace their files as a whole, also when something is wrong. --metrics and --push also
     report a repository that cannot be reached.
     """
-    from jsbackup.cli.output.status_report import Report
+    from jsbackup.cli.output.status_report import Report, status_json, status_text
     from jsbackup.engine.check.health_rules import Limits
+    from jsbackup.engine.check.live_accounts import list_live_accounts
+    from jsbackup.engine.check.live_streams import list_live_streams
     from jsbackup.engine.check.status import take_status
     from jsbackup.repository.checks.verify import Level
 
@@ -142,27 +142,42 @@ def status(
     )
     choosing = shared.choosing
     left_out = [parse_glob(text) for text in exclude]
-    outlet = _Outlet(shared, metrics, push)
     for file in (metrics, page):
         if file is not None:
             check_new_file(file, replace=True)
-    now_ns = time.time_ns()
+    now_ns, output = time.time_ns(), shared.output
     try:
         repository = open_repository(shared)
         found = take_status(
             repository, now_ns=now_ns, tags=choosing.tags, origins=choosing.origins, all_objects=all_objects
         )
     except JsBackupError as error:
-        outlet.tell_failure(now_ns, error)
+        for failed in _publish(now_ns, None, error.exit_code, metrics, push):
+            output.note(State("error"), f": {failed.message}")
         raise
-    there: LiveStreams | None = None
-    system: LiveAccounts | None = None
-    failed: NatsError | None = None
-    if live and accounts.all_accounts:
-        system, failed = _ask_system(shared, accounts, left_out)
-    elif live:
-        there, failed = _ask(shared, left_out)
-    return _tell(shared, repository, Report(found, limits, there, system), failed, outlet=outlet, page=page)
+    # The state of the backups is reported also if the server does not answer.
+    streams = system = unanswered = None
+    try:
+        if live and accounts.all_accounts:
+            connection = accounts.connection(shared)
+            system = run_async(list_live_accounts(connection, accounts.choice(connection), left_out))
+        elif live:
+            streams = run_async(list_live_streams(connection_of(shared), left_out))
+    except NatsError as error:
+        unanswered = error
+    report = Report(found, limits, streams, system)
+    code = PolicyBreach.exit_code if report.breaches else unanswered.exit_code if unanswered else 0
+    errors: list[JsBackupError] = [unanswered] if unanswered else []
+    if page is not None:
+        errors += _attempt(lambda: _write_page(shared, repository, report, page))
+    errors += _publish(now_ns, report, code, metrics, push)
+    for warning in found.warnings:
+        output.note(warning)
+    for failed in errors:
+        output.note(State("error"), f": {failed.message}")
+    location = hide_logins(repository.store.location)
+    text = status_text(report, location, unanswered.message if unanswered else "")
+    return Result(status_json(report, location), text, first_of([code, *(failed.exit_code for failed in errors)]))
 
 
 def _seconds(text: str | None) -> float | None:
@@ -171,65 +186,10 @@ def _seconds(text: str | None) -> float | None:
 
 def _refuse_idle_server(ctx: click.Context) -> None:
     """Refuse a server on the command line that would not be used. One from a profile is also for other commands."""
-    context: click.Context | None = ctx
-    while context is not None:
+    for context in contexts_of(ctx):
         for name in ("server", "context"):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
-        context = context.parent
-
-
-def _ask(shared: Shared, left_out: Sequence[Glob]) -> tuple[LiveStreams | None, NatsError | None]:
-    """Return the server's streams, or the error: the state of backups is reported in any case."""
-    from jsbackup.engine.check.live_streams import list_live_streams
-
-    connection = connection_of(shared)
-    try:
-        return run_async(list_live_streams(connection, left_out)), None
-    except NatsError as error:
-        return None, error
-
-
-def _ask_system(
-    shared: Shared, accounts: AskedAccounts, left_out: Sequence[Glob]
-) -> tuple[LiveAccounts | None, NatsError | None]:
-    """Return the streams of all accounts, or the error, likewise."""
-    from jsbackup.engine.check.live_accounts import list_live_accounts
-
-    connection = accounts.connection(shared)
-    try:
-        return run_async(list_live_accounts(connection, accounts.choice(connection), left_out)), None
-    except NatsError as error:
-        return None, error
-
-
-def _tell(
-    shared: Shared,
-    repository: Repository,
-    report: Report,
-    failed: NatsError | None,
-    *,
-    outlet: _Outlet,
-    page: Path | None,
-) -> int:
-    from jsbackup.cli.notify.metrics import status_metrics
-    from jsbackup.cli.output.status_report import status_json, tell_status
-
-    location = hide_logins(repository.store.location)
-    code = PolicyBreach.exit_code if report.breaches else failed.exit_code if failed is not None else 0
-    errors: list[JsBackupError] = [] if failed is None else [failed]
-    if page is not None:
-        errors += _attempt(lambda: _write_page(shared, repository, report, page))
-    each = () if report.accounts is None else report.accounts.accounts
-    errors += outlet.tell(lambda: status_metrics(report.status, report.breaches, report.live, code, accounts=each))
-    output = shared.output
-    for warning in report.status.warnings:
-        output.note(warning)
-    for error in errors:
-        output.note(State("error"), f": {error.message}")
-    unanswered = "" if failed is None else failed.message
-    output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
-    return first_of([code, *(error.exit_code for error in errors)])
 
 
 def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:
@@ -246,6 +206,27 @@ def _write_page(shared: Shared, repository: Repository, report: Report, page: Pa
     write_new_file(page, data, replace=True, for_all=True)
 
 
+def _publish(now_ns: int, report: Report | None, code: int, file: Path | None, url: str | None) -> list[JsBackupError]:
+    """Write metrics to a file and push them, if so asked; return errors. Without a report, they only say that the
+    repository could not be examined.
+    """
+    if file is None and url is None:
+        return []
+    from jsbackup.cli.notify.metrics import failure_metrics, push_metrics, status_metrics
+
+    if report is None:
+        data = failure_metrics(now_ns, code)
+    else:
+        accounts = () if report.accounts is None else report.accounts.accounts
+        data = status_metrics(report.status, report.breaches, report.live, code, accounts=accounts)
+    errors: list[JsBackupError] = []
+    if file is not None:
+        errors += _attempt(lambda: write_new_file(file, data, replace=True, for_all=True))
+    if url is not None:
+        errors += _attempt(lambda: push_metrics(url, data))
+    return errors
+
+
 def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
     """Run the work and return its errors: one output that cannot be written does not prevent the others."""
     try:
@@ -253,37 +234,6 @@ def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
     except JsBackupError as error:
         return [error]
     return []
-
-
-@dataclass(frozen=True, slots=True)
-class _Outlet:
-    """The outputs for metrics."""
-
-    shared: Shared
-    file: Path | None
-    url: str | None = field(repr=False)  # may hold a login
-
-    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
-        """Write the metrics; return errors."""
-        file, url = self.file, self.url
-        if file is None and url is None:
-            return []
-        found = metrics()
-        errors: list[JsBackupError] = []
-        if file is not None:
-            errors += _attempt(lambda: write_new_file(file, found, replace=True, for_all=True))
-        if url is not None:
-            from jsbackup.cli.notify.metrics import push_metrics
-
-            errors += _attempt(lambda: push_metrics(url, found))
-        return errors
-
-    def tell_failure(self, now_ns: int, error: JsBackupError) -> None:
-        """Write metrics that only report a failure."""
-        from jsbackup.cli.notify.metrics import failure_metrics
-
-        for one in self.tell(lambda: failure_metrics(now_ns, error.exit_code)):
-            self.shared.output.note(State("error"), f": {one.message}")
 
 
 COMMANDS = {"status": status}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,12 @@ from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_with_keys
 from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_time
+from jsbackup.cli.output.output import format_bytes, format_count, format_time
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import problem_json
+from jsbackup.cli.output.result import Block, Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from jsbackup.repository.checks.verified import Coverage, Portion
     from jsbackup.repository.checks.verify import Checker
     from jsbackup.repository.checks.verify_run import VerifyReport
-    from jsbackup.repository.manifest import Losses
 
 __all__ = ["COMMANDS", "LEVELS"]
 
@@ -71,7 +71,7 @@ def verify(
     max_bytes: str | None,
     expect: str | None,
     where: Where | None,
-) -> int:
+) -> Result:
     """Check stored backups: all, or those that you name.
 
     This also notices when a backup was removed or exchanged, except when the newest one was removed together with the
@@ -114,7 +114,7 @@ def verify(
         ):
             report = run.check(gaps, flaws, progress=progress, checker=checker, portion=portion)
     run.record(report, part=portion is not None)
-    return _print_result(shared.output, level, report, alone=len(backups) == 1)
+    return _result(level, report, alone=len(backups) == 1)
 
 
 @contextmanager
@@ -150,52 +150,50 @@ def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion
     return Percent(sample) if sample is not None else AtMost(parse_size(max_bytes or ""))
 
 
-# --- what it prints ---
+# --- what it says ---
 
 
-def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
+def _result(level: str, report: VerifyReport, *, alone: bool) -> Result:
     from jsbackup.repository.pages.stream_json import losses_to_json
 
-    found, gaps, flaws, coverage = report.backups, report.gaps, report.flaws, report.coverage
-    wrong = {gap.backup for gap in gaps}
+    wrong = {gap.backup for gap in report.gaps}
     documents: list[JsonObject] = [
         {
-            "backup": one.backup,
+            "backup": checked.backup,
             "level": level,
-            "ok": not one.problems and one.backup not in wrong,
-            "problems": [{"stream": problem.stream, **problem_json(problem)} for problem in one.problems],
-            "lost": {name: losses_to_json(lost) for name, lost in one.salvaged.items()},
+            "ok": not checked.problems and checked.backup not in wrong,
+            "problems": [{"stream": problem.stream, **problem_json(problem)} for problem in checked.problems],
+            "lost": {name: losses_to_json(lost) for name, lost in checked.salvaged.items()},
         }
-        for one in found
+        for checked in report.backups
     ]
     more = {
-        "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps],
-        "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in flaws],
-        "coverage": None if coverage is None else _coverage_json(coverage),
+        "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in report.gaps],
+        "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in report.flaws],
+        "coverage": None if report.coverage is None else _coverage_json(report.coverage),
     }
-
-    def text() -> None:
-        if not documents:
-            output.line("there are no backups")
-        for document, one in zip(documents, found, strict=True):
-            output.line(f"{document['backup']}  {level}  ", State("ok" if document["ok"] else "DAMAGED"))
-            tell_each(output, (Said("  ", p.stream, p.problem, lost=p) for p in one.problems))
-            tell_each(output, (Said("salvaged", name, _lacking(lost)) for name, lost in one.salvaged.items()))
-        for gap in gaps:
-            output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
-        for flaw in flaws:
-            output.line(f"repository: {flaw.problem}")
-        if coverage is not None and coverage.objects:
-            output.line(_coverage_text(coverage))
-
-    output.result({**documents[0], **more} if alone else {"backups": documents, **more}, text)
-    return damage(report.problems)
+    document = {**documents[0], **more} if alone else {"backups": documents, **more}
+    return Result(document, _text(documents, report), damage(report.problems))
 
 
-def _lacking(lost: Losses) -> str:
+def _text(documents: Sequence[JsonObject], report: VerifyReport) -> Iterator[Block]:
     from jsbackup.repository.read.losses import about_losses
 
-    return f"it was read from a damaged store, and lacks {about_losses(lost)}"
+    if not documents:
+        yield "there are no backups"
+    for document, checked in zip(documents, report.backups, strict=True):
+        yield f"{document['backup']}  {document['level']}  ", State("ok" if document["ok"] else "DAMAGED")
+        yield from said_lines(Said("  ", problem.stream, problem.problem, lost=problem) for problem in checked.problems)
+        lacking = "it was read from a damaged store, and lacks "
+        yield from said_lines(
+            Said("salvaged", name, lacking + about_losses(lost)) for name, lost in checked.salvaged.items()
+        )
+    for gap in report.gaps:
+        yield f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}"
+    for flaw in report.flaws:
+        yield f"repository: {flaw.problem}"
+    if report.coverage is not None and report.coverage.objects:
+        yield _coverage_text(report.coverage)
 
 
 def _coverage_json(coverage: Coverage) -> JsonObject:

@@ -149,21 +149,21 @@ _MASK_KEY = click.option(
 )
 
 
-def mask_key_option(command: Callable[..., int]) -> Callable[..., int]:
+def mask_key_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
     @wraps(command)
-    def keyed(*, mask_key_file: str | None, **values: Any) -> int:
+    def keyed(*, mask_key_file: str | None, **values: Any) -> Any:
         return command(mask_secret=mask_secret({"mask_key_file": mask_key_file}, environment()), **values)
 
     return _MASK_KEY(keyed)
 
 
-def mask_key_name(command: Callable[..., int]) -> Callable[..., int]:
+def mask_key_name(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key."""
 
     @wraps(command)
-    def named(*, mask_key_file: str | None, **values: Any) -> int:
+    def named(*, mask_key_file: str | None, **values: Any) -> Any:
         file = str(expand_path(mask_key_file, environment()).absolute()) if mask_key_file else ""
         return command(mask_key=(("mask_key_file", file),) if file else (), **values)
 
@@ -188,11 +188,11 @@ def refuse_obfuscation(reshape: Reshape, what: str) -> None:
         )
 
 
-def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
+def reshaping_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options of `RESHAPING`, passed as `asked`."""
 
     @wraps(command)
-    def collected(**values: Any) -> int:
+    def collected(**values: Any) -> Any:
         asked = AskedChanges(**{field.name: values.pop(field.name) for field in fields(AskedChanges)})
         return command(asked=asked, **values)
 

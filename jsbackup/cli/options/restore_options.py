@@ -127,22 +127,22 @@ _NAMES = [field.name for field in fields(Asked)]
 _PLANNED = {*_NAMES, "origins", "tags"}
 
 
-Parameter = Callable[[Callable[..., int]], Callable[..., int]]
+Parameter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def planning_options(command: Callable[..., int]) -> Callable[..., int]:
+def planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add BACKUP, streams and options, passed as `asked`."""
     return _asked(command, (_BACKUP, *_OPTIONS))
 
 
-def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
+def live_planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the same for streams from a server instead of a backup."""
     return _asked(command, _OPTIONS)
 
 
-def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
+def _asked(command: Callable[..., Any], parameters: Sequence[Parameter]) -> Callable[..., Any]:
     @wraps(command)
-    def collected(**values: Any) -> int:
+    def collected(**values: Any) -> Any:
         asked = {name: values.pop(name) for name in _NAMES if name in values}
         return command(asked=Asked(**asked | {"backup": asked.get("backup") or ""}), **values)
 

@@ -67,12 +67,13 @@ class Output:
     def show(self, result: Result) -> int:
         """Print a command's result, once; return its exit code."""
         if result.at_once:
-            self.ready(result.document, lambda: self._blocks(result.text))
+            self.ready(result.document, lambda: self.blocks(result.text))
         else:
-            self.result(result.document, lambda: self._blocks(result.text))
+            self.result(result.document, lambda: self.blocks(result.text))
         return result.code
 
-    def _blocks(self, blocks: Iterable[Block]) -> None:
+    def blocks(self, blocks: Iterable[Block]) -> None:
+        """Print lines and tables of a result."""
         for block in blocks:
             if isinstance(block, Table):
                 self.table(block.header, block.rows)

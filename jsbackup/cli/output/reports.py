@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, tell_each
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
+from jsbackup.cli.output.grouped import Said, said_lines
+from jsbackup.cli.output.output import format_bytes, format_count, format_seconds, format_time
+from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.errors import IncompleteError
 from jsbackup.exit_codes import damage
 from jsbackup.failure import Failure, all_failed
@@ -25,75 +26,89 @@ if TYPE_CHECKING:
 
 __all__ = [
     "again_text",
+    "backup_json",
+    "backup_result",
+    "consumer_json",
     "consumer_result_json",
     "consumer_result_text",
+    "created_text",
+    "import_result",
     "problem_json",
     "read_as",
     "restored_stream_json",
+    "stored_json",
+    "stored_result",
     "stream_json",
-    "tell_backup",
-    "tell_import",
-    "tell_stored",
 ]
 
 
-def tell_backup(output: Output, report: BackupReport) -> int:
-    """Print the result of a backup; return the exit code. Raises `all_failed` if nothing was committed."""
-    return tell_stored(
-        output,
-        report.manifest,
-        report.streams,
-        report.failures,
-        notes=report.notes,
-        lost_readers=report.lost_readers,
-    )
-
-
-def tell_stored(
-    output: Output,
+def stored_result(
     manifest: Manifest | None,
     stored: Sequence[StoredStream],
     failures: Sequence[Failure],
     *,
     notes: Sequence[str] = (),
     lost_readers: Sequence[str] = (),
-) -> int:
-    """Print the result of a backup or an import; return the exit code. Raises `all_failed` if nothing was committed.
+) -> Result:
+    """Return the result of a backup or an import. Raises `all_failed` if nothing was committed.
 
     `notes` are sentences about all of it, `lost_readers` about key files of readers that are missing or damaged.
     """
-    notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
-    results = [stored_json(one) for one in stored]
+    notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
+    if not stored and not failures:
+        notes.append("no stream was backed up: there are none, or all are left out")
     skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
-
-    def text() -> None:
-        print_stream_table(output, results)
-        tell_each(output, (Said("failed", failure.name, failure.error.message) for failure in failures))
-        for note in notes:
-            output.line(State("warning"), f": {note}")
-        messages = sum(s["messages"] for s in results)
-        added = sum(s["stored_bytes_added"] for s in results)
-        output.line(
-            f"backup {manifest.id} is ",
-            State(manifest.result),
-            f": {format_count(len(results), 'stream')}, "
-            f"{format_count(messages, 'message')}, {format_bytes(added)} added",
-        )
-
-    if not results and not skipped:
-        output.warning("no stream was backed up: there are none, or all are left out")
-    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes)}, text)
-    return damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
+    document = backup_json(manifest, list(map(stored_json, stored)), skipped) | {"notes": notes}
+    code = damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
+    return Result(document, _stored_text(document), code)
 
 
-def tell_import(output: Output, report: ImportReport, repository: Repository) -> int:
-    """Print the result of an import into `repository`; return the exit code. Raises as `tell_backup`."""
+def _stored_text(document: JsonObject) -> Iterator[Block]:
+    streams = document["streams"]
+    yield Table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
+        [
+            (
+                s["name"],
+                format_count(s["messages"]),
+                format_bytes(s["bytes"]),
+                str(s["first_seq"]),
+                str(s["stream_last_seq"]),
+                str(len(s["consumers"])),
+                str(s["segments"]),
+                format_bytes(s["stored_bytes_added"]),
+                format_seconds(s["seconds"]),
+                read_as(s),
+            )
+            for s in streams
+        ],
+    )
+    yield from said_lines(said for s in streams for said in _remarks(s))
+    yield from said_lines(Said("failed", skipped["name"], skipped["reason"]) for skipped in document["skipped"])
+    for note in document["notes"]:
+        yield State("warning"), f": {note}"
+    messages, added = (sum(s[key] for s in streams) for key in ("messages", "stored_bytes_added"))
+    yield (
+        f"backup {document['backup']} is ",
+        State(document["result"]),
+        f": {format_count(len(streams), 'stream')}, {format_count(messages, 'message')}, {format_bytes(added)} added",
+    )
+
+
+def backup_result(report: BackupReport) -> Result:
+    """Return the result of a backup. Raises `all_failed` if nothing was committed."""
+    lost = report.lost_readers
+    return stored_result(report.manifest, report.streams, report.failures, notes=report.notes, lost_readers=lost)
+
+
+def import_result(report: ImportReport, repository: Repository) -> Result:
+    """Return the result of an import into `repository`. Raises as `backup_result`."""
     from jsbackup.repository.checks.document_checks import tend_readers
 
     lost = tend_readers(repository)
-    return tell_stored(output, report.manifest, report.streams, report.failures, lost_readers=lost)
+    return stored_result(report.manifest, report.streams, report.failures, lost_readers=lost)
 
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:
@@ -184,29 +199,6 @@ def read_as(stream: JsonObject) -> str:
     """Return how a stream of `backup --json` or `show --json` was read, as text."""
     read = stream["read"]
     return "increment" if read and read["how"] == "increment" else str(stream["archive_format"])
-
-
-def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
-    """Print one line per stream of `backup --json`, as text."""
-    output.table(
-        ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
-        [
-            (
-                s["name"],
-                format_count(s["messages"]),
-                format_bytes(s["bytes"]),
-                str(s["first_seq"]),
-                str(s["stream_last_seq"]),
-                str(len(s["consumers"])),
-                str(s["segments"]),
-                format_bytes(s["stored_bytes_added"]),
-                format_seconds(s["seconds"]),
-                read_as(s),
-            )
-            for s in streams
-        ],
-    )
-    tell_each(output, (said for s in streams for said in _remarks(s)))
 
 
 def _remarks(stream: JsonObject) -> Iterator[Said]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
+from jsbackup.cli.output.output import format_bytes, format_count, format_seconds, format_time
+from jsbackup.cli.output.result import Block
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import (
     Breach,
@@ -19,14 +20,14 @@ from jsbackup.engine.check.health_rules import (
     span,
 )
 from jsbackup.engine.check.live_accounts import LiveAccounts, find_account_breaches
-from jsbackup.engine.check.status import RepositoryStatus, SeenWork, StoredTotals
+from jsbackup.engine.check.status import RepositoryStatus, StoredTotals
 from jsbackup.model import JsonObject
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
-__all__ = ["Growth", "Report", "growth_of_line", "recovery_point_seconds", "status_json", "tell_status"]
+__all__ = ["Report", "growth_of_line", "status_json", "status_text"]
 
 _MOST_DRILLED = 5  # streams of a drill in a line
 _DAY_SECONDS = 86_400
@@ -52,33 +53,20 @@ class Report:
         return (self.status.now_ns - parse_time(moment)) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The growth within that many days; negative if there is less now."""
-
-    days: int
-    messages: int
-    bytes: int
-
-
-def growth_of_line(line: BackupSeries) -> list[Growth]:
-    """Return the growth from the newest complete backup that was so old when the newest of all was made, to
-    that one.
+def growth_of_line(line: BackupSeries) -> list[JsonObject]:
+    """Return the growth within some `days`, from the newest complete backup that was so old when the newest of all was
+    made, to that one: in `messages` and `bytes`, negative if there is less now.
     """
     complete = line.complete
-    found: list[Growth] = []
+    growth: list[JsonObject] = []
     for days in _GROWTH_DAYS if complete else ():
         newest = complete[-1]
         since = parse_time(newest.created) - days * _DAY_SECONDS * 10**9
-        before = next((one for one in reversed(complete) if parse_time(one.created) <= since), None)
+        before = next((backup for backup in reversed(complete) if parse_time(backup.created) <= since), None)
         if before is not None:
-            found.append(Growth(days, newest.messages - before.messages, newest.bytes - before.bytes))
-    return found
-
-
-def recovery_point_seconds(drill: DrillOutcome) -> float:
-    """Return the age of the backup when it was restored: newer messages would have been lost."""
-    return (parse_time(drill.begun) - parse_time(drill.backup_created)) / 1e9
+            messages, size = newest.messages - before.messages, newest.bytes - before.bytes
+            growth.append({"days": days, "messages": messages, "bytes": size})
+    return growth
 
 
 # --- JSON ---
@@ -110,26 +98,34 @@ def status_json(report: Report, location: str) -> JsonObject:
             "unused_bytes": stored.unused_bytes,
             "interrupted_runs": stored.interrupted_runs,
         },
-        "work": [_work_json(work) for work in status.work],
-        "live": None
-        if live is None
-        else {"origin": str(live.origin), "streams": len(live.names), "not_backed_up": not_backed_up(status, live)},
-        "live_accounts": None
-        if report.accounts is None
-        else [_live_account_json(status, one) for one in report.accounts.accounts],
+        "work": [
+            {
+                "command": work.text and work.text.purpose,
+                "host": work.text and work.text.host,
+                "since": work.text and work.text.created,
+                "exclusive": work.exclusive,
+                "live": work.live,
+                "expires": format_time(work.expires_ns),
+            }
+            for work in status.work
+        ],
+        "live": live and {"origin": str(live.origin), **_live_json(status, live)},
+        "live_accounts": report.accounts
+        and [
+            {
+                "origin": str(account.origin),
+                "account": account.origin.account,
+                "account_name": account.origin.account_name or None,
+                "domain": account.origin.domain or None,
+                **_live_json(status, account),
+            }
+            for account in report.accounts.accounts
+        ],
     }
 
 
-def _live_account_json(status: RepositoryStatus, live: LiveStreams) -> JsonObject:
-    origin = live.origin
-    return {
-        "origin": str(origin),
-        "account": origin.account,
-        "account_name": origin.account_name or None,
-        "domain": origin.domain or None,
-        "streams": len(live.names),
-        "not_backed_up": not_backed_up(status, live),
-    }
+def _live_json(status: RepositoryStatus, live: LiveStreams) -> JsonObject:
+    return {"streams": len(live.names), "not_backed_up": not_backed_up(status, live)}
 
 
 def _backup_json(report: Report, backup: BackupSummary) -> JsonObject:
@@ -178,7 +174,8 @@ def _drill_json(report: Report, one: DrillOutcome | None) -> JsonObject | None:
         "streams": one.restored,
         "messages": one.messages,
         "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],
-        "recovery_point_seconds": round(recovery_point_seconds(one), 3),
+        # The age of the backup when it was restored: newer messages would have been lost.
+        "recovery_point_seconds": round((parse_time(one.begun) - parse_time(one.backup_created)) / 1e9, 3),
     }
 
 
@@ -200,53 +197,41 @@ def _line_json(report: Report, line: BackupSeries) -> JsonObject:
         "in_part": list(line.warned),
         "new": list(line.new),
         "gone": list(line.gone),
-        "growth": [{"days": one.days, "messages": one.messages, "bytes": one.bytes} for one in growth_of_line(line)],
-    }
-
-
-def _work_json(work: SeenWork) -> JsonObject:
-    text = work.text
-    return {
-        "command": None if text is None else text.purpose,
-        "host": None if text is None else text.host,
-        "since": None if text is None else text.created,
-        "exclusive": work.exclusive,
-        "live": work.live,
-        "expires": format_time(work.expires_ns),
+        "growth": growth_of_line(line),
     }
 
 
 # --- for people ---
 
 
-def tell_status(output: Output, report: Report, location: str, unanswered: str = "") -> None:
-    """Print the report. `unanswered` is why the server did not list its streams, if it was asked."""
+def status_text(report: Report, location: str, unanswered: str = "") -> Iterator[Block]:
+    """Return the report as text. `unanswered` is why the server did not list its streams, if it was asked."""
     status = report.status
-    output.line(f"repository  {location}")
+    yield f"repository  {location}"
     for line in status.lines:
-        output.line(f"{'superseded' if line.covered else 'series':<10}  {_line_text(report, line)}")
+        yield f"{'superseded' if line.covered else 'series':<10}  {_line_text(report, line)}"
         for names, word in ((line.new, "new streams"), (line.gone, "gone streams")):
             if names:
-                output.line(f"            {word} since the backup before: {', '.join(names[:10])}")
-    output.line(f"verify      {_verify_text(report)}")
-    output.line(f"drill       {_drill_text(report)}")
-    output.line(f"stored      {_stored_text(status.stored)}")
+                yield f"            {word} since the backup before: {', '.join(names[:10])}"
+    yield f"verify      {_verify_text(report)}"
+    yield f"drill       {_drill_text(report)}"
+    yield f"stored      {_stored_text(status.stored)}"
     for work in status.work:
         what = "an unknown command" if work.text is None else str(work.text)
-        output.line(f"at work     {what}" if work.live else f"stopped     {what}; see 'jsbackup unlock'")
+        yield f"at work     {what}" if work.live else f"stopped     {what}; see 'jsbackup unlock'"
     if report.live is not None:
-        output.line(f"server      {format_count(len(report.live.names), 'stream')} ({report.live.origin})")
+        yield f"server      {format_count(len(report.live.names), 'stream')} ({report.live.origin})"
     if report.accounts is not None:
-        there = report.accounts.accounts
-        streams = format_count(sum(len(one.names) for one in there), "stream")
-        output.line(f"system      {format_count(len(there), 'account')} with JetStream, {streams}")
+        accounts = report.accounts.accounts
+        streams = format_count(sum(len(account.names) for account in accounts), "stream")
+        yield f"system      {format_count(len(accounts), 'account')} with JetStream, {streams}"
     for breach in report.breaches:
-        output.line(State("BREACH"), f"      {breach.rule}: {breach.reason}")
-        output.line(f"            {breach.hint}")
+        yield State("BREACH"), f"      {breach.rule}: {breach.reason}"
+        yield f"            {breach.hint}"
     if unanswered:
-        output.line(f"server      not known: {unanswered}")
+        yield f"server      not known: {unanswered}"
     elif not report.breaches:
-        output.line(State("all is well"))
+        yield State("all is well")
 
 
 def _stored_text(stored: StoredTotals) -> str:
@@ -262,8 +247,8 @@ def _line_text(report: Report, line: BackupSeries) -> str:
     if newest is None:
         return f"{line.title}: {counts}"
     grown = "".join(
-        f", {'+' if one.bytes >= 0 else '-'}{format_bytes(abs(one.bytes))} in {one.days} d"
-        for one in growth_of_line(line)
+        f", {'+' if growth['bytes'] >= 0 else '-'}{format_bytes(abs(growth['bytes']))} in {growth['days']} d"
+        for growth in growth_of_line(line)
     )
     sizes = f"{format_count(newest.streams, 'stream')}, {format_bytes(newest.bytes)}{grown}"
     return f"{line.title}: {counts}, the newest {newest.id} {span(report.age_seconds(newest.created))} ago ({sizes})"

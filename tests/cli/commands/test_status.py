@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import failure_metrics, status_metrics
 from jsbackup.cli.output.html_pages import status_page
-from jsbackup.cli.output.status_report import Report, status_json
+from jsbackup.cli.output.status_report import Report, status_json, status_text
 from jsbackup.engine.check.health_rules import LiveStreams
 from jsbackup.engine.check.live_accounts import LiveAccounts
 from jsbackup.repository.origin import Origin
@@ -219,7 +219,6 @@ def test_it_says_what_is_wrong_and_what_to_do(repo: Path, typed: Type) -> None:
 
 def test_json_and_text_tell_of_hostile_names(capsys: pytest.CaptureFixture[str]) -> None:
     from jsbackup.cli.output.output import Output
-    from jsbackup.cli.output.status_report import tell_status
 
     report = some_report()
     document = status_json(report, "memory:")
@@ -229,7 +228,7 @@ def test_json_and_text_tell_of_hostile_names(capsys: pytest.CaptureFixture[str])
         {"days": 7, "messages": 700, "bytes": 7000},
         {"days": 30, "messages": 3000, "bytes": 30_000},
     ]
-    tell_status(Output(), report, "memory:")
+    Output().blocks(status_text(report, "memory:"))
     told = capsys.readouterr().out
     assert "\x1b" not in told and "\u202e" not in told and "+1000 B in 1 d" in told
     assert "stopped     backup" in told

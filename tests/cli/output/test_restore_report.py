@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.output.restore_report import tell_report
+from jsbackup.cli.output.restore_report import restored_result
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.engine.restore.restored_stream import RestoredStream
@@ -28,5 +28,4 @@ def test_streams_that_are_incomplete_are_counted(
     incomplete: bool, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = RestoreReport(plan(ORIGIN), (WHOLE, replace(WHOLE, as_name="B", incomplete=incomplete)), ())
-    tell_report(Output(), report, "restored")
-    assert report.code == code and said in capsys.readouterr().out
+    assert Output().show(restored_result(report, "restored")) == code and said in capsys.readouterr().out

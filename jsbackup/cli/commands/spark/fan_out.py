@@ -22,8 +22,9 @@ from jsbackup.cli.options.opening import (
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import tell_backup
-from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.cli.output.reports import backup_result
+from jsbackup.cli.output.restore_report import restored_result
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.context import GIVEN, Shared
 from jsbackup.engine.backup.backup import begin_backup, finish_backup
 from jsbackup.engine.backup.options import BackupOptions
@@ -41,8 +42,8 @@ from jsbackup.repository.write.late_repository import make_now
 __all__ = ["spread_backup", "spread_restore"]
 
 
-def spread_backup(shared: Shared, options: BackupOptions, where: Where, *, may_make: bool) -> int:
-    """Run a backup on executors; return the exit code."""
+def spread_backup(shared: Shared, options: BackupOptions, where: Where, *, may_make: bool) -> Result:
+    """Run a backup on executors."""
     settings = settings_of(where)
     place = place_given(shared)
     reference, connection = connection_reference_of(shared), connection_of(shared)
@@ -58,7 +59,7 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, *, may_m
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             results, failures = store_streams(executors, run, begun)
             report = finish_backup(run, begun, results, failures, lease=lease)
-    return tell_backup(shared.output, report)
+    return backup_result(report)
 
 
 def spread_restore(
@@ -69,8 +70,8 @@ def spread_restore(
     *,
     settings: RestoreSettings,
     where: Where,
-) -> int:
-    """Run a restore of a backup, or of a saved plan, on executors; return the exit code."""
+) -> Result:
+    """Run a restore of a backup, or of a saved plan, on executors."""
     spark_settings = settings_of(where)
     place = place_given(shared)
     reference, connection = connection_reference_of(shared), connection_of(shared)
@@ -89,7 +90,7 @@ def spread_restore(
         with open_session(spark_settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
-    return tell_restored(shared, report, "restored", finder)
+    return restored_result(report, "restored", finder)
 
 
 def _typed() -> Mapping[str, Any]:
