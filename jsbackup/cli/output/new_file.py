@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from jsbackup.errors import JsBackupError, UsageError
@@ -14,8 +14,7 @@ __all__ = ["check_new_file", "check_no_link", "made_elsewhere", "write_new_file"
 
 _MODE = 0o644
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# A name of 255 bytes with our additions would be too long for a file system; a character has up to four bytes.
-_MAX_SHOWN = 40
+_MAX_ENDING = 40  # a name of more than 255 bytes is too long for a file system; a character has up to four
 
 
 def check_new_file(path: Path, *, replace: bool) -> None:
@@ -56,28 +55,13 @@ def write_pieces(path: Path, pieces: Iterable[bytes], *, replace: bool, for_all:
     """Do the same as `write_new_file`, for content of any size. The file appears when all pieces are written; if one
     raises an error, nothing does.
     """
-    check_new_file(path, replace=replace)
-    target = Path(os.path.realpath(path))
-    temporary = f".{target.name[:_MAX_SHOWN]}.jsbackup-{os.urandom(4).hex()}"
-    try:
-        with posix.closing(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
-            try:
-                with os.fdopen(os.open(temporary, _FLAGS, _MODE, dir_fd=folder), "wb") as file:
-                    if for_all:
-                        os.fchmod(file.fileno(), _MODE)
-                    for piece in pieces:
-                        file.write(piece)
-                    file.flush()
-                    posix.fsync(file.fileno())
-                if replace:
-                    os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-                elif not posix.link_new(folder, temporary, folder, target.name):
-                    raise _exists(path)
-            finally:
-                with suppress(FileNotFoundError):  # already renamed
-                    os.unlink(temporary, dir_fd=folder)
-    except OSError as error:
-        raise JsBackupError(f"cannot write {path}: {_reason(error)}") from error
+    with made_elsewhere(path, replace=replace) as temporary, os.fdopen(os.open(temporary, _FLAGS, _MODE), "wb") as file:
+        if for_all:
+            os.fchmod(file.fileno(), _MODE)
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        posix.fsync(file.fileno())
 
 
 @contextmanager
@@ -87,7 +71,7 @@ def made_elsewhere(path: Path, *, replace: bool) -> Iterator[Path]:
     """
     check_new_file(path, replace=replace)
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".jsbackup-{os.urandom(4).hex()}{target.suffix}")
+    temporary = target.with_name(f".jsbackup-{os.urandom(4).hex()}{target.suffix[:_MAX_ENDING]}")
     try:
         yield temporary
         if replace:

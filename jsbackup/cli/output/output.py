@@ -14,18 +14,28 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
-from jsbackup.cli.output.colour import State, bold, paint, wants_colour
 from jsbackup.cli.output.progress import write_above_bars
-from jsbackup.cli.output.result import Block, Result, Table, Verbatim
-from jsbackup.cli.output.terminal import display_width, pad, printable, to_json
-from jsbackup.config import format_bytes, hide_logins
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    State,
+    Table,
+    Verbatim,
+    error_json,
+    failure_json,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_time,
+)
+from jsbackup.cli.output.terminal import bold, display_width, pad, paint, printable, to_json, wants_colour
+from jsbackup.config import hide_logins
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.readable import format_count, format_seconds, format_time
 
 __all__ = [
     "Output",
@@ -35,7 +45,6 @@ __all__ = [
     "format_count",
     "format_seconds",
     "format_time",
-    "log_line",
     "silence",
 ]
 
@@ -151,25 +160,32 @@ class Output:
             _write(sys.stderr, "\n".join(lines))
         else:
             for line in filter(None, lines):
-                self._aside("error", [line], {})
+                self._aside("error", [line])
 
     def note(self, *parts: str) -> None:
         """Print a remark on stderr, held back by --quiet."""
-        self._remark("info", *parts)
-
-    def announce(self, text: str) -> None:
-        """Print an important remark on stderr, which --quiet does not hold back."""
-        self._aside("warning" if self.quiet else "info", [text], {})
+        self._remark("info", parts)
 
     def warning(self, text: str) -> None:
         """Print a warning on stderr, held back by --quiet."""
-        self._remark("warning", *([] if self.log_json else [State("warning"), ": "]), text)
+        self._remark("warning", self._named("warning", text))
 
-    def _remark(self, level: str, *parts: str) -> None:
+    def _remark(self, level: str, parts: Sequence[str]) -> None:
         if not self.quiet:
-            self._aside(level, parts, {})
+            self._aside(level, parts)
         elif not self.as_json:
-            self._held_back.append(lambda: self._aside(level, parts, {}))
+            self._held_back.append(lambda: self._aside(level, parts))
+
+    def announce(self, text: str) -> None:
+        """Print an important remark on stderr, which --quiet does not hold back."""
+        self._aside("warning" if self.quiet else "info", [text])
+
+    def log(self, level: str, text: str, fields: Mapping[str, Any]) -> None:
+        """Print a line of a log on stderr; `fields` are only in JSON."""
+        self._aside(level, self._named(level, text), fields)
+
+    def _named(self, level: str, text: str) -> Sequence[str]:
+        return [text] if self.log_json else [State(level), ": ", text]
 
     def error(self, error: JsBackupError) -> None:
         """Print an error: one object on stdout with --json, else `error:` and `hint:` lines on stderr."""
@@ -184,10 +200,12 @@ class Output:
             coloured, encoding = wants_colour(sys.stderr), _encoding(sys.stderr)
             _write(sys.stderr, "\n".join(_joined(line, encoding, coloured=coloured) for line in lines))
 
-    def _aside(self, level: str, parts: Sequence[str], more: JsonObject) -> None:
+    def _aside(self, level: str, parts: Sequence[str], fields: Mapping[str, Any] | None = None) -> None:
         encoding = _encoding(sys.stderr)
         if self.log_json:
-            line = log_line(level, "".join(parts), {**self.labels, **more}, encoding)
+            moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+            about = {"time": moment, "level": level, "message": "".join(parts), **self.labels, **(fields or {})}
+            line = to_json(about, encoding=encoding)
         else:
             line = _joined(parts, encoding, coloured=wants_colour(sys.stderr))
         if not write_above_bars(line):
@@ -195,18 +213,6 @@ class Output:
 
     def _json(self, document: JsonObject) -> None:
         _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))
-
-
-def error_json(error: JsBackupError) -> JsonObject:
-    """Return the document printed instead of a result."""
-    hint = hide_logins(error.hint) if error.hint else None
-    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint, **error.facts}}
-
-
-def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:
-    """Return a line of `--log-format json`: time, level, message, and `more`."""
-    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    return to_json({"time": moment, "level": level, "message": text, **more}, encoding=encoding)
 
 
 def _shown(part: str, encoding: str) -> str:
@@ -241,8 +247,3 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def failure_json(name: str, error: JsBackupError, key: str = "name") -> JsonObject:
-    """Return something that failed, as all documents have it; `key` says what the name is of."""
-    return {key: name, "code": error.exit_code, "reason": error.message}

@@ -1,26 +1,36 @@
-"""Progress on a terminal, drawn by tqdm: one bar for the whole, and below it one for each running stream.
+"""What a command says on stderr while it runs: progress bars, and log lines above them.
 
-Calls come from worker threads, too, so everything happens under a lock.
+Bars are drawn by tqdm: one for the whole, and below it one for each running stream. Calls come from worker threads,
+too, so everything happens under a lock.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from jsbackup.cli.output.terminal import clip, pad, printable
+from jsbackup.config import hide_logins
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.readable import NAMED, without_name
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-__all__ = ["TqdmProgress", "make_live_line", "make_progress", "write_above_bars", "write_beside_bars"]
+    from jsbackup.cli.output.output import Output
+    from jsbackup.cli.parsing.context import Shared
+
+__all__ = ["TqdmProgress", "make_live_line", "make_progress", "silence_spark", "start_log", "write_above_bars"]
 
 _LABEL_COLUMNS = 24
 _REDRAW_SECONDS = 0.2
+_NEWS_SECONDS = 60.0
+
+D = TypeVar("D", "TqdmProgress", "tqdm[Any]")
 
 _lock = threading.RLock()
 _drawn: list[object] = []  # what draws on stderr now
@@ -126,16 +136,11 @@ def _end(bar: tqdm[Any]) -> int:
 @contextmanager
 def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
     """Yield bars if wanted and stderr is a terminal, else a silent watcher."""
-    if not wanted or not sys.stderr.isatty():
+    if wanted and sys.stderr.isatty():
+        with _drawing(TqdmProgress(verb, sys.stderr)) as bars:
+            yield bars
+    else:
         yield NullProgress()
-        return
-    bars = TqdmProgress(verb, sys.stderr)
-    _drawn.append(bars)
-    try:
-        yield bars
-    finally:
-        _drawn.remove(bars)
-        bars.close()
 
 
 @contextmanager
@@ -144,17 +149,18 @@ def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
     if not wanted or not sys.stderr.isatty():
         yield None
         return
-    line = _bar(sys.stderr, "", form="{desc}")
-    _drawn.append(line)
+    with _drawing(_bar(sys.stderr, "", form="{desc}")) as line:
+        yield lambda text: line.set_description_str(clip(text, (line.format_dict["ncols"] or 80) - 1))
 
-    def show(text: str) -> None:
-        line.set_description_str(clip(text, (line.format_dict["ncols"] or 80) - 1))
 
+@contextmanager
+def _drawing(drawn: D) -> Iterator[D]:
+    _drawn.append(drawn)
     try:
-        yield show
+        yield drawn
     finally:
-        _drawn.remove(line)
-        line.close()
+        _drawn.remove(drawn)
+        drawn.close()
 
 
 def write_above_bars(line: str) -> bool:
@@ -166,8 +172,68 @@ def write_above_bars(line: str) -> bool:
     return bool(_drawn)
 
 
-def write_beside_bars(line: str) -> None:
-    """Write a line to stderr without breaking the bars, if there are any."""
-    if not write_above_bars(line):
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+class _ToOutput(logging.Handler):
+    def __init__(self, output: Output, level: int = logging.NOTSET) -> None:
+        super().__init__(level)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = hide_logins(record.getMessage())
+        self._output.log(record.levelname.lower(), text, getattr(record, "fields", {}))
+
+
+class _FewAlike(logging.Filter):
+    """Logs messages that repeat for many streams or backups only for the first ones.
+
+    The first argument is the stream or backup, and numbers are ignored. After a minute it is logged again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, ...], tuple[float, set[str]]] = {}  # since when, and for which streams
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        texts = [arg for arg in record.args if isinstance(arg, str)] if isinstance(record.args, tuple) else []
+        if record.levelno < logging.WARNING or len(texts) < 2:
+            return True
+        name, *others = texts
+        alike = (record.msg, *(without_name(name, other) for other in others))
+        news_since = record.created - _NEWS_SECONDS
+        self._seen = {what: (since, names) for what, (since, names) in self._seen.items() if since > news_since}
+        _, names = self._seen.setdefault(alike, (record.created, set()))
+        known = len(names)
+        names.add(name)
+        if known > NAMED:
+            return False
+        if len(names) > NAMED:
+            record.msg, record.args = "more streams have the same problem; -v logs all", ()
+        return True
+
+
+def start_log(shared: Shared) -> None:
+    """Set up logging by the options: warnings, -v for actions, -vv for everything, -q only for errors."""
+    ours = logging.getLogger("jsbackup")
+    level = {0: logging.WARNING, 1: logging.INFO}.get(shared.verbose, logging.DEBUG)
+    ours.handlers = [_ToOutput(shared.output)]
+    if shared.log_format == "text" and not shared.verbose:
+        ours.handlers[0].addFilter(_FewAlike())
+    ours.setLevel(logging.ERROR if shared.output.quiet else level)
+    ours.propagate = False
+    # Without a handler Python prints asyncio's messages unformatted between our lines.
+    others = logging.getLogger("asyncio")
+    others.handlers = [_ToOutput(shared.output, logging.WARNING if shared.verbose > 1 else logging.CRITICAL)]
+    # asyncio's remark when nats-py upgrades a connection to TLS without telling its protocol.
+    others.handlers[0].addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
+    # nats-py also reports by callback, or ends a task that is watched.
+    nats = logging.getLogger("nats")
+    nats.handlers = [logging.NullHandler()]
+    nats.propagate = False
+
+
+def silence_spark() -> None:
+    """Silence Spark and its gateway, which would log to the terminal."""
+    # py4j uses the root logger for calls interrupted by Ctrl-C.
+    if not logging.root.handlers:
+        logging.root.addHandler(logging.NullHandler())
+    # Errors of queries, which contain their text.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)

@@ -2,17 +2,51 @@
 
 A command returns a `Result`, or its exit code if it printed its rows as they came (`printing.py`). The functions that
 make results know no output: reports in, blocks out.
+
+Findings about streams have one line each; those of many streams are one line with their number. A text often contains
+the stream's name, in a subject or a command: texts are equal if they are without it. Of many texts of one kind, such as
+refusals for one rule, the first is an example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jsbackup.config import format_bytes, hide_logins
+from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
+from jsbackup.readable import NAMED, alike, format_count, format_seconds, format_time, in_short, without_name
 
-__all__ = ["Block", "Line", "Result", "Table", "Verbatim", "table"]
+if TYPE_CHECKING:
+    from jsbackup.repository.checks.verify import Problem
+
+__all__ = [
+    "Block",
+    "Line",
+    "Result",
+    "Said",
+    "State",
+    "Table",
+    "Verbatim",
+    "broken_json",
+    "error_json",
+    "failure_json",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "format_time",
+    "said_lines",
+    "table",
+]
+
+
+class State(str):
+    """One of our words for a state, perhaps followed by a comma and more text."""
+
+    __slots__ = ()
 
 
 Line = str | tuple[str, ...]
@@ -56,3 +90,83 @@ def table(rows: Iterable[JsonObject], columns: Mapping[str, str | tuple[str, Cal
     """Return rows of a document as a table. `columns` has the key for each heading, and how its values are shown."""
     keys = [column if isinstance(column, tuple) else (column, str) for column in columns.values()]
     return Table(list(columns), [[show(row[key]) for key, show in keys] for row in rows])
+
+
+def error_json(error: JsBackupError) -> JsonObject:
+    """Return the document printed instead of a result."""
+    hint = hide_logins(error.hint) if error.hint else None
+    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint, **error.facts}}
+
+
+def failure_json(name: str, error: JsBackupError, key: str = "name") -> JsonObject:
+    """Return something that failed, as all documents have it; `key` says what the name is of."""
+    return {key: name, "code": error.exit_code, "reason": error.message}
+
+
+def broken_json(broken: Mapping[str, JsBackupError]) -> list[JsonObject]:
+    """Return the streams that a command did without, because the lists of their segments cannot be read, or their
+    tables not be extended.
+    """
+    return [failure_json(name, error) | ({"hint": error.hint} if error.hint else {}) for name, error in broken.items()]
+
+
+# --- findings ---
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """`word: name: text`, with a hint below it; the messages lost because of it; the rule of a refusal."""
+
+    word: str
+    name: str
+    text: str
+    hint: str = ""
+    lost: Problem | None = None
+    rule: str = ""
+
+    def of_any(self) -> Said:
+        """Return it without what is specific to this stream."""
+        text = re.sub(r"\d+", "…", self.text.replace(self.lost.key, "…")) if self.lost and self.lost.key else self.text
+        return Said(self.word, "", without_name(self.name, text), without_name(self.name, self.hint), rule=self.rule)
+
+
+def said_lines(said: Iterable[Said]) -> Iterator[tuple[str, ...]]:
+    """Return the findings in order as lines; one with a hint is followed by a line that begins with `hint: `."""
+    listed = list(said)
+    keys = [finding.of_any() for finding in listed]
+    kinds = [(key.word, key.rule, key.hint) if key.rule else None for key in keys]
+    groups = alike((at, listed[at].name, key, kinds[at]) for at, key in enumerate(keys))
+    lines: list[list[int]] = []
+    for group in groups:
+        together = len({listed[at].name for at in group}) > NAMED or len({keys[at].text for at in group}) > 1
+        lines += [group] if together else [[at] for at in group]
+    for line in sorted(lines):
+        yield from _lines([listed[at] for at in line])
+
+
+def _lines(group: Sequence[Said]) -> Iterator[tuple[str, ...]]:
+    """Return the line of a finding, or of several that are alike, and the hint."""
+    first, key = group[0], group[0].of_any()
+    names = list(dict.fromkeys(said.name for said in group))
+    lost = [said.lost for said in group if said.lost and said.lost.messages]
+    text, hint, more = first.text, first.hint, ""
+    of = f"{format_count(len(names), 'stream')} ({in_short(names)})" if len(names) > 1 else first.name
+    if any(said.of_any().text != key.text for said in group):
+        hint = key.hint
+        if len(names) > 1:
+            of = f"{of}: for example {first.name}"
+        else:
+            more = f" (and {format_count(len(group) - 1, 'more reason')})"
+    elif len(group) > 1:
+        of = f"each of {of}" if len(names) > 1 else of
+        if any(said.text != first.text for said in group):
+            text, hint = key.text, key.hint
+        more = f" (lost: {format_count(sum(problem.messages for problem in lost), 'message')})" if lost else ""
+    elif lost:
+        more = (
+            f" (lost: {format_count(lost[0].messages, 'message')}, sequences {lost[0].first_seq} to {lost[0].last_seq})"
+        )
+    begin = (": " if first.word.strip() else "") + (f"{of}: " if of else "")
+    yield State(first.word), f"{begin}{text}{more}"
+    if hint:
+        yield (f"hint: {hint}",)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.grouped import Said, tell_each
-from jsbackup.cli.output.log import _FewAlike
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.progress import _FewAlike
+from jsbackup.cli.output.result import Said, said_lines
 from jsbackup.repository.checks.verify import Problem, ProblemKind
 from tests.cli.typed import Typed
 from tests.harness.api import call, connected
@@ -24,10 +24,8 @@ MOST = ", ".join(f"S-{number:03}" for number in range(4)) + " and 26 more"
 
 
 def _told(capsys: pytest.CaptureFixture[str], *said: Said) -> list[str]:
-    count = tell_each(Output(), said)
-    lines = capsys.readouterr().out.splitlines()
-    assert count == len([line for line in lines if not line.startswith("hint")])
-    return lines
+    Output().blocks(said_lines(said))
+    return capsys.readouterr().out.splitlines()
 
 
 def _refused(count: int) -> list[Said]:

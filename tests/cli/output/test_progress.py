@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from jsbackup.cli.output import progress as bars
-from jsbackup.cli.output.progress import TqdmProgress, make_progress, write_beside_bars
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.progress import TqdmProgress, make_progress
 from jsbackup.progress import NullProgress
 from tests.cli.conftest import EVIL
 from tests.cli.screen import Screen
@@ -164,10 +165,10 @@ def test_log_lines_stand_above_the_bars(terminal: Terminal, monkeypatch: pytest.
     monkeypatch.setattr(sys, "stderr", terminal)
     with make_progress("backup", wanted=True) as watching:
         watching.start("A", MIB, 1)
-        write_beside_bars("info: hello")
+        Output().log("info", "hello", {})
         assert [line.split()[0] for line in terminal.lines] == ["info:", "backup", "A"]
     assert terminal.lines == ["info: hello"]
-    write_beside_bars("info: after")
+    Output().log("info", "after", {})
     assert terminal.lines == ["info: hello", "info: after"]
 
 
