@@ -28,7 +28,7 @@ import pytest
 from click import Option
 
 from jsbackup import __version__
-from jsbackup.cli.commands import plan
+from jsbackup.cli.commands import restore
 from jsbackup.cli.main import COMMANDS
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.exit_codes import EXIT_CODES
@@ -376,7 +376,7 @@ def test_what_no_test_types_is_what_ci_runs() -> None:
 
 
 def test_the_runbook_has_keys_that_are_options() -> None:
-    options = {option.lstrip("-") for param in plan.COMMANDS["plan"].params for option in param.opts}
+    options = {option.lstrip("-") for param in restore.COMMANDS["plan"].params for option in param.opts}
     for text in blocks("toml"):
         for entry in tomllib.loads(text).get("restore", ()):
             assert entry.keys() <= options | {"streams", "repo"}

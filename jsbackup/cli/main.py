@@ -50,10 +50,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "backup": ("jsbackup.cli.commands.backup", "Back up streams: all of the account, or those named."),
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
         "show": ("jsbackup.cli.commands.repo", "Show a backup, or one stream of it: consumers, subjects."),
-        "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
+        "plan": ("jsbackup.cli.commands.restore", "Show what a restore would do, and what blocks it."),
         "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
         "put-back": ("jsbackup.cli.commands.look.put_back", "Put messages, keys or a file back into a stream in use."),
-        "clone": ("jsbackup.cli.commands.clone", "Copy streams and consumers from one server to another."),
+        "clone": ("jsbackup.cli.commands.restore", "Copy streams and consumers from one server to another."),
         "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
         "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
         "history": (
@@ -68,7 +68,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "More": {
         "init": ("jsbackup.cli.commands.repo", "Create a repository and test its store."),
-        "follow": ("jsbackup.cli.commands.follow", "Keep streams backed up within seconds of what is published."),
+        "follow": ("jsbackup.cli.commands.backup", "Keep streams backed up within seconds of what is published."),
         "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
         "drill": ("jsbackup.cli.commands.operate.drill", "Restore a backup into a throwaway server, and prove it."),

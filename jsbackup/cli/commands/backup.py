@@ -1,38 +1,31 @@
-"""`jsbackup backup`. The engine is imported when it is called: `--help` and completion load this module."""
+"""`jsbackup backup` and `follow`. The engine is imported when they are called: `--help` and completion load this."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
 
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import writing
+from jsbackup.cli.options.leases import holder, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
-from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import backup_result
-from jsbackup.cli.output.result import Result
+from jsbackup.cli.output.progress import make_live_line, make_progress, start_log
+from jsbackup.cli.output.reports import backup_result, follow_result, following_text
+from jsbackup.cli.output.result import Result, format_bytes
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
-from jsbackup.config import parse_glob
+from jsbackup.config import parse_duration, parse_glob, parse_size
+from jsbackup.errors import UsageError
 from jsbackup.stores.base import LockMode
-
-if TYPE_CHECKING:
-    from jsbackup.repository.write.locking import LockRequest
 
 __all__ = ["COMMANDS"]
 
-
-def _lock_request(text: str, mode: str) -> LockRequest:
-    from jsbackup.repository.write.locking import LockRequest
-
-    until, duration = parse_lock_end(text)
-    return LockRequest(LockMode(mode), until_seconds=until, for_seconds=duration)
+_REDRAW_SECONDS = 1.0
 
 
 @click.command(cls=Command, needs_server=True, unattended=True, on_spark=True)
@@ -115,8 +108,10 @@ def backup(
     from jsbackup.engine.backup.options import BackupOptions
     from jsbackup.engine.backup.run import BackupRun
     from jsbackup.engine.read.increment import Incremental
+    from jsbackup.repository.write.locking import LockRequest
 
     start_log(shared)
+    until, lock_seconds = (None, None) if lock_until is None else parse_lock_end(lock_until)
     options = BackupOptions(
         streams=tuple(map(parse_glob, streams)),
         exclude=tuple(map(parse_glob, exclude)),
@@ -128,7 +123,9 @@ def backup(
         check=check,
         salvage=salvage,
         incremental=Incremental(incremental),
-        lock=None if lock_until is None else _lock_request(lock_until, lock_mode),
+        lock=None
+        if lock_until is None
+        else LockRequest(LockMode(lock_mode), for_seconds=lock_seconds, until_seconds=until),
         jobs=jobs,
     )
     if accounts.all_accounts:
@@ -151,4 +148,117 @@ def backup(
     return backup_result(report)
 
 
-COMMANDS = {"backup": backup}
+@click.command(cls=Command, needs_server=True, unattended=True, endless=True)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+)
+@tagged_as("Tag the backups, in addition to 'follow'.")
+@click.option("--no-consumers", is_flag=True, help="Leave consumers out.")
+@click.option(
+    "--every",
+    metavar="DURATION",
+    default="2s",
+    show_default=True,
+    help="How often to make a backup, if there is something new.",
+)
+@click.option(
+    "--every-bytes",
+    metavar="SIZE",
+    default="64MiB",
+    show_default=True,
+    help="Make a backup earlier when this much is new. Memory holds up to twice as much.",
+)
+@click.option(
+    "--at-least-every",
+    metavar="DURATION",
+    default="5m",
+    show_default=True,
+    help="How often to make a backup when nothing is new, as a sign of life.",
+)
+@click.option("--for", "duration", metavar="DURATION", help="End after this time, as after Ctrl-C.")
+@no_init_option
+@jobs_option
+def follow(
+    shared: Shared,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    no_consumers: bool,
+    every: str,
+    every_bytes: str,
+    at_least_every: str,
+    duration: str | None,
+    no_init: bool,
+    jobs: int,
+) -> Result:
+    """Keep streams backed up within seconds: all of the account, or those that you name (globs are allowed).
+
+    Reads what is published and makes one backup after the other. Each is complete by itself, at the cost of what is
+    new. Ctrl-C or SIGTERM makes a last backup and ends with 0; a second one interrupts that (130).
+
+    If server or store fail, it reports that, retries, and continues where it was. If it is killed and started again,
+    it continues with the newest backup. With -v it logs each backup. Use 'forget' to thin backups out.
+    """
+    import asyncio
+
+    from jsbackup.cli.loop import exempt_from_collection, run_loop
+    from jsbackup.engine.backup.options import BackupOptions
+    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
+    from jsbackup.repository.keep.leases import Mode
+
+    start_log(shared)
+    asked = BackupOptions(
+        streams=tuple(map(parse_glob, streams)),
+        exclude=tuple(map(parse_glob, exclude)),
+        tags=parse_tags(tags),
+        profile=shared.profile,
+        consumers=not no_consumers,
+        jobs=jobs,
+    )
+    options = FollowOptions(parse_duration(every), parse_size(every_bytes), parse_duration(at_least_every))
+    for typed, value, least, shown in (
+        (f"--every {every}", options.every_seconds, 0.5, "500ms"),
+        (f"--every-bytes {every_bytes}", options.every_bytes, 1 << 20, format_bytes(1 << 20)),
+        # Each backup of an account where nothing happens is one more to list and to forget.
+        (f"--at-least-every {at_least_every}", options.at_least_every_seconds, 1.0, "1s"),
+    ):
+        if value < least:
+            raise UsageError(f"{typed} is less than {shown}")
+    seconds = None if duration is None else parse_duration(duration)
+    if seconds == 0:
+        raise UsageError("--for 0 would follow nothing", hint="Leave it out to follow until Ctrl-C.")
+    connection = connection_of(shared)
+    repository = open_or_make_repository(shared, may_make=not no_init)
+    hold = holder(shared, repository, "follow")
+    stopping = asyncio.Event()
+    report = FollowReport()
+
+    async def work(show: Callable[[str], None] | None) -> FollowReport:
+        loop = asyncio.get_running_loop()
+        if seconds is not None:
+            loop.call_later(seconds, stopping.set)
+
+        def draw() -> None:
+            if show is not None:
+                show(following_text(report, time.time_ns()))
+                loop.call_later(_REDRAW_SECONDS, draw)
+
+        draw()
+        return await follow_streams(
+            BackupRun(connection, repository, asked),
+            options,
+            hold=lambda: hold(Mode.SHARED),
+            stopping=stopping,
+            report=report,
+            first_done=exempt_from_collection,
+        )
+
+    with make_live_line(wanted=shared.progress and not shared.output.as_json) as show:
+        run_loop(work(show), stopping.set)
+    return follow_result(report)
+
+
+COMMANDS = {"backup": backup, "follow": follow}

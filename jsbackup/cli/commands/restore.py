@@ -1,38 +1,114 @@
-"""`jsbackup restore`. The engine is imported when it is called: `--help` and completion load this module."""
+"""`jsbackup plan`, `restore` and `clone`. The engine is imported when they are called: `--help` and completion load
+this.
+
+The second server of a clone has the options of the first, with the prefix `--to-`. The environment and the selected
+context are ignored for them: a target must be named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async, target_connection_of
 from jsbackup.cli.options.reshaping import mask_key_option, refuse_obfuscation
 from jsbackup.cli.options.restore_options import (
     Asked,
+    live_planning_options,
     planning_options,
     refuse_given,
     refuse_options_beside,
     runbook_option,
 )
+from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.options.spark import Where
-from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.progress import make_progress, start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import Shared, jobs_option
+from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
 from jsbackup.errors import Interrupted
-
-if TYPE_CHECKING:
-    from jsbackup.planning.model import RestoreOptions
-    from jsbackup.planning.saved_plan import SavedPlan
+from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command, needs_server=True, chooses=True)
+@planning_options
+@click.option(
+    "-o",
+    "--output",
+    "output_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the plan for 'restore --plan', unless something blocks it.",
+)
+@runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
+@account_options("Plan the restore of the latest backup of each account.", mapped=True)
+@mask_key_option
+def plan(
+    shared: Shared,
+    asked: Asked,
+    output_file: Path | None,
+    runbook: Path | None,
+    *,
+    accounts: AskedAccounts,
+    mask_secret: bytes,
+) -> Result | int:
+    """Show what 'jsbackup restore' would do with the same arguments, why, and what blocks it.
+
+    It also says which backup `latest` is, and which other backups have what that one lacks, as a restore does.
+
+    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
+    something that you asked for, else that of the refusals. A server may still refuse what only it knows, such as
+    limits in its configuration file.
+    """
+    start_log(shared)
+    if accounts.all_accounts:
+        from jsbackup.cli.accounts.restore import plan_all
+
+        refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
+        return plan_all(shared, asked, accounts, mask_secret=mask_secret)
+    if runbook is not None:
+        from jsbackup.cli.commands.runbook import plan_runbook
+
+        refuse_options_beside(click.get_current_context(), "--runbook", "output_file")
+        return plan_runbook(shared, runbook, mask_secret)
+    from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text
+    from jsbackup.engine.restore.preview import preview_restore
+    from jsbackup.planning.elsewhere import with_elsewhere
+
+    options = asked.options()
+    if output_file is not None:
+        refuse_obfuscation(options.reshape, "a saved plan, which has no secret")
+    if mask_secret:  # otherwise the key is only needed when the plan is carried out
+        options.reshape.masks.check_secret(mask_secret)
+    connection, repository = connection_of(shared), open_repository(shared)
+    with reading(shared, repository, "plan"):
+        finder = asked.finder(shared, repository, options, None, silent=True)
+        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
+    preview = replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
+    saved = None
+    if output_file is not None and preview.plan.refusals:
+        old = f"; {output_file} is an earlier one" if output_file.exists() else ""
+        shared.output.note(f"the plan was not saved, since it is refused{old}")
+    elif output_file is not None:
+        from jsbackup.planning.saved_plan import encode_plan, write_plan
+
+        manifest, created = finder.choice.manifest, format_time(time.time_ns())
+        data = encode_plan(preview.plan, preview.target, manifest, options, tool=TOOL, created=created)
+        write_plan(output_file, data)
+        saved = str(output_file)
+    document = plan_json(finder, preview, saved)
+    return Result(document, plan_text(document), plan_code(preview.plan))
 
 
 @click.command(cls=Command, needs_server=True, chooses=True, on_spark=True)
@@ -75,79 +151,153 @@ def restore(
     chooses among several sources. Nothing is changed unless everything you ask for can be restored, in all accounts;
     'jsbackup plan' shows that before. Of a stream with a damaged object nothing stays, unless with --partial.
     """
-    start_log(shared)
-    saved = None
-    if accounts.all_accounts:
-        refuse_given(click.get_current_context(), "--all-accounts", "plan_file", "runbook", "spark", "spark_conf")
+    from jsbackup.cli.output.restore_report import restored_result
     from jsbackup.engine.restore.partial_proof import ProofLevel
     from jsbackup.engine.restore.restore import run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+    from jsbackup.planning.typed_options import keeping_obfuscated
 
-    settings = RestoreSettings(
-        jobs=jobs,
-        proof=ProofLevel(verify),
-        partial=partial,
-        mask_secret=mask_secret,
-    )
+    start_log(shared)
+    ctx, saved = click.get_current_context(), None
+    settings = RestoreSettings(jobs=jobs, proof=ProofLevel(verify), partial=partial, mask_secret=mask_secret)
     if accounts.all_accounts:
         from jsbackup.cli.accounts.restore import restore_all
 
+        refuse_given(ctx, "--all-accounts", "plan_file", "runbook", "spark", "spark_conf")
         return restore_all(shared, asked, accounts, settings=settings)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import restore_runbook
 
-        refuse_options_beside(click.get_current_context(), "--runbook", "plan_file", "spark", "spark_conf")
+        refuse_options_beside(ctx, "--runbook", "plan_file", "spark", "spark_conf")
         return restore_runbook(shared, runbook, settings)
     if plan_file is not None:
-        refuse_options_beside(click.get_current_context(), "--plan", "partial")
         from jsbackup.planning.saved_plan import read_plan
 
+        refuse_options_beside(ctx, "--plan", "partial")
         saved = read_plan(plan_file)
     options = asked.options() if saved is None else saved.options
     options.reshape.masks.check_secret(mask_secret)
-    if where is not None:
-        refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
-        from jsbackup.cli.commands.spark.fan_out import spread_restore
+    # A stream that was complete by then exists, and a saved plan is not that of the target any more.
+    hint = "To go on, run the same command again."
+    if saved is not None:
+        hint = "To go on, make a new plan, with --if-exists skip if the old one had fail."
+    elif options.if_exists == "fail":
+        hint = "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
+    try:
+        if where is not None:
+            from jsbackup.cli.commands.spark.fan_out import spread_restore
 
-        with _telling_how_to_go_on(options, saved):
+            refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
             return spread_restore(shared, asked, saved, options, settings=settings, where=where)
-    from jsbackup.cli.output.restore_report import restored_result
-    from jsbackup.planning.typed_options import keeping_obfuscated
-
-    connection = connection_of(shared)
-    repository = open_repository(shared)
-    with (
-        reading(shared, repository, "restore"),
-        keeping_obfuscated(asked.obfuscation_key, options.reshape),
-        make_progress("restore", wanted=shared.progress) as progress,
-    ):
-        finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
-        backup = finder.early()
-        if saved is not None:
-            saved.refuse_other(finder.choice.manifest)
-        run = RestoreRun(connection, options, settings, progress)
-        with _telling_how_to_go_on(options, saved):
+        connection, repository = connection_of(shared), open_repository(shared)
+        with (
+            reading(shared, repository, "restore"),
+            keeping_obfuscated(asked.obfuscation_key, options.reshape),
+            make_progress("restore", wanted=shared.progress) as progress,
+        ):
+            finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
+            backup = finder.early()
+            if saved is not None:
+                saved.refuse_other(finder.choice.manifest)
+            run = RestoreRun(connection, options, settings, progress)
             report = run_async(run_restore(run, repository, backup, saved))
+    except Interrupted as error:
+        raise error.with_hint(hint) from None
     return restored_result(report, "restored", finder)
 
 
-@contextmanager
-def _telling_how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> Iterator[None]:
-    try:
-        yield
-    except Interrupted as error:
-        raise error.with_hint(_how_to_go_on(options, saved)) from None
+_PREFIX = "to_"
+_VARIABLE = re.compile(r" \[env: \w+\]")
+_BETTER = re.compile(r"prefer NATS_\w+")
 
 
-def _how_to_go_on(options: RestoreOptions, saved: SavedPlan | None) -> str:
-    """Return the hint after an interrupted restore: a stream that was complete by then exists, and a saved plan is not
-    that of the target any more.
+def _to(option: click.Option) -> click.Option:
+    """Return the same option for the second server."""
+    names = [f"--to-{name.removeprefix('--')}" for name in option.opts if name.startswith("--")]
+    text = _BETTER.sub("prefer env://VARIABLE", _VARIABLE.sub("", option.help or ""))
+    return click.Option(names, metavar=option.metavar, type=option.type, is_flag=option.is_flag, help=text)
+
+
+TO_OPTIONS = [_to(option) for option in SERVER_OPTIONS]
+
+
+class CloneCommand(Command):
+    """A command with options for a second server; the given ones are passed as `to`, with the names of the first
+    server's.
     """
-    if saved is not None:
-        return "To go on, make a new plan, with --if-exists skip if the old one had fail."
-    if options.if_exists == "fail":
-        return "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
-    return "To go on, run the same command again."
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, needs_server=True, **kwargs)
+        self.params = [*self.params, *TO_OPTIONS]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        given = {}
+        for option in TO_OPTIONS:
+            name = str(option.name)
+            typed = ctx.get_parameter_source(name) in GIVEN
+            value = ctx.params.pop(name)
+            if typed:
+                given[name.removeprefix(_PREFIX)] = value
+        ctx.params["to"] = given
+        return super().invoke(ctx)
+
+    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_shared_options(ctx, formatter)
+        write_options(ctx, formatter, "Options of the second server", TO_OPTIONS)
 
 
-COMMANDS = {"restore": restore}
+@click.command(cls=CloneCommand)
+@live_planning_options
+@click.option("--dry-run", is_flag=True, help="Show what would be done and what blocks it; change nothing.")
+@click.option(
+    "--verify",
+    type=click.Choice(["full", "none"]),
+    default="full",
+    show_default=True,
+    help="What to compare with the source afterwards. full: every message.",
+)
+@jobs_option
+@mask_key_option
+def clone(
+    shared: Shared,
+    to: Mapping[str, Any],
+    asked: Asked,
+    dry_run: bool,
+    *,
+    verify: str,
+    jobs: int,
+    mask_secret: bytes,
+) -> Result:
+    """Copy streams and consumers from one server straight to another, then read them back and compare: all of the
+    account, or those that you name (globs are allowed).
+
+    Nothing is stored in between. Nothing is changed unless everything you ask for can be cloned; --dry-run shows that
+    before. With --if-exists replace you can repeat it: existing streams stay until their copies are proved.
+    """
+    from jsbackup.cli.output.restore_report import preview_json, preview_text, restored_result
+    from jsbackup.engine.clone.clone import preview_clone, run_clone
+    from jsbackup.engine.restore.partial_proof import ProofLevel
+    from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+    from jsbackup.planning.typed_options import keeping_obfuscated
+
+    start_log(shared)
+    options = asked.options()
+    options.reshape.masks.check_secret(mask_secret)
+    source, target = connection_of(shared), target_connection_of(to)
+    if dry_run:
+        preview, described = run_async(preview_clone(source, target, options, now_ns=time.time_ns))
+        version, cluster, account = described.server_version, described.cluster, described.account
+        origin = {"version": version, "cluster": cluster or None, "account": account or None}
+        document = {"source": origin} | preview_json(preview)
+        source_text = f"from nats-server {version}, {cluster}, account {account}"
+        return Result(document, preview_text(document, "cloned", source_text), preview.plan.code)
+    settings = RestoreSettings(jobs=jobs, proof=ProofLevel(verify), mask_secret=mask_secret)
+    with (
+        keeping_obfuscated(asked.obfuscation_key, options.reshape),
+        make_progress("clone", wanted=shared.progress) as progress,
+    ):
+        report = run_async(run_clone(RestoreRun(target, options, settings, progress), source))
+    return restored_result(report, "cloned")
+
+
+COMMANDS = {"plan": plan, "restore": restore, "clone": clone}

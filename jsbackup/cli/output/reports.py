@@ -17,6 +17,7 @@ from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup.backup import BackupReport
+    from jsbackup.engine.follow.follow_report import FollowReport
     from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
     from jsbackup.exchange.importing import ImportReport
     from jsbackup.repository.checks.verify import Problem
@@ -32,6 +33,8 @@ __all__ = [
     "consumer_result_json",
     "consumer_result_text",
     "created_text",
+    "follow_result",
+    "following_text",
     "import_result",
     "problem_json",
     "read_as",
@@ -61,8 +64,11 @@ def stored_result(
         notes.append("no stream was backed up: there are none, or all are left out")
     skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
     document = backup_json(manifest, list(map(stored_json, stored)), skipped) | {"notes": notes}
-    code = damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
-    return Result(document, _stored_text(document), code)
+    return Result(document, _stored_text(document), _code(manifest, lost_readers))
+
+
+def _code(manifest: Manifest, lost_readers: Sequence[str]) -> int:
+    return damage(lost_readers) or (0 if manifest.result == "complete" else IncompleteError.exit_code)
 
 
 def _stored_text(document: JsonObject) -> Iterator[Block]:
@@ -109,6 +115,54 @@ def import_result(report: ImportReport, repository: Repository) -> Result:
 
     lost = tend_readers(repository)
     return stored_result(report.manifest, report.streams, report.failures, lost_readers=lost)
+
+
+def following_text(report: FollowReport, now_ns: int) -> str:
+    """Return the live text, the most important first: a narrow terminal cuts off the end."""
+    from jsbackup.engine.check.health_rules import span
+
+    if report.newest is None:
+        return "follow: making the first backup"
+    behind, age = (span((now_ns - moment) / 1e9) for moment in (report.up_to_ns, report.committed_ns))
+    outages = format_count(report.troubles, "outage") + (", one of them now" if report.trouble else "")
+    return (
+        f"follow {format_count(len(report.newest.streams), 'stream')}: "
+        f"{behind} behind, last backup {age} ago, {outages}; "
+        f"{format_count(report.messages, 'message')}, {format_bytes(report.stored_bytes)} stored"
+    )
+
+
+def follow_result(report: FollowReport) -> Result:
+    newest = report.newest
+    assert newest is not None
+    document: JsonObject = {
+        "backups": report.backups,
+        "newest": newest.id,
+        "result": newest.result,
+        "streams": len(newest.streams),
+        "messages": report.messages,
+        "stored_bytes_added": report.stored_bytes,
+        "longest_seconds_behind": round(report.behind_seconds, 3),
+        "partial": report.partial,
+        "outages": report.troubles,
+        "failed": [{"name": failure.name, "reason": failure.error.message} for failure in report.failures],
+        "notes": list(report.lost_readers),
+    }
+    return Result(document, _followed_text(document), _code(newest, report.lost_readers))
+
+
+def _followed_text(document: JsonObject) -> Iterator[Block]:
+    yield from said_lines(Said("failed", failure["name"], failure["reason"]) for failure in document["failed"])
+    partial = f", {format_count(document['partial'], 'partial backup')}" if document["partial"] else ""
+    yield (
+        f"{format_count(document['backups'], 'backup')} of {format_count(document['streams'], 'stream')}, "
+        f"{format_count(document['messages'], 'new message')}, {format_bytes(document['stored_bytes_added'])} added; "
+        f"never more than {format_seconds(document['longest_seconds_behind'])} behind, "
+        f"{format_count(document['outages'], 'outage')}{partial}"
+    )
+    for note in document["notes"]:
+        yield State("warning"), f": {note}"
+    yield f"newest: {document['newest']}, ", State(document["result"])
 
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jsbackup.cli.commands import plan, restore
+from jsbackup.cli.commands import restore
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.output.output import Output
@@ -58,7 +58,7 @@ def test_every_option_of_a_plan_is_a_key() -> None:
     shared = [*CHOOSING_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
     known = _keys()
     whole = {"output", "runbook", "mask-key-file"}
-    own = [*plan.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]
+    own = [*restore.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]
     options = {name.removeprefix("--") for one in own for name in one.opts if name.startswith("--")}
     whole |= {name for name in options if "account" in name}
     assert options - whole <= known.keys()
@@ -285,7 +285,7 @@ def test_nothing_that_a_runbook_says_may_stand_beside_it(
 
 
 def test_both_commands_have_the_option() -> None:
-    for command in (plan.COMMANDS["plan"], restore.COMMANDS["restore"]):
+    for command in (restore.COMMANDS["plan"], restore.COMMANDS["restore"]):
         assert isinstance(command, click.Command)
         assert any("--runbook" in one.opts for one in command.params)
 
