@@ -10,7 +10,7 @@ import click
 import pytest
 
 from jsbackup import errors
-from jsbackup.cli.commands import verify
+from jsbackup.cli.commands import check
 from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
@@ -290,7 +290,7 @@ def test_help_fits_a_terminal_of_eighty_columns(typed: Type, line: str) -> None:
 
 
 def test_choices_are_those_of_the_engine() -> None:
-    assert list(verify.LEVELS) == [str(level) for level in Level]
+    assert list(check.LEVELS) == [str(level) for level in Level]
     assert list(restore_options.IF_EXISTS) == [str(choice) for choice in IfExists]
     assert list(restore_options.CONSUMERS) == ["all", "config", "none"] and set(restore_options.CONSUMERS) == set(
         map(str, Consumers)

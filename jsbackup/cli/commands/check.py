@@ -1,28 +1,33 @@
-"""`jsbackup status`: the state of backups, for monitoring.
+"""`jsbackup verify`, `status` and `diff`: what is stored, checked and compared.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.log import start_log
+from jsbackup.cli.options.latest import LATEST, WantedBackup, find_ids, make_finder
+from jsbackup.cli.options.leases import reading
+from jsbackup.cli.options.opening import connection_of, open_repository, open_with_keys, run_async
+from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
-from jsbackup.cli.output.result import Result
+from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.result import Result, State
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.completion import complete_stream
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared, contexts_of
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_amounts import Percentage, WholeNumber
 from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
@@ -31,9 +36,102 @@ if TYPE_CHECKING:
     from jsbackup.cli.output.status_report import Report
     from jsbackup.repository.repository import Repository
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "LEVELS"]
 
 LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has them
+LIVE = "live"
+
+
+# --- verify ---
+
+
+@click.command(cls=Command, unattended=True, on_spark=True)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="objects",
+    show_default=True,
+    help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
+)
+@click.option(
+    "--sample",
+    type=Percentage(),
+    metavar="PERCENT",
+    help="Check this percentage of the stored bytes; see above.",
+)
+@click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
+@click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
+def verify(
+    shared: Shared,
+    backups: tuple[str, ...],
+    level: str,
+    sample: float | None,
+    *,
+    max_bytes: str | None,
+    expect: str | None,
+    where: Where | None,
+) -> Result:
+    """Check stored backups: all, or those that you name.
+
+    This also notices when a backup was removed or exchanged, except when the newest one was removed together with the
+    object that records it; --expect checks for that. Level data needs a key that reads messages.
+
+    With --sample or --max-bytes, a run reads a part of the objects: first those never checked, then those checked
+    longest ago. A nightly `--sample 4` covers everything in 25 nights.
+
+    With --spark, Spark reads the objects, on as many cores and machines as it has.
+    """
+    from jsbackup.cli.output.check_report import verify_result
+    from jsbackup.repository.checks.verified import AtMost, Percent
+    from jsbackup.repository.checks.verify import Level
+    from jsbackup.repository.checks.verify_run import VerifyRun
+    from jsbackup.repository.crypto.access import NO_KEYS
+    from jsbackup.repository.layout import is_backup_id
+
+    start_log(shared)
+    if expect is not None and not is_backup_id(expect):
+        raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
+    begun_ns = time.time_ns()
+    portion: AtMost | Percent | None = None if sample is None else Percent(sample)
+    if max_bytes is not None:
+        if portion is not None:
+            raise UsageError("--sample and --max-bytes exclude each other", hint="Give one of them.")
+        portion = AtMost(parse_size(max_bytes))
+    if level == "manifest" and (portion is not None or where is not None):
+        what = "nothing for Spark" if portion is None else "no part of them"
+        raise UsageError(f"level manifest reads no objects, so there is {what}", hint="Leave the option out.")
+    repository, keys = open_with_keys(shared)
+    if repository.descriptor.authority is not None and keys == NO_KEYS:
+        shared.output.note("signatures are checked with a key that the repository itself names; see --expect-signer")
+    with reading(shared, repository, "verify"):
+        chosen = find_ids(shared, repository, backups) or repository.backups()
+        run = VerifyRun(
+            repository,
+            chosen,
+            Level(level),
+            whole=not backups,
+            begun_ns=begun_ns,
+            clock_ns=time.time_ns,
+            random=os.urandom,
+            note=shared.output.note,
+        )
+        gaps, flaws = run.find_gaps(expect), run.find_flaws()
+        with make_progress("verify", wanted=shared.progress) as progress, ExitStack() as stack:
+            checker = None
+            if where is not None:
+                settings = settings_of(where)
+                from jsbackup.pipeline.jobs.verify import SparkChecker
+                from jsbackup.pipeline.session.session import open_session
+
+                session = stack.enter_context(open_session(settings))
+                checker = SparkChecker(session, place_given(shared), progress)
+            report = run.check(gaps, flaws, progress=progress, checker=checker, portion=portion)
+    run.record(report, part=portion is not None)
+    return verify_result(level, report, alone=len(backups) == 1)
+
+
+# --- status ---
 
 
 @click.command(cls=Command, needs_server=True, unattended=True, chooses=True)
@@ -236,4 +334,84 @@ def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
     return []
 
 
-COMMANDS = {"status": status}
+# --- diff ---
+
+
+def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    live = [CompletionItem(LIVE)] if LIVE.startswith(incomplete) else []
+    return live + complete_backup(ctx, param, incomplete)
+
+
+@click.command(cls=Command, needs_server=True, answers=True, chooses=True)
+@click.argument("a", shell_complete=_complete_side)
+@click.argument("b", shell_complete=_complete_side)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+)
+@click.option(
+    "--messages",
+    "named",
+    type=WholeNumber(0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Show up to this many added, removed and changed messages of each stream.",
+)
+def diff(
+    shared: Shared,
+    a: str,
+    b: str,
+    streams: tuple[str, ...],
+    *,
+    exclude: tuple[str, ...],
+    named: int,
+) -> Result:
+    """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
+
+    A and B are ids of backups, their starts, or `latest`. One of them may be `live`; then `latest` is the newest
+    backup of the connected source, if there is one. Streams with equal digests are equal; of others, only the
+    segments that differ are read. A live stream is read whole, up to its last message at that time.
+    """
+    from jsbackup.cli.output.check_report import diff_result
+    from jsbackup.repository.read.compared_streams import ComparedStreams
+    from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
+
+    start_log(shared)
+    globs, excluded = tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude))
+    if a == b == LIVE:
+        raise UsageError("both sides are live", hint="Name a backup on one side.")
+    if LIVE not in (a, b) and shared.server:
+        raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
+    connection = connection_of(shared) if LIVE in (a, b) else None
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "diff"),
+        make_progress("diff", wanted=shared.progress) as progress,
+    ):
+        source = None
+        if connection is not None and LATEST in (a, b):
+            from jsbackup.engine.link.source import read_source
+
+            source = run_async(read_source(connection))
+        found = {
+            text: make_finder(shared, repository, WantedBackup(text, globs, excluded, silent=True, all_needed=False))(
+                source
+            )
+            for text in (a, b)
+            if text != LIVE
+        }
+        manifests = [found[text] for text in (a, b) if text != LIVE]
+        choice = ComparedStreams(globs, excluded, manifests)
+        consumers = all(m.selection is None or m.selection.consumers for m in manifests)
+        run = DiffRun(repository.objects, choice.choose, consumers, named, progress)
+        if connection is None:
+            report = diff_backups(run, *manifests)
+        else:
+            from jsbackup.engine.check.diff_live import diff_live
+
+            report = run_async(diff_live(run, connection, manifests[0], Side.B if a == LIVE else Side.A))
+    return diff_result([LIVE if text == LIVE else found[text].id for text in (a, b)], report, choice.skipped)
+
+
+COMMANDS = {"verify": verify, "status": status, "diff": diff}
