@@ -12,7 +12,7 @@ from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import backup_json, stored_json
+from jsbackup.cli.output.reports import backup_json
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.backups import (
@@ -80,9 +80,8 @@ def _json(one: AccountBackup) -> JsonObject:
     report = one.report
     result = None
     if report is not None and report.manifest is not None:
-        skipped = [{"name": failure.name, "reason": failure.error.message} for failure in report.failures]
-        streams = [stored_json(stored) for stored in report.streams]
-        result = backup_json(report.manifest, streams, skipped) | {"notes": [*report.notes, *report.lost_readers]}
+        notes = [*report.notes, *report.lost_readers]
+        result = backup_json(report.manifest, report.streams, report.failures, notes)
     return {
         **account_json(one.account),
         "code": one.code,

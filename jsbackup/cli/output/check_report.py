@@ -1,10 +1,11 @@
-"""What `verify` and `diff` say, as JSON and as text. Imported when a command has something to say."""
+"""What `verify` and `diff` say, as JSON and as text."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.reports import problem_json
 from jsbackup.cli.output.result import (
@@ -22,13 +23,12 @@ from jsbackup.cli.output.result import (
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.exit_codes import combined, damage
 from jsbackup.model import JsonObject
-from jsbackup.repository.checks.verified import RECENT_DAYS, Coverage
-from jsbackup.repository.checks.verify_run import VerifyReport
-from jsbackup.repository.pages.stream_json import losses_to_json
-from jsbackup.repository.read.config_diff import FieldChange
-from jsbackup.repository.read.diff import DiffReport, StreamDiff
-from jsbackup.repository.read.losses import about_losses
 from jsbackup.times import format_time as format_exact_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.checks.verify_run import VerifyReport
+    from jsbackup.repository.read.config_diff import FieldChange
+    from jsbackup.repository.read.diff import DiffReport, StreamDiff
 
 __all__ = ["diff_result", "verify_result"]
 
@@ -40,7 +40,11 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "!"}
 
 
 def verify_result(level: str, report: VerifyReport, *, alone: bool) -> Result:
-    wrong = {gap.backup for gap in report.gaps}
+    """Return what a verify found; the document of `alone` backup has no list."""
+    from jsbackup.repository.checks.verified import RECENT_DAYS
+    from jsbackup.repository.pages.stream_json import losses_to_json
+
+    wrong, coverage = {gap.backup for gap in report.gaps}, report.coverage
     documents: list[JsonObject] = [
         {
             "backup": checked.backup,
@@ -51,16 +55,34 @@ def verify_result(level: str, report: VerifyReport, *, alone: bool) -> Result:
         }
         for checked in report.backups
     ]
+    covered: JsonObject | None = (
+        None
+        if coverage is None
+        else {
+            "objects": coverage.objects,
+            "bytes": coverage.bytes,
+            "checked_objects": coverage.checked_objects,
+            "checked_bytes": coverage.checked_bytes,
+            "recent_days": RECENT_DAYS,
+            "recent_bytes": coverage.recent_bytes,
+            "never_bytes": coverage.never_bytes,
+            "oldest": None if coverage.oldest_seconds is None else format_time(coverage.oldest_seconds * 10**9),
+        }
+    )
     more = {
         "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in report.gaps],
         "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in report.flaws],
-        "coverage": None if report.coverage is None else _coverage_json(report.coverage),
+        "coverage": covered,
     }
     document = {**documents[0], **more} if alone else {"backups": documents, **more}
-    return Result(document, _verified_text(documents, report), damage(report.problems))
+    return Result(document, _verified_text(documents, report, covered), damage(report.problems))
 
 
-def _verified_text(documents: Sequence[JsonObject], report: VerifyReport) -> Iterator[Block]:
+def _verified_text(
+    documents: Sequence[JsonObject], report: VerifyReport, covered: JsonObject | None
+) -> Iterator[Block]:
+    from jsbackup.repository.read.losses import about_losses
+
     if not documents:
         yield "there are no backups"
     for document, checked in zip(documents, report.backups, strict=True):
@@ -74,35 +96,20 @@ def _verified_text(documents: Sequence[JsonObject], report: VerifyReport) -> Ite
         yield f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}"
     for flaw in report.flaws:
         yield f"repository: {flaw.problem}"
-    if report.coverage is not None and report.coverage.objects:
-        yield _coverage_text(report.coverage)
-
-
-def _coverage_json(coverage: Coverage) -> JsonObject:
-    oldest = coverage.oldest_seconds
-    return {
-        "objects": coverage.objects,
-        "bytes": coverage.bytes,
-        "checked_objects": coverage.checked_objects,
-        "checked_bytes": coverage.checked_bytes,
-        "recent_days": RECENT_DAYS,
-        "recent_bytes": coverage.recent_bytes,
-        "never_bytes": coverage.never_bytes,
-        "oldest": None if oldest is None else format_time(oldest * 10**9),
-    }
-
-
-def _coverage_text(coverage: Coverage) -> str:
-    checked = f"{format_count(coverage.checked_objects)} of {format_count(coverage.objects, 'object')} checked"
-    sizes = f"{format_bytes(coverage.checked_bytes)} of {format_bytes(coverage.bytes)}"
-    # Rounded down: 100 % means everything.
-    percent = math.floor(1000 * coverage.recent_bytes / coverage.bytes) / 10 if coverage.bytes else 100.0
-    text = f"{checked} ({sizes}); {percent:g} % of all bytes verified in the last {RECENT_DAYS} days"
-    if coverage.never_bytes:
-        text += f", {format_bytes(coverage.never_bytes)} not verified yet or damaged"
-    if coverage.oldest_seconds is not None:
-        text += f", oldest check {format_time(coverage.oldest_seconds * 10**9)}"
-    return text
+    if covered and covered["objects"]:
+        size = covered["bytes"]
+        checked_bytes = f"{format_bytes(covered['checked_bytes'])} of {format_bytes(size)}"
+        # Rounded down: 100 % means everything.
+        percent = math.floor(1000 * covered["recent_bytes"] / size) / 10 if size else 100.0
+        never = (
+            f", {format_bytes(covered['never_bytes'])} not verified yet or damaged" if covered["never_bytes"] else ""
+        )
+        oldest = f", oldest check {covered['oldest']}" if covered["oldest"] else ""
+        yield (
+            f"{format_count(covered['checked_objects'])} of {format_count(covered['objects'], 'object')} checked "
+            f"({checked_bytes}); {percent:g} % of all bytes verified in the last {covered['recent_days']} days"
+            f"{never}{oldest}"
+        )
 
 
 # --- diff ---

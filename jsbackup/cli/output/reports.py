@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
@@ -30,7 +30,6 @@ __all__ = [
     "backup_json",
     "backup_result",
     "consumer_json",
-    "consumer_result_json",
     "consumer_result_text",
     "created_text",
     "follow_result",
@@ -39,7 +38,6 @@ __all__ = [
     "problem_json",
     "read_as",
     "restored_stream_json",
-    "stored_json",
     "stored_result",
     "stream_json",
 ]
@@ -62,8 +60,7 @@ def stored_result(
     notes = [*notes, *(note for one in stored for note in one.notes), *lost_readers]
     if not stored and not failures:
         notes.append("no stream was backed up: there are none, or all are left out")
-    skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
-    document = backup_json(manifest, list(map(stored_json, stored)), skipped) | {"notes": notes}
+    document = backup_json(manifest, stored, failures, notes)
     return Result(document, _stored_text(document), _code(manifest, lost_readers))
 
 
@@ -169,20 +166,9 @@ def consumer_json(consumer: ConsumerBackup) -> JsonObject:
     return {"name": consumer.name, "fidelity": consumer.fidelity, "reason": consumer.reason}
 
 
-def consumer_result_json(consumer: RestoredConsumer) -> JsonObject:
-    """A consumer at the target in `restore --json`, `clone --json` and `drill --json`."""
-    return {
-        "name": consumer.name,
-        "fidelity": consumer.fidelity,
-        "note": consumer.note,
-        "may_come_again": consumer.may_come_again,
-    }
-
-
 def consumer_result_text(consumer: RestoredConsumer) -> str:
-    """Return the same as text, if its state is not as before."""
-    known = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
-    return f"{known}; {again_text(consumer.may_come_again)}"
+    """Return what became of a consumer at the target, if its state is not as before."""
+    return f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}; {again_text(consumer.may_come_again)}"
 
 
 def again_text(count: int | None) -> str:
@@ -203,7 +189,10 @@ def restored_stream_json(stream: RestoredStream, notes: Sequence[str]) -> JsonOb
         "verified": stream.verified,
         "proof": stream.proof.value,
         "seconds": round(stream.seconds, 3),
-        "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
+        "consumers": [
+            {"name": c.name, "fidelity": c.fidelity, "note": c.note, "may_come_again": c.may_come_again}
+            for c in stream.consumers
+        ],
         "notes": list(notes),
     }
 
@@ -229,23 +218,24 @@ def stream_json(stream: StreamBackup) -> JsonObject:
     }
 
 
-def stored_json(stored: StoredStream) -> JsonObject:
-    """A stream in `backup --json`."""
-    cost = {
-        "segments_reused": stored.segments_reused,
-        "stored_bytes_added": stored.stored_bytes,
-        "seconds": round(stored.seconds, 3),
-    }
-    return stream_json(stored.stream) | cost
-
-
-def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iterable[JsonObject]) -> JsonObject:
+def backup_json(
+    manifest: Manifest, stored: Sequence[StoredStream], failures: Sequence[Failure], notes: Sequence[str]
+) -> JsonObject:
     """The document of `backup --json` and `import --json`."""
     return {
         "backup": manifest.id,
         "result": manifest.result,
-        "streams": list(streams),
-        "skipped": list(skipped),
+        "streams": [
+            {
+                **stream_json(one.stream),
+                "segments_reused": one.segments_reused,
+                "stored_bytes_added": one.stored_bytes,
+                "seconds": round(one.seconds, 3),
+            }
+            for one in stored
+        ],
+        "skipped": [{"name": failure.name, "reason": failure.error.message} for failure in failures],
+        "notes": list(notes),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsbackup.cli.options.latest import Finder, notes_json
 from jsbackup.cli.output.colour import State
@@ -16,8 +16,6 @@ from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.reports import again_text, consumer_result_text, problem_json, restored_stream_json
 from jsbackup.cli.output.result import Block, Result, Table, table
-from jsbackup.engine.restore.preview import Preview
-from jsbackup.engine.restore.restore import RestoreReport
 from jsbackup.errors import IncompleteError
 from jsbackup.failure import FailedProof
 from jsbackup.model import JsonObject
@@ -27,6 +25,10 @@ from jsbackup.planning.model import Action, RestorePlan, Target
 from jsbackup.planning.rules import Finding
 from jsbackup.repository.origin import origin_of
 from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.engine.restore.preview import Preview
+    from jsbackup.engine.restore.restore import RestoreReport
 
 __all__ = [
     "plan_code",

@@ -213,8 +213,9 @@ def status_text(report: Report, location: str, unanswered: str = "") -> Iterator
         for names, word in ((line.new, "new streams"), (line.gone, "gone streams")):
             if names:
                 yield f"            {word} since the backup before: {', '.join(names[:10])}"
-    yield f"verify      {_verify_text(report)}"
-    yield f"drill       {_drill_text(report)}"
+    verify, drill = next(iter(status.verifies), None), next(iter(status.drills_of(None)), None)
+    yield f"verify      {'never' if verify is None else _verify_text(report, verify)}"
+    yield f"drill       {'never' if drill is None else _drill_text(report, drill)}"
     yield f"stored      {_stored_text(status.stored)}"
     for work in status.work:
         what = "an unknown command" if work.text is None else str(work.text)
@@ -254,26 +255,20 @@ def _line_text(report: Report, line: BackupSeries) -> str:
     return f"{line.title}: {counts}, the newest {newest.id} {span(report.age_seconds(newest.created))} ago ({sizes})"
 
 
-def _verify_text(report: Report) -> str:
-    newest = next(iter(report.status.verifies), None)
-    if newest is None:
-        return "never"
+def _verify_text(report: Report, newest: VerifyOutcome) -> str:
     part = ", a part of the objects" if newest.part else ""
     what = "all backups" if newest.everything else format_count(newest.backups, "backup")
     found = "nothing wrong" if newest.ok else format_count(newest.problems, "problem")
     return f"{span(report.age_seconds(newest.ended))} ago, level {newest.level}, {what}{part}: {found}"
 
 
-def _drill_text(report: Report) -> str:
-    newest = next(iter(report.status.drills_of(None)), None)
-    if newest is None:
-        return "never"
+def _drill_text(report: Report, newest: DrillOutcome) -> str:
     came = "restored and proved" if newest.ok else "FAILED"
     took = format_seconds(newest.seconds)
     said = f"{span(report.age_seconds(newest.ended))} ago, backup {newest.backup} {came} in {took}"
     counts = f"{format_count(newest.restored, 'stream')}, {format_count(newest.messages, 'message')}"
     if newest.everything:
         return f"{said} ({counts})"
-    names = ", ".join(one.name for one in newest.streams[:_MOST_DRILLED])
+    names = ", ".join(drilled.name for drilled in newest.streams[:_MOST_DRILLED])
     names += ", …" if newest.restored > _MOST_DRILLED else ""
     return f"{said}, only in part: {names or 'no stream'} ({counts})"

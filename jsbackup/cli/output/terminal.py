@@ -21,13 +21,11 @@ from jsbackup.readable import clip, display_width, printable
 
 __all__ = ["bold", "clip", "display_width", "pad", "paint", "printable", "to_json", "wants_colour"]
 
-_RED = {"error", "failed", "refused", "lost", "problem", "cannot be read", "not copied", "damaged", "DAMAGED", "BREACH"}
-_YELLOW = {"warning", "partial", "missing", "skipped", "not verified"}
-_GREEN = {"ok", "complete", "verified", "all is well", "all restored and proved"}
 _COLOURS = {
-    **dict.fromkeys(_RED | {"NOT all restored and proved"}, "red"),
-    **dict.fromkeys(_YELLOW, "yellow"),
-    **dict.fromkeys(_GREEN, "green"),
+    **dict.fromkeys(("error", "failed", "refused", "lost", "problem", "cannot be read", "not copied"), "red"),
+    **dict.fromkeys(("damaged", "DAMAGED", "BREACH", "NOT all restored and proved"), "red"),
+    **dict.fromkeys(("warning", "partial", "missing", "skipped", "not verified"), "yellow"),
+    **dict.fromkeys(("ok", "complete", "verified", "all is well", "all restored and proved"), "green"),
 }
 
 
