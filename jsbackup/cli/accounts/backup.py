@@ -9,10 +9,10 @@ from jsbackup.cli.accounts.options import AskedAccounts
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository, run_async
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import backup_json
+from jsbackup.cli.output.result import Said, said_lines
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.backups import (
@@ -167,6 +167,6 @@ def _tell_more(output: Output, one: AccountBackup, result: JsonObject | None) ->
     said += [Said("warning", stream["name"], text) for stream in result["streams"] for text in stream["warnings"]]
     if said or result["notes"]:
         output.line(about)
-    tell_each(output, said)
+    output.blocks(said_lines(said))
     for note in result["notes"]:
         output.line(State("warning"), f": {note}")

@@ -17,7 +17,7 @@ from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, error_json, format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.restore_report import plan_json, restored_json, tell_plan, tell_report
+from jsbackup.cli.output.restore_report import plan_json, plan_text, restored_json, restored_text
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
@@ -203,7 +203,7 @@ def _tell_plans(output: Output, plans: list[AccountPlan], documents: list[JsonOb
         if isinstance(one.preview, JsBackupError):
             _tell_error(output, one.preview)
         else:
-            tell_plan(output, document["plan"])
+            output.blocks(plan_text(document["plan"]))
         output.line()
     if names := ", ".join(one.part.stored.words for one in plans if one.code):
         output.line(State("refused"), f": nothing can be restored into any account, for {names}")
@@ -216,7 +216,7 @@ def _tell_restores(output: Output, done: AllRestores) -> None:
         if one.report is not None or one.error is not None:
             _tell_heading(output, one.part)
             if one.report is not None:
-                tell_report(output, one.report, "restored")
+                output.blocks(restored_text(one.report, "restored"))
             if one.error is not None:
                 _tell_error(output, one.error)
             output.line()

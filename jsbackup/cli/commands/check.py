@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
@@ -26,7 +25,7 @@ from jsbackup.cli.output.progress import make_progress, start_log
 from jsbackup.cli.output.result import Result, State
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import Shared, contexts_of
+from jsbackup.cli.parsing.context import Shared, contexts_of, given_in
 from jsbackup.cli.parsing.typed_amounts import Percentage, WholeNumber
 from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
@@ -225,7 +224,10 @@ def status(
 
     start_log(shared)
     if not live:
-        _refuse_idle_server(click.get_current_context())
+        # One from a profile is also for other commands.
+        for level in contexts_of(click.get_current_context()):
+            for name in given_in(level, ("server", "context"), environment=False):
+                raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
         for option, given in (("--exclude", exclude), ("--all-accounts", accounts.all_accounts)):
             if given:
                 raise UsageError(f"{option} makes sense with --live only", hint="Leave it out.")
@@ -280,14 +282,6 @@ def status(
 
 def _seconds(text: str | None) -> float | None:
     return None if text is None else parse_duration(text)
-
-
-def _refuse_idle_server(ctx: click.Context) -> None:
-    """Refuse a server on the command line that would not be used. One from a profile is also for other commands."""
-    for context in contexts_of(ctx):
-        for name in ("server", "context"):
-            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
 
 
 def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:

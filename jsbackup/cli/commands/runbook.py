@@ -11,11 +11,9 @@ from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import error_json
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text, restored_json, restored_text
-from jsbackup.cli.output.result import Block, Result
+from jsbackup.cli.output.result import Block, Result, State, error_json
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.profiles.runbook_file import RunbookEntry, naming_restore, read_runbook
 from jsbackup.engine.link.source import read_source

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.output import format_bytes, format_count, format_seconds, format_time
-from jsbackup.cli.output.result import Block, Result, Table
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    Table,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_time,
+    said_lines,
+)
 from jsbackup.errors import IncompleteError
 from jsbackup.exit_codes import damage
 from jsbackup.failure import Failure, all_failed

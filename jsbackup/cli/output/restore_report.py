@@ -11,11 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.cli.options.latest import Finder, notes_json
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.reports import again_text, consumer_result_text, problem_json, restored_stream_json
-from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    Table,
+    failure_json,
+    format_bytes,
+    format_count,
+    format_seconds,
+    said_lines,
+    table,
+)
 from jsbackup.errors import IncompleteError
 from jsbackup.failure import FailedProof
 from jsbackup.model import JsonObject
@@ -39,8 +48,6 @@ __all__ = [
     "restored_json",
     "restored_result",
     "restored_text",
-    "tell_plan",
-    "tell_report",
 ]
 
 # How much of a stream was compared (`ProofLevel`).
@@ -320,11 +327,3 @@ def _remarks(report: RestoreReport) -> Iterator[Said]:
         yield Said("skipped", refusal.stream, refusal.reason)
     for failure in report.failures:
         yield Said("failed", failure.name, failure.error.message, failure.error.hint or "")
-
-
-def tell_plan(output: Output, document: JsonObject) -> None:
-    output.blocks(plan_text(document))
-
-
-def tell_report(output: Output, report: RestoreReport, done: str) -> None:
-    output.blocks(restored_text(report, done))

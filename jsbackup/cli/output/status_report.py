@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import format_bytes, format_count, format_seconds, format_time
-from jsbackup.cli.output.result import Block
+from jsbackup.cli.output.result import Block, State, format_bytes, format_count, format_seconds, format_time
 from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import (
     Breach,
