@@ -206,7 +206,6 @@ def restore(
     return restored_result(report, "restored", finder)
 
 
-_PREFIX = "to_"
 _VARIABLE = re.compile(r" \[env: \w+\]")
 _BETTER = re.compile(r"prefer NATS_\w+")
 
@@ -231,14 +230,9 @@ class CloneCommand(Command):
         self.params = [*self.params, *TO_OPTIONS]
 
     def invoke(self, ctx: click.Context) -> Any:
-        given = {}
-        for option in TO_OPTIONS:
-            name = str(option.name)
-            typed = ctx.get_parameter_source(name) in GIVEN
-            value = ctx.params.pop(name)
-            if typed:
-                given[name.removeprefix(_PREFIX)] = value
-        ctx.params["to"] = given
+        values = {str(option.name): ctx.params.pop(str(option.name)) for option in TO_OPTIONS}
+        given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) in GIVEN}
+        ctx.params["to"] = {name.removeprefix("to_"): value for name, value in given.items()}
         return super().invoke(ctx)
 
     def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

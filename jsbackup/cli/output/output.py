@@ -189,16 +189,15 @@ class Output:
 
     def error(self, error: JsBackupError) -> None:
         """Print an error: one object on stdout with --json, else `error:` and `hint:` lines on stderr."""
-        message, hint = hide_logins(error.message), hide_logins(error.hint) if error.hint else None
         if self.as_json:
             self._json(error_json(error))
-        elif self.log_json:
-            self._aside("error", [message], {"hint": hint, "code": error.exit_code})
-        else:
-            hints = hint.split("\n") if hint else []
-            lines = [[State("error"), f": {message}"], *([f"hint: {line}"] for line in hints)]
-            coloured, encoding = wants_colour(sys.stderr), _encoding(sys.stderr)
-            _write(sys.stderr, "\n".join(_joined(line, encoding, coloured=coloured) for line in lines))
+            return
+        hint = hide_logins(error.hint) if error.hint else None
+        text = self._named("error", hide_logins(error.message))
+        self._aside("error", text, {"hint": hint, "code": error.exit_code})
+        if hint and not self.log_json:
+            for line in hint.split("\n"):
+                self._aside("error", [f"hint: {line}"])
 
     def _aside(self, level: str, parts: Sequence[str], fields: Mapping[str, Any] | None = None) -> None:
         encoding = _encoding(sys.stderr)
