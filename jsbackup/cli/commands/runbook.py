@@ -19,9 +19,9 @@ from jsbackup.cli.profiles.runbook_file import RunbookEntry, naming_restore, rea
 from jsbackup.engine.link.source import read_source
 from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.engine.restore.runbook import RunbookPart, RunbookReport, preview_together, restore_together
-from jsbackup.errors import JsBackupError
+from jsbackup.errors import JsBackupError, PlanRefused, TargetConflict
+from jsbackup.exit_codes import first_of
 from jsbackup.model import JsonObject
-from jsbackup.planning.model import RestorePlan
 from jsbackup.repository.repository import Repository
 
 __all__ = ["plan_runbook", "restore_runbook"]
@@ -35,9 +35,8 @@ def plan_runbook(shared: Shared, path: Path, mask_secret: bytes) -> Result:
         previews = preview_together(parts, run_async)
     documents = [plan_json(finder, preview, None) for finder, preview in zip(finders, previews, strict=True)]
     plans = [preview.plan for preview in previews]
-    refusals = tuple(refusal for plan in plans for refusal in plan.refusals)
-    warnings = tuple(warning for plan in plans for warning in plan.warnings)
-    code = plan_code(RestorePlan("", (), refusals, warnings=warnings))
+    refused = [plan.code for plan in plans]
+    code = first_of([*refused, *map(plan_code, plans)], PlanRefused.exit_code, TargetConflict.exit_code)
     return Result({"runbook": str(path), "restores": documents}, _plans_text(entries, documents), code)
 
 

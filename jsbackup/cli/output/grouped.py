@@ -1,3 +1,5 @@
+"""Old names of what is in result.py, until nothing imports them."""
+
 from collections.abc import Iterable, Mapping
 
 from jsbackup.cli.output.output import Output
