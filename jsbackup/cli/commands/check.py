@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
@@ -25,7 +26,7 @@ from jsbackup.cli.output.progress import make_progress, start_log
 from jsbackup.cli.output.result import Result, State
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import Shared, contexts_of, given_in
+from jsbackup.cli.parsing.context import Shared, contexts_of
 from jsbackup.cli.parsing.typed_amounts import Percentage, WholeNumber
 from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
@@ -226,8 +227,9 @@ def status(
     if not live:
         # One from a profile is also for other commands.
         for level in contexts_of(click.get_current_context()):
-            for name in given_in(level, ("server", "context"), environment=False):
-                raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
+            for name in ("server", "context"):
+                if level.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                    raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
         for option, given in (("--exclude", exclude), ("--all-accounts", accounts.all_accounts)):
             if given:
                 raise UsageError(f"{option} makes sense with --live only", hint="Leave it out.")
