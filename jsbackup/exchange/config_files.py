@@ -16,6 +16,8 @@ Of values, only those are refused that servers of all releases refuse: a backup 
 exported must be imported again. So a `republish` without a destination is taken, as servers do, although it has no
 effect.
 
+What clients set of the streams of buckets, and what a stream gets whose configuration is lost, is here, too.
+
 Configurations of streams are also read from the JSON output of commands:
 
     {"name": …, …}                       a config itself, as in these files
@@ -27,17 +29,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.folder import Folder, FolderEntry, printable_name
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, FolderEntry, NewFolder, printable_name
+from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.names import BLANKS
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.planning.configs.mapping_rules import is_server_subject
 from jsbackup.repository.names import encode_name, encode_name_with_digest
 from jsbackup.strict_json import read_object, write_json
 
@@ -45,10 +48,12 @@ __all__ = [
     "CONSUMERS_FOLDER",
     "MAX_CONFIG_BYTES",
     "STREAMS_FOLDER",
+    "ConfigSet",
+    "ExportedStream",
     "StreamConfigs",
-    "checked_age",
-    "checked_pattern",
+    "bucket_stream",
     "encode_config",
+    "made_up_config",
     "read_config_files",
     "read_configs_of",
     "read_printed_configs",
@@ -57,57 +62,6 @@ __all__ = [
     "write_config_files",
 ]
 
-_AGES = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
-
-
-def checked_age(value: int) -> int:
-    """Return a duration. Raises `ValueError` if it is negative."""
-    if value < 0:
-        raise ValueError("a negative duration")
-    return value
-
-
-def checked_pattern(text: str) -> str:
-    """Return a subject that may have wildcards; "" means none. Raises `ValueError` if it is not one (`IsValidSubject`
-    in the server's `sublist.go`).
-    """
-    if not set(BLANKS).isdisjoint(text):
-        raise ValueError("not a subject: it has a blank")
-    tokens = text.split(".")
-    if text and ("" in tokens or ">" in tokens[:-1]):
-        raise ValueError("not a subject: it has an empty token, or > before its end")
-    return text
-
-
-def refuse_values(where: str, config: JsonObject) -> None:
-    """Raise `UsageError` if a stream's config has such a value. Values of other types are left to the server."""
-    for field in _AGES:
-        if type(config.get(field)) is int:
-            _check(f"{where}: {field}", checked_age, config[field])
-    for subject in _list(config.get("subjects")):
-        _check_pattern(f"{where}: subjects", subject)
-    for field, sources in (("mirror", [config.get("mirror")]), ("sources", _list(config.get("sources")))):
-        for source in sources:
-            if isinstance(source, dict):
-                _check_pattern(f"{where}: {field}: filter_subject", source.get("filter_subject"))
-
-
-def _check_pattern(where: str, value: Any) -> None:
-    if isinstance(value, str):
-        _check(where, checked_pattern, value)
-
-
-def _check(where: str, check: Callable[[Any], Any], value: Any) -> None:
-    try:
-        check(value)
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from error
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 STREAMS_FOLDER = "streams"
 CONSUMERS_FOLDER = "consumers"
 
@@ -115,6 +69,10 @@ _SUFFIX = ".json"
 _SERVER_METADATA = "_nats."
 # The server's limit for a request (`max_payload`).
 MAX_CONFIG_BYTES = 64 << 20
+_AGES = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
+_WINDOW_NS = 120 * 10**9
+_MOST_HISTORY = 64
+_MOST_SUBJECTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +84,87 @@ class StreamConfigs:
 
     @property
     def name(self) -> str:
-        name: str = self.config["name"]
-        return name
+        return str(self.config["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStream:
+    """A stream that was written, as an `archive` of this format or a resource of this kind. `notes` say what a user
+    should know before using it; `incomplete` if parts are missing.
+    """
+
+    name: str
+    archive: str
+    messages: int
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+
+class ConfigSet:
+    """The configs of streams and consumers that several files have. `failures` are resources that are of NATS but
+    cannot be imported.
+    """
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+        self._streams: dict[str, JsonObject] = {}
+        self._consumers: list[tuple[str, str, str, JsonObject]] = []
+
+    def add_stream(self, where: str, config: JsonObject) -> None:
+        """Add a stream's config. Raises `UsageError` if it has no sound name or a value that no server takes, or is
+        there already.
+        """
+        name = sound_name(where, config.get("name"))
+        refuse_values(where, config)
+        if name in self._streams:
+            raise UsageError(f"{where}: there are two configurations of stream {name}")
+        self._streams[name] = config
+
+    def add_consumer(self, where: str, stream: object, name: object, config: JsonObject) -> None:
+        """Add a consumer's config. Raises `UsageError` if the stream or the consumer has no sound name."""
+        self._consumers.append((where, sound_name(f"{where}: stream", stream), sound_name(where, name), config))
+
+    def streams(self) -> list[StreamConfigs]:
+        """Return all in order of names. Raises `UsageError` if a consumer's stream is missing, or one is there
+        twice.
+        """
+        consumers: dict[str, dict[str, JsonObject]] = {name: {} for name in self._streams}
+        for where, stream, name, config in self._consumers:
+            if stream not in consumers:
+                raise UsageError(f"{where} is of stream {stream}, which has no configuration")
+            if name in consumers[stream]:
+                raise UsageError(f"{where}: there are two configurations of consumer {name} of stream {stream}")
+            consumers[stream][name] = config
+        return [
+            StreamConfigs(config, dict(sorted(consumers[name].items())))
+            for name, config in sorted(self._streams.items())
+        ]
+
+
+def sound_name(where: str, name: object) -> str:
+    """Return the name of a stream or consumer. Raises `UsageError` if there is none, or NATS would not allow it."""
+    if not name:
+        raise UsageError(f"{where} has no name")
+    if not isinstance(name, str) or not asset_name_is_sound(name):
+        raise UsageError(f"{where} has a name that NATS does not allow: {printable_name(str(name))[:80]}")
+    return name
+
+
+def refuse_values(where: str, config: JsonObject) -> None:
+    """Raise `UsageError` if a stream's config has such a value. Values of other types are left to the server."""
+    for field in _AGES:
+        if type(config.get(field)) is int and config[field] < 0:
+            raise UsageError(f"{where}: {field}: a negative duration")
+    subjects = [("subjects", subject) for subject in _list(config.get("subjects"))]
+    for source in (config.get("mirror"), *_list(config.get("sources"))):
+        subjects += [("filter_subject", source.get("filter_subject"))] if isinstance(source, dict) else []
+    for field, subject in subjects:
+        if isinstance(subject, str) and subject and not is_server_subject(subject):
+            raise UsageError(f"{where}: {field}: not a subject: {subject[:80]!r}")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def without_server_metadata(config: JsonObject) -> JsonObject:
@@ -146,24 +183,20 @@ def encode_config(config: JsonObject) -> bytes:
     return write_json(without_server_metadata(config), what, sort_keys=True, indent=2) + b"\n"
 
 
-def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None:
+def write_config_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[ExportedStream]:
     """Write the files. Raises `FormatError`, and the errors of `NewFolder`."""
     new.folder(STREAMS_FOLDER)
-    with_consumers = False
-    found = list(streams)
-    files = _file_names(stream.name for stream in found)
-    for stream in found:
+    if any(stream.consumers for stream in streams):
+        new.folder(CONSUMERS_FOLDER)
+    files = _file_names(stream.name for stream in streams)
+    for stream in streams:
         new.write(f"{STREAMS_FOLDER}/{files[stream.name]}{_SUFFIX}", encode_config(stream.config))
-        if not stream.consumers:
-            continue
-        if not with_consumers:
-            new.folder(CONSUMERS_FOLDER)
-            with_consumers = True
         folder = f"{CONSUMERS_FOLDER}/{files[stream.name]}"
-        new.folder(folder)
-        consumer_files = _file_names(stream.consumers)
-        for name, config in stream.consumers.items():
-            new.write(f"{folder}/{consumer_files[name]}{_SUFFIX}", encode_config({**config, "name": name}))
+        if stream.consumers:
+            new.folder(folder)
+        for name, file in _file_names(stream.consumers).items():
+            new.write(f"{folder}/{file}{_SUFFIX}", encode_config({**stream.consumers[name], "name": name}))
+    return [ExportedStream(stream.name, "config", 0) for stream in streams]
 
 
 def _file_names(names: Iterable[str]) -> dict[str, str]:
@@ -183,81 +216,53 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
         UsageError: a file is not a valid config.
         StoreError: a file cannot be read.
     """
-    entries = root.entries()
+    found, streams = ConfigSet(), {}
     with root.folder(STREAMS_FOLDER) as folder:
-        streams = {name: _config(folder, name, "name") for name in _files(folder)}
-    for file, config in streams.items():
-        refuse_values(f"{STREAMS_FOLDER}/{file}", config)
-    _refuse_two(((config["name"], file) for file, config in streams.items()), STREAMS_FOLDER, "stream")
-    consumers: dict[str, dict[str, JsonObject]] = {}
-    if CONSUMERS_FOLDER in entries:
+        for file in _files(folder):
+            name, config = _config(folder, file)
+            found.add_stream(folder.path_of(file), config)
+            streams[file.removesuffix(_SUFFIX)] = name
+    if CONSUMERS_FOLDER in root.entries():
         with root.folder(CONSUMERS_FOLDER) as folder:
-            for name in _shown(folder.entries()):
-                with folder.folder(name) as files:
-                    if f"{name}{_SUFFIX}" not in streams:
-                        raise UsageError(
-                            f"{files.where} has consumers of no stream: {STREAMS_FOLDER}/{name}.json is missing"
-                        )
-                    found = {file: _config(files, file, "name", "durable_name") for file in _files(files)}
-                    _refuse_two(((_name(one), file) for file, one in found.items()), files.where, "consumer")
-                    consumers[name] = {_name(config): config for config in found.values()}
-    return sorted(
-        (
-            StreamConfigs(config, dict(sorted(consumers.get(name.removesuffix(_SUFFIX), {}).items())))
-            for name, config in streams.items()
-        ),
-        key=lambda stream: stream.name,
-    )
+            for stream in filter(_is_shown, folder.entries()):
+                with folder.folder(stream) as files:
+                    if stream not in streams:
+                        missing = f"{STREAMS_FOLDER}/{printable_name(stream)}{_SUFFIX} is missing"
+                        raise UsageError(f"{files.where} has consumers of no stream: {missing}")
+                    for file in _files(files):
+                        found.add_consumer(files.path_of(file), streams[stream], *_config(files, file))
+    return found.streams()
 
 
-def _shown(entries: dict[str, FolderEntry]) -> dict[str, FolderEntry]:
-    return {name: kind for name, kind in entries.items() if not name.startswith(".")}
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".")
 
 
 def _files(folder: Folder) -> list[str]:
-    files = _shown(folder.entries())
-    for name, kind in files.items():
-        if kind is not FolderEntry.FILE:
-            raise UsageError(f"{folder.path_of(name)} is {kind.value}")
+    entries = folder.entries()
+    files = list(filter(_is_shown, entries))
+    for name in files:
+        if entries[name] is not FolderEntry.FILE:
+            raise UsageError(f"{folder.path_of(name)} is {entries[name].value}")
         if not name.endswith(_SUFFIX):
             raise UsageError(f"{folder.path_of(name)} is not a config file: its name does not end in {_SUFFIX}")
-    return list(files)
+    return files
 
 
-def _refuse_two(found: Iterable[tuple[str, str]], where: str, what: str) -> None:
-    """Raise `UsageError` if a name is in two files: one with its digest, and one without."""
-    files: dict[str, str] = {}
-    for name, file in found:
-        if name in files:
-            raise UsageError(
-                f"{where}: there are two configurations of {what} {printable_name(name)}: {files[name]} and {file}"
-            )
-        files[name] = file
-
-
-def _name(config: JsonObject) -> str:
-    name: str = config.get("name") or config["durable_name"]
-    return name
-
-
-def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
-    """Return the config in a file, whose name is under one of `keys`."""
+def _config(folder: Folder, file: str) -> tuple[str, JsonObject]:
+    """Return the name and the config in a file. A consumer may have its `durable_name` only."""
     where = folder.path_of(file)
     config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
-    given = {key: config[key] for key in keys if config.get(key)}
-    if not given:
-        raise UsageError(f"{where} has no name")
-    if len(set(map(str, given.values()))) > 1:
-        raise UsageError(f"{where} has two names: {' and '.join(given)} differ")
-    name = next(iter(given.values()))
-    if not isinstance(name, str) or not asset_name_is_sound(name):
-        raise UsageError(f"{where} has a name that NATS does not allow")
+    durable = config.get("durable_name")
+    name = sound_name(where, config.get("name") or durable)
+    if durable and durable != name:
+        raise UsageError(f"{where} has two names: name and durable_name differ")
     if file.removesuffix(_SUFFIX) not in (encode_name(name), encode_name_with_digest(name)):
         raise UsageError(
             f"{where} is the config of {printable_name(name)}",
             hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",
         )
-    return config
+    return name, config
 
 
 def read_printed_configs(path: Path) -> dict[str, JsonObject]:
@@ -273,13 +278,13 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
     document = read_object(data, shown, kind=UsageError, unique_names=True)
     streams = document.get("streams")
     if isinstance(streams, list):
-        configs = [one.get("config") if isinstance(one, dict) else None for one in streams]
+        configs: list[Any] = [one.get("config") if isinstance(one, dict) else None for one in streams]
     else:
         configs = [document.get("config", document)]
     found: dict[str, JsonObject] = {}
     for config in configs:
-        name = _name_of(config)
-        if name is None or not isinstance(config, dict):
+        name = config.get("name") if isinstance(config, dict) else None
+        if not isinstance(name, str) or not asset_name_is_sound(name):
             raise UsageError(
                 f"{shown} has no configuration of a stream",
                 hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
@@ -288,11 +293,6 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
             raise UsageError(f"{shown} has two configurations of stream {name}")
         found[name] = config
     return found
-
-
-def _name_of(config: object) -> str | None:
-    name = config.get("name") if isinstance(config, dict) else None
-    return name if isinstance(name, str) and asset_name_is_sound(name) else None
 
 
 def read_configs_of(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
@@ -311,3 +311,40 @@ def read_configs_of(files: Sequence[Path], streams: Sequence[str]) -> dict[str, 
     if files and not by_name.keys() & set(streams):
         raise UsageError(f"--stream-config has no configuration of stream {streams[0]}")
     return by_name
+
+
+def bucket_stream(prefix: str, bucket: str, config: JsonObject) -> JsonObject:
+    """Return the config of a bucket's stream: the fields in `config`, and what clients set (nats.go `jetstream/kv.go`,
+    `object.go`). `prefix` is the beginning of the stream's name: `BUCKET_STREAM` or `OBJECT_STREAM`.
+    """
+    age = config.get("max_age")
+    implied: JsonObject = {
+        "name": f"{prefix}{bucket}",
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        "duplicate_window": min(age, _WINDOW_NS) if isinstance(age, int) and age > 0 else _WINDOW_NS,
+    }
+    if prefix == OBJECT_STREAM:
+        implied["subjects"] = [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]
+    else:
+        implied |= {"subjects": [f"$KV.{bucket}.>"], "deny_delete": True}
+        implied |= {"allow_msg_ttl": True} if config.get("subject_delete_marker_ttl") else {}
+    return {**config, **implied}
+
+
+def made_up_config(name: str, subjects: Counter[bytes]) -> JsonObject:
+    """Return a config with which a server would take messages: so many of these subjects."""
+    config: JsonObject = {"name": name, "retention": "limits", "storage": "file", "num_replicas": 1}
+    if name.startswith(BUCKET_STREAM):
+        history = min(max(subjects.values(), default=1), _MOST_HISTORY)
+        return bucket_stream(
+            BUCKET_STREAM, name.removeprefix(BUCKET_STREAM), config | {"max_msgs_per_subject": history}
+        )
+    if name.startswith(OBJECT_STREAM):
+        return bucket_stream(OBJECT_STREAM, name.removeprefix(OBJECT_STREAM), config)
+    patterns = sorted(subject.decode("utf-8", "replace") for subject in subjects)
+    if len(patterns) > _MOST_SUBJECTS:  # wildcards for their first tokens
+        heads = (subject.partition(".") for subject in patterns)
+        patterns = sorted({f"{head}.>" if dot else head for head, dot, _ in heads})
+    return {**config, "subjects": patterns}

@@ -19,11 +19,11 @@ from functools import partial
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.exchange import nats_cli
-from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
+from jsbackup.exchange.config_files import ExportedStream, StreamConfigs, without_server_metadata, write_config_files
 from jsbackup.exchange.declared.nack import write_nack_files
 from jsbackup.exchange.declared.terraform import write_terraform_files
+from jsbackup.exchange.folder import NewFolder
 from jsbackup.exchange.importing import UNKNOWN_TIME
-from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
@@ -56,7 +56,7 @@ __all__ = [
     "export_stream",
 ]
 
-CONFIG_FORMATS = ("config", "nack", "terraform")
+CONFIG_FORMATS = {"config": write_config_files, "nack": write_nack_files, "terraform": write_terraform_files}
 
 _FILE_NAMES = {"v1": nats_cli.ARCHIVE_V1, "v2": nats_cli.ARCHIVE_V2}
 
@@ -77,19 +77,6 @@ class ChangedStream:
 class Archive(StrEnum):
     V1 = "v1"
     V2 = "v2"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedStream:
-    """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if parts are
-    missing.
-    """
-
-    name: str
-    archive: str
-    messages: int
-    notes: tuple[str, ...] = ()
-    incomplete: bool = False
 
 
 def export_account(
@@ -150,7 +137,7 @@ def export_stream(
 def export_configs(new: NewFolder, streams: Sequence[StreamBackup], kind: str) -> list[ExportedStream]:
     """Write only configurations, in one of `CONFIG_FORMATS`: see `config_files.py`, or `declared/`.
 
-    Raises `StoreError`, or `FormatError` if one cannot be encoded.
+    Raises `StoreError`, `UsageError`, or `FormatError` if one cannot be encoded.
     """
     configs = [
         StreamConfigs(
@@ -159,11 +146,7 @@ def export_configs(new: NewFolder, streams: Sequence[StreamBackup], kind: str) -
         )
         for stream in streams
     ]
-    if kind != "config":
-        written = (write_nack_files if kind == "nack" else write_terraform_files)(new, configs)
-        return [ExportedStream(one.name, one.kind, 0, one.notes, bool(one.notes)) for one in written]
-    write_config_files(new, iter(configs))
-    return [ExportedStream(stream.name, ArchiveFormat.CONFIG, 0) for stream in streams]
+    return CONFIG_FORMATS[kind](new, configs)
 
 
 def _choose(stream: StreamBackup, archive: Archive | None) -> str:

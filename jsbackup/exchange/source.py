@@ -169,8 +169,8 @@ class ImportSource:
             )
         meta = nats_cli.read_meta(folder)
         archive = nats_cli.archive_in(folder, entries)
-        self.written_seconds = max(self.written_seconds, folder.modified_seconds(nats_cli.META_FILE))
-        return FoundStream(name, meta, archive, folder.size(archive))
+        self.written_seconds = max(self.written_seconds, folder.stamp(nats_cli.META_FILE).modified_ns // 10**9)
+        return FoundStream(name, meta, archive, folder.stamp(archive).size)
 
 
 def _is_of_server(folder: Folder) -> bool:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
+from jsbackup.exchange.folder import NewFolder
 from jsbackup.exchange.importing import UNKNOWN_TIME
-from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.progress import NullProgress

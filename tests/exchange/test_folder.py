@@ -39,7 +39,7 @@ def test_files_are_read_whole_and_in_chunks(tmp_path: Path, root: Folder) -> Non
     assert root.read("file", len(content)) == content
     assert [len(chunk) for chunk in root.chunks("file")] == [1 << 20, 7]
     assert b"".join(root.chunks("file")) == content
-    assert root.size("file") == len(content)
+    assert root.stamp("file").size == len(content)
 
 
 def test_a_file_larger_than_allowed_is_refused(tmp_path: Path, root: Folder) -> None:
@@ -75,7 +75,7 @@ def test_only_regular_files_are_opened(
             server.bind("file")
         else:
             path.mkdir()
-        for read in (lambda: root.read("file", 10), lambda: list(root.chunks("file")), lambda: root.size("file")):
+        for read in (lambda: root.read("file", 10), lambda: list(root.chunks("file")), lambda: root.stamp("file")):
             with pytest.raises(UsageError, match=r"^file is (a|neither) "):
                 read()
 
@@ -111,7 +111,7 @@ def test_a_root_that_is_no_folder_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_what_vanishes_is_a_store_error(tmp_path: Path, root: Folder) -> None:
-    for read in (lambda: root.read("none", 10), lambda: root.folder("none"), lambda: root.size("none")):
+    for read in (lambda: root.read("none", 10), lambda: root.folder("none"), lambda: root.stamp("none")):
         with pytest.raises(StoreError, match="none cannot be read: no such file"):
             read()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -10,23 +11,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
-from jsbackup.repository.keep.holder_process import this_process
+from jsbackup.exchange.folder import NewFolder, clear_leftovers
 from tests.cli.typed import in_shell
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
 from tests.harness.servers import wait_until
 from tests.pipeline.places import Kept, keep
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what is needed")
-
 _WRITES = """
 import sys, pathlib
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import NewFolder
 with NewFolder(pathlib.Path(sys.argv[1]), sys.argv[2], 0o700) as new:
     new.write("file", b"content")
     print(flush=True)
@@ -69,7 +66,7 @@ def test_only_what_belongs_to_no_living_process_is_removed(tmp_path: Path, exist
     try:
         assert clear_leftovers(target) == []
         assert _names(place) - {"out"} == {".out.jsbackup-0000bbbb"}
-        assert _names(place / ".out.jsbackup-0000bbbb") == {"file", ".holder.json"}
+        assert _names(place / ".out.jsbackup-0000bbbb") == {"file"}
     finally:
         _kill(alive)
     assert clear_leftovers(target) == [] and _names(place) <= {"out"}
@@ -83,39 +80,43 @@ def test_one_of_this_process_stays(tmp_path: Path) -> None:
     assert _names(tmp_path / "out") == {"file"}
 
 
-def test_what_is_in_doubt_stays_and_is_returned(tmp_path: Path) -> None:
-    own = this_process()
-    assert own is not None
-    gone = {**own.to_json(), "pid": os.getpid(), "started": 1}
-
-    def leftover(token: str, holder: Any) -> Path:
-        folder = tmp_path / f".out.jsbackup-{token}"
-        folder.mkdir()
-        (folder / "file").write_text("content")
-        if holder is not None:
-            (folder / ".holder.json").write_text(holder if isinstance(holder, str) else json.dumps(holder))
-        return folder
-
-    unclear = [
-        leftover("00000001", None),  # of an older version, or killed at its start or its end
-        leftover("00000002", "{"),
-        leftover("00000003", {"holder": {**gone, "boot": "another"}}),
-        leftover("00000004", {"holder": {**gone, "machine": "another"}}),
-        leftover("00000005", {"holder": {**gone, "pid": -1}}),
-    ]
-    certain = leftover("00000006", {"holder": gone})
+def test_only_folders_of_that_name_are_removed(tmp_path: Path) -> None:
+    leftover = tmp_path / ".out.jsbackup-00000006"
+    leftover.mkdir()
+    (leftover / "file").write_text("content")
     # Not ours: another name, another form, a link, a file.
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / ".holder.json").write_text(json.dumps({"holder": gone}))
+    (outside / "file").write_text("content")
     (tmp_path / ".out.jsbackup-00000007").symlink_to(outside)
     (tmp_path / ".out.jsbackup-00000008").write_text("")
     for name in (".out.jsbackup-xyz", ".other.jsbackup-00000009", "out.jsbackup-0000000a", ".out.jsbackup-0000000b2"):
         shutil.copytree(outside, tmp_path / name)
     before = _names(tmp_path)
-    assert [one.partition(" ")[0] for one in sorted(clear_leftovers(tmp_path / "out"))] == list(map(str, unclear))
-    assert before - _names(tmp_path) == {certain.name} and _names(outside) == {".holder.json"}
+    assert clear_leftovers(tmp_path / "out") == []
+    assert before - _names(tmp_path) == {leftover.name} and _names(outside) == {"file"}
     assert clear_leftovers(tmp_path / "no" / "such") == []
+
+
+def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_where_no_folder_can_be_locked_it_stays_and_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".out.jsbackup-0000aaaa"
+    folder.mkdir()
+    _no_locks(monkeypatch)
+    (unclear,) = clear_leftovers(tmp_path / "out")
+    assert unclear.startswith(f"{folder} is of an export that still runs, or was killed: remove it") and folder.is_dir()
+    with NewFolder(tmp_path / "other", "0000bbbb", 0o700) as new:
+        new.write("file", b"")
+        new.commit()
+    assert _names(tmp_path / "other") == {"file"}
 
 
 @pytest.fixture
@@ -135,17 +136,11 @@ def test_the_next_export_clears_up(tmp_path: Path, kept: Kept, kind: str, exists
     line = ["export", "latest", *kept.line, "--format", kind, "--output", out]
     done = in_shell(*line)
     assert done.code == 0 and "was killed" not in done.err, done
-    assert not list(tmp_path.rglob(".out.jsbackup-*")) and not list(out.rglob(".holder*"))
+    assert not list(tmp_path.rglob(".out.jsbackup-*")) and not list(out.rglob(".out.*"))
 
 
 @pytest.mark.slow
-def test_what_stays_is_named(tmp_path: Path, kept: Kept) -> None:
-    folder = tmp_path / ".out.jsbackup-0000aaaa"
-    folder.mkdir()
-    done = in_shell("export", "latest", *kept.line, "--format", "parquet", "--append", "--output", tmp_path / "out")
-    assert done.code == 0 and f"{folder} is of an export that still runs, or was killed: remove it" in done.err, done
-    assert folder.is_dir()
-    # An hour later temporary files of the store are removed, too.
+def test_old_temporary_files_of_a_store_are_removed(tmp_path: Path, kept: Kept) -> None:
     incoming = tmp_path / "again" / ".incoming"
     incoming.mkdir(parents=True)
     for name, age in (("1-1", 7200), ("2-2", 0)):
@@ -166,7 +161,7 @@ def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: 
         out = tmp_path / f"out{number}"
         words = command_line(*map(str, [*line, out]))
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        holder = f".out{number}.jsbackup-*/.holder.json"
+        holder = f".out{number}.jsbackup-*"
         wait_until(lambda process=process, holder=holder: any(tmp_path.glob(holder)) or process.poll() is not None, 60)
         time.sleep(number * 0.03)
         process.send_signal(signal.SIGKILL)
@@ -175,6 +170,6 @@ def test_an_export_that_is_killed_at_any_time_leaves_nothing_for_long(tmp_path: 
         if not out.exists():
             done = in_shell(*line, out)
             assert done.code == 0, done
-            assert not list(tmp_path.glob(f".out{number}.jsbackup-*/.holder.json"))
+            assert not list(tmp_path.glob(f".out{number}.jsbackup-*"))
         assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["ORDERS"]
     assert seen

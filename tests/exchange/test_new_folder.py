@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import StoreError, TargetConflict, UsageError
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import NewFolder
 from tests.exchange.folders import tree
 
 

@@ -42,7 +42,7 @@ from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
 from jsbackup.errors import UsageError
-from jsbackup.exchange.new_folder import NewFolder, clear_leftovers
+from jsbackup.exchange.folder import NewFolder, clear_leftovers
 from jsbackup.planning.asked import AskedChanges
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What all declarations have in common: what is said of a written stream, and the collection of those that are read.
+"""What all tools have in common that create streams and consumers: how a config becomes a resource, and back.
 
 Names of resources in other tools have fewer characters than those in NATS, so two names may become the same. Then all
 but one that fits unchanged get a part of their digest, so that a name does not depend on the order: another name would
@@ -8,135 +8,132 @@ mean another resource, and these tools delete a stream that is not declared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
-from jsbackup.errors import UsageError
-from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
-from jsbackup.exchange.declared.fields import Rounded
+from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.exchange.config_files import ConfigSet, bucket_stream, sound_name, without_server_metadata
+from jsbackup.exchange.declared.fields import Lost, Place, Rounded, as_bucket, read_fields, write_fields
 from jsbackup.exchange.folder import printable_name
-from jsbackup.failure import Failure
-from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 
-__all__ = [
-    "Declarations",
-    "DeclaredStream",
-    "consumer_notes",
-    "is_durable",
-    "stream_notes",
-    "unique_files",
-    "unique_labels",
-]
+__all__ = ["Tool", "add_resource", "consumer_of", "resource_of", "unique_names"]
 
-_FEW, _MANY = 8, 40
+# Without these a consumer would be another one.
+_NEEDED = ("ack_policy", "deliver_policy", "opt_start_seq", "opt_start_time")
 
 
-def unique_labels(names: Iterable[str], label: Callable[[str], str], most: int) -> dict[str, str]:
-    """Return the label of each name, of at most `most` characters."""
-    wanted = {name: label(name) for name in names}
-    labels = _labels(wanted, most, _FEW)
-    # Only somebody who wants it makes two digests begin alike.
-    return labels if len(set(labels.values())) == len(labels) else _labels(wanted, most, _MANY)
-
-
-def unique_files(labels: Iterable[str], most: int) -> dict[str, str]:
-    """Return the name of each label's file: the same, but with a digest where another one differs only in case, since
-    file systems of macOS and Windows would take one file for both.
-    """
-    plain = list(labels)
-    files = _files(plain, most, _FEW)
-    return files if len({file.lower() for file in files.values()}) == len(plain) else _files(plain, most, _MANY)
-
-
-def _files(labels: Sequence[str], most: int, digits: int) -> dict[str, str]:
-    alike = Counter(label.lower() for label in labels)
-    return {one: one if alike[one.lower()] == 1 else _with_digest(one, one, most, digits) for one in labels}
-
-
-def _labels(wanted: Mapping[str, str], most: int, digits: int) -> dict[str, str]:
-    shared = Counter(wanted.values())
-    return {
-        name: plain
-        if len(plain) <= most and (shared[plain] == 1 or plain == name)
-        else _with_digest(plain, name, most, digits)
-        for name, plain in wanted.items()
-    }
-
-
-def _with_digest(plain: str, name: str, most: int, digits: int) -> str:
-    return f"{plain[: most - digits - 1]}-{sha256(name.encode()).hexdigest()[:digits]}"
+def _same(config: JsonObject) -> JsonObject:
+    return config
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredStream:
-    """A stream that was written as a resource of this `kind`. `notes` name what it lacks, or has rounded."""
+class Tool:
+    """A tool, with its kinds of resources and where their fields are, see `fields.py`.
+
+    `buckets` has the beginning of the stream's name and the fields of each kind of bucket, whose own name is in the
+    field `bucket`. `others` are fields of resources that are not of the config; of a consumer, `stream` names its
+    stream. `drop_ignored` removes from a config what the tool has a field for and ignores, and returns why.
+    `to_consumer` and `from_consumer` change configs for and from the table.
+    """
 
     name: str
-    kind: str
-    notes: tuple[str, ...] = ()
+    stream_kind: str
+    consumer_kind: str
+    stream_fields: Collection[Place]
+    consumer_fields: Collection[Place]
+    buckets: Mapping[str, tuple[str, Collection[Place]]]
+    bucket: str
+    stream: str
+    others: frozenset[str]
+    drop_ignored: Callable[[JsonObject], dict[str, str]] = lambda config: {}
+    to_consumer: Callable[[JsonObject], JsonObject] = _same
+    from_consumer: Callable[[JsonObject], JsonObject] = _same
 
 
-def stream_notes(tool: str, lost: Mapping[str, str | Rounded]) -> list[str]:
+def unique_names(
+    names: Iterable[str], shown: Callable[[str], str], most: int, *, ignoring_case: bool = False
+) -> dict[str, str]:
+    """Return how each name is shown, in at most `most` characters, with a digest where two would be the same. With
+    `ignoring_case` also where they differ only in case: file systems of macOS and Windows take one file for both.
+
+    Raises `UsageError` if two are the same all the same: somebody wants it.
+    """
+    wanted = {name: shown(name) for name in names}
+    alike = Counter(plain.lower() if ignoring_case else plain for plain in wanted.values())
+    unique = {}
+    for name, plain in wanted.items():
+        alone = alike[plain.lower()] == 1 if ignoring_case else alike[plain] == 1 or plain == name
+        digest = sha256(name.encode()).hexdigest()[:8]
+        unique[name] = plain if alone and len(plain) <= most else f"{plain[: most - 9]}-{digest}"
+    if len(set(unique.values())) < len(unique):
+        raise UsageError("two of the names become the same", hint="Export these streams one by one.")
+    return unique
+
+
+def resource_of(tool: Tool, config: JsonObject) -> tuple[str, str, JsonObject, list[str]]:
+    """Return the kind of the resource of a stream, the name of the stream or the bucket, the fields, and what is
+    lost.
+    """
+    config = deepcopy(without_server_metadata(config))
+    lost: Lost = {**tool.drop_ignored(config)}
+    for kind, (prefix, fields) in tool.buckets.items():
+        if not lost and (found := as_bucket(prefix, config, fields)):
+            return kind, found[0], {tool.bucket: found[0], **found[1]}, []
+    written = write_fields(config, tool.stream_fields, lost)
+    return tool.stream_kind, str(config["name"]), written, _notes(tool, lost)
+
+
+def consumer_of(tool: Tool, name: str, config: JsonObject, notes: list[str]) -> JsonObject | None:
+    """Return the fields of a consumer, None if it is left out. `notes` gets what is lost."""
+    if config.get("durable_name") != name:
+        notes.append(f"consumer {name} is left out: it is not durable, and {tool.name} makes no others")
+        return None
+    lost: Lost = {}
+    plain = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
+    plain = tool.to_consumer(plain)
+    written = write_fields(plain, tool.consumer_fields, lost)
+    for field in _NEEDED:
+        if field in lost and not isinstance(lost[field], Rounded):
+            shown = printable_name(str(plain[field]))[:80]
+            notes.append(f"consumer {name} is left out: {tool.name} has no {field} {shown}")
+            return None
+    notes += [f"consumer {name}: {note}" for note in _notes(tool, lost)]
+    return written
+
+
+def _notes(tool: Tool, lost: Lost) -> list[str]:
     return [
-        f"{tool} takes whole seconds only: {field} {reason.exact} is written as {reason.rounded}"
+        f"{tool.name} takes whole seconds only: {field} {reason.exact} is written as {reason.rounded}"
         if isinstance(reason, Rounded)
-        else f"{tool} has no place for {field}{f': {reason}' if reason else ''}"
+        else f"{tool.name} has no place for {field}{f': {reason}' if reason else ''}"
         for field, reason in lost.items()
     ]
 
 
-def consumer_notes(tool: str, name: str, lost: Mapping[str, str | Rounded]) -> list[str]:
-    return [f"consumer {name}: {note}" for note in stream_notes(tool, lost)]
+def add_resource(tool: Tool, found: ConfigSet, place: str, kind: str, body: JsonObject, stream: Any = None) -> None:
+    """Add the config that a resource declares; `stream` is that of a consumer. `place` begins the messages of errors.
 
-
-def is_durable(name: str, config: JsonObject) -> bool:
-    """Return whether the consumer is durable; both tools make only such ones."""
-    return config.get("durable_name") == name
-
-
-class Declarations:
-    """The streams and consumers of several files. `failures` are resources that are of NATS but cannot be imported."""
-
-    def __init__(self) -> None:
-        self.failures: list[Failure] = []
-        self._streams: dict[str, JsonObject] = {}
-        self._consumers: list[tuple[str, str, JsonObject]] = []
-
-    def add_stream(self, where: str, config: JsonObject) -> None:
-        """Add a stream's config. Raises `UsageError` if it has no sound name, or is there already."""
-        name = _sound(where, config.get("name"))
-        if name in self._streams:
-            raise UsageError(f"{where}: there are two configurations of stream {name}")
-        self._streams[name] = without_server_metadata(config)
-
-    def add_consumer(self, where: str, stream: object, config: JsonObject) -> None:
-        """Add a consumer's config, whose name is its `durable_name`. Raises `UsageError` if it has no sound name."""
-        name = _sound(where, config.get("durable_name"))
-        self._consumers.append((where, _sound(f"{where}: stream", stream), {**config, "name": name}))
-
-    def streams(self) -> list[StreamConfigs]:
-        """Return all in order of names. Raises `UsageError` if a consumer's stream is missing, or one is there
-        twice.
-        """
-        consumers: dict[str, dict[str, JsonObject]] = {name: {} for name in self._streams}
-        for where, stream, config in self._consumers:
-            name = config["name"]
-            if stream not in consumers:
-                raise UsageError(f"{where} is of stream {stream}, which has no configuration")
-            if name in consumers[stream]:
-                raise UsageError(f"{where}: there are two configurations of consumer {name} of stream {stream}")
-            consumers[stream][name] = without_server_metadata(config)
-        return [
-            StreamConfigs(config, dict(sorted(consumers[name].items())))
-            for name, config in sorted(self._streams.items())
-        ]
-
-
-def _sound(where: str, name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"{where} has no name")
-    if not asset_name_is_sound(name):
-        raise UsageError(f"{where} has a name that NATS does not allow: {printable_name(name)[:80]}")
-    return name
+    Raises `UsageError` if it is not valid, `UnsupportedError` if it is of another kind.
+    """
+    if kind == tool.stream_kind:
+        config = read_fields(body, tool.stream_fields, place, others=tool.others)
+        tool.drop_ignored(config)
+        config = {key: value for key, value in without_server_metadata(config).items() if value != {}}
+        found.add_stream(place, config)
+    elif kind == tool.consumer_kind:
+        fields = read_fields(body, tool.consumer_fields, place, others=tool.others | {tool.stream})
+        config = without_server_metadata(tool.from_consumer(fields))
+        name = config.get("durable_name")
+        found.add_consumer(place, stream, name, config | {"name": name})
+    elif kind in tool.buckets:
+        prefix, table = tool.buckets[kind]
+        bucket = sound_name(place, body.get(tool.bucket))
+        config = read_fields(body, table, place, others=tool.others | {tool.bucket})
+        found.add_stream(place, without_server_metadata(bucket_stream(prefix, bucket, config)))
+    else:
+        kinds = ", ".join((tool.stream_kind, tool.consumer_kind, *tool.buckets))
+        raise UnsupportedError(f"{place} is not supported: only {kinds} are")

@@ -8,8 +8,6 @@ what must be written for a field that the config does not set.
 
 Durations as Go writes and reads them (`time.ParseDuration`), to and from nanoseconds, exactly.
 
-The streams of key-value buckets and object stores, as clients make them (nats.go `jetstream/kv.go`, `object.go`).
-
 A bucket's declaration has few fields; the client sets the others. So a stream is declared as a bucket only if a client
 would set exactly what it has, and as a stream otherwise.
 """
@@ -18,41 +16,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 from typing import Any
 
 from jsbackup.config import nearest
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.exchange.config_files import checked_age, checked_pattern
+from jsbackup.exchange.config_files import bucket_stream
 from jsbackup.exchange.folder import printable_name
 from jsbackup.model import JsonObject
-from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.names import BUCKET_STREAM
 from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 __all__ = [
-    "AGE",
-    "AGE_NANOSECONDS",
-    "AGE_SECONDS",
     "BOOL",
     "GO_DURATION",
     "HISTORY",
     "INTEGER",
-    "MOST_HISTORY",
     "NOT",
-    "PATTERN",
-    "PATTERNS",
     "PERCENT",
     "SECOND",
     "SECONDS",
-    "SECONDS_LIST",
     "TEXT",
     "TEXTS",
     "TEXT_MAP",
     "TIME",
-    "BucketKind",
     "Form",
+    "Lost",
     "Nested",
     "Place",
     "Rounded",
@@ -62,14 +53,12 @@ __all__ = [
     "listed",
     "one_of",
     "parse_go_duration",
-    "plain_stream",
     "read_fields",
-    "stream_of_bucket",
     "write_fields",
 ]
 
-_UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
-_UNITS_NS["h"] = 3600 * 10**9
+_UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_UNITS_NS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
 _PART = re.compile(r"(\d{0,20}(?:\.\d{0,20})?)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _MOST_NS = (1 << 63) - 1
 
@@ -106,9 +95,7 @@ def format_go_duration(ns: int) -> str:
     return "".join(parts) or "0s"
 
 
-MOST_HISTORY = 64
-"""The versions that a key-value bucket keeps of each key, at most."""
-
+_MOST_HISTORY = 64  # versions of each key that a key-value bucket keeps
 _SECOND_NS = 10**9
 # More are more nanoseconds than tools and servers can hold.
 _MOST_SECONDS = ((1 << 63) - 1) // _SECOND_NS
@@ -121,6 +108,10 @@ class Rounded:
     value: Any
     exact: str
     rounded: str
+
+
+Lost = dict[str, "str | Rounded"]
+"""Paths of fields that cannot be written, with a reason or "", or that are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +203,6 @@ def _whole_seconds(value: Any) -> int | Rounded:
     return Rounded(seconds, format_go_duration(ns), format_go_duration(seconds * _SECOND_NS))
 
 
-def _all_whole_seconds(value: Any) -> list[Any] | Rounded:
-    found = [_whole_seconds(one) for one in _list(value)]
-    rounded = [one for one in found if isinstance(one, Rounded)]
-    values = [one.value if isinstance(one, Rounded) else one for one in found]
-    if not rounded:
-        return values
-    return Rounded(values, ", ".join(one.exact for one in rounded), ", ".join(one.rounded for one in rounded))
-
-
 def _percent(value: Any) -> int:
     digits = _text(value).removesuffix("%")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 4 and int(digits) <= 100):
@@ -236,21 +218,21 @@ def _from_percent(value: Any) -> str:
 
 def _history(value: Any) -> int:
     """Clients take none for one (nats.go `jetstream/kv.go`)."""
-    if not 0 <= _integer(value) <= MOST_HISTORY:
-        raise ValueError(f"not one of 1 to {MOST_HISTORY}")
+    if not 0 <= _integer(value) <= _MOST_HISTORY:
+        raise ValueError(f"not one of 1 to {_MOST_HISTORY}")
     return int(value) or 1
 
 
-def _from_seconds(value: Any) -> int:
-    return _integer(_integer(value) * _SECOND_NS)
-
-
-def _not_negative(form: Form) -> Form:
-    return Form(form.write, lambda value: checked_age(form.read(value)))
-
-
 def listed(form: Form) -> Form:
-    return Form(lambda value: [form.write(one) for one in _list(value)], lambda value: [*map(form.read, _list(value))])
+    def write(value: Any) -> list[Any] | Rounded:
+        written = [form.write(one) for one in _list(value)]
+        values = [one.value if isinstance(one, Rounded) else one for one in written]
+        rounded = [one for one in written if isinstance(one, Rounded)]
+        if not rounded:
+            return values
+        return Rounded(values, ", ".join(one.exact for one in rounded), ", ".join(one.rounded for one in rounded))
+
+    return Form(write, lambda value: [form.read(one) for one in _list(value)])
 
 
 def one_of(**words: str | bool) -> Form:
@@ -276,14 +258,9 @@ TEXTS = listed(TEXT)
 GO_DURATION = Form(
     lambda value: format_go_duration(_integer(value)), lambda value: parse_go_duration(_text(value)) if value else 0
 )
-NANOSECONDS = INTEGER
 HISTORY = Form(_integer, _history)
-PATTERN = Form(_text, lambda value: checked_pattern(_text(value)))
-PATTERNS = listed(PATTERN)
 SECOND = Form(_time_of_a_second, _time)
-SECONDS = Form(_whole_seconds, _from_seconds)
-SECONDS_LIST = Form(_all_whole_seconds, listed(SECONDS).read)
-AGE, AGE_NANOSECONDS, AGE_SECONDS = (_not_negative(form) for form in (GO_DURATION, NANOSECONDS, SECONDS))
+SECONDS = Form(_whole_seconds, lambda value: _integer(_integer(value) * _SECOND_NS))
 PERCENT = Form(_percent, _from_percent)
 
 
@@ -292,34 +269,26 @@ def is_set(value: Any) -> bool:
     return bool(value) and value != ZERO_TIME
 
 
-def write_fields(
-    config: JsonObject, fields: Collection[Place], lost: dict[str, str | Rounded], path: str = ""
-) -> JsonObject:
-    """Return the fields as in the file. `lost` gets the paths of fields that cannot be written, with a reason or "",
-    and of those that were rounded.
-    """
-    rest = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
-    written: JsonObject = {}
+def write_fields(config: JsonObject, fields: Collection[Place], lost: Lost, path: str = "") -> JsonObject:
+    """Return the fields as in the file. `lost` gets what cannot be written, or is rounded."""
+    rest, written = deepcopy(config), {}
     for field in fields:
-        value = _take(rest, field.ours)
-        where = path + field.ours
+        value, where = _take(rest, field.ours), path + field.ours
         try:
-            found = _write(value, field.form, lost, where) if is_set(value) else None
+            shown = _write(value, field.form, lost, where) if is_set(value) else None
         except ValueError as error:
-            lost[where] = str(error)
-            found = None
-        if isinstance(found, Rounded):
-            lost[where] = found
-            found = found.value
-        if found is None:
-            found = field.unset
-        if found is not None:
-            written[field.theirs] = found
+            lost[where], shown = str(error), None
+        if isinstance(shown, Rounded):
+            lost[where], shown = shown, shown.value
+        if shown is None:
+            shown = field.unset
+        if shown is not None:
+            written[field.theirs] = shown
     lost.update((where, "") for where in _left(rest, path))
     return written
 
 
-def _write(value: Any, form: Form | Nested, lost: dict[str, str | Rounded], where: str) -> Any:
+def _write(value: Any, form: Form | Nested, lost: Lost, where: str) -> Any:
     if isinstance(form, Form):
         return form.write(value)
     if form.many:
@@ -361,9 +330,7 @@ def read_fields(found: Any, fields: Collection[Place], where: str, *, others: Co
     config: JsonObject = {}
     for field in fields:
         value = found.get(field.theirs)
-        if value is None:
-            value = field.absent
-        if value is None:
+        if value is None and (value := field.absent) is None:
             continue
         try:
             read = _read(value, field.form, f"{where}: {field.theirs}")
@@ -397,7 +364,6 @@ def _put(config: JsonObject, path: str, value: Any) -> None:
 
 
 _BUCKET_NAME = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
-_WINDOW_NS = 120 * 10**9
 # What a server sets where a config has nothing, and what it takes for the same.
 _DEFAULTS: JsonObject = {
     "retention": "limits",
@@ -414,57 +380,30 @@ _DEFAULTS: JsonObject = {
 }
 
 
-class BucketKind(Enum):
-    """The value is the beginning of the stream's name."""
-
-    KEY_VALUE = BUCKET_STREAM
-    OBJECTS = OBJECT_STREAM
-
-
-def plain_stream(config: JsonObject) -> JsonObject:
+def _plain(config: JsonObject) -> JsonObject:
     """Return the config without fields that are unset or have the server's default."""
     return {key: value for key, value in config.items() if is_set(value) and _DEFAULTS.get(key) != value}
 
 
-def as_bucket(kind: BucketKind, config: JsonObject, fields: Collection[Place]) -> tuple[str, JsonObject] | None:
-    """Return the bucket's name and its fields as in the file; None if the stream must be declared as a stream."""
+def as_bucket(prefix: str, config: JsonObject, fields: Collection[Place]) -> tuple[str, JsonObject] | None:
+    """Return the bucket's name and its fields as in the file; None if the stream must be declared as a stream.
+
+    `prefix` is the beginning of the stream's name.
+    """
     name = str(config.get("name"))
-    bucket = name.removeprefix(kind.value)
-    if not name.startswith(kind.value) or not _BUCKET_NAME.fullmatch(bucket):
+    bucket = name.removeprefix(prefix)
+    if not name.startswith(prefix) or not _BUCKET_NAME.fullmatch(bucket):
         return None
-    plain = plain_stream(config)
-    implied = plain_stream(_implied(kind, bucket, config))
-    if any(plain.get(key) != value for key, value in implied.items()):
+    given = {place.ours.partition(".")[0] for place in fields}
+    plain = _plain(config)
+    kept = {key: value for key, value in plain.items() if key in given}
+    if _plain(bucket_stream(prefix, bucket, kept)) != plain:
         return None
-    if kind is BucketKind.KEY_VALUE:
-        history = config.get("max_msgs_per_subject")
-        if not isinstance(history, int) or not 1 <= history <= MOST_HISTORY:
-            return None
-    lost: dict[str, str | Rounded] = {}
-    kept = {key: value for key, value in plain.items() if key not in implied}
+    history = plain.get("max_msgs_per_subject")
+    if prefix == BUCKET_STREAM and not (isinstance(history, int) and 1 <= history <= _MOST_HISTORY):
+        return None
     # Said even where it is the default: files are for people.
     kept |= {key: config[key] for key in ("storage", "num_replicas") if is_set(config.get(key))}
+    lost: Lost = {}
     written = write_fields(kept, fields, lost)
     return None if lost else (bucket, written)
-
-
-def stream_of_bucket(kind: BucketKind, bucket: str, config: JsonObject) -> JsonObject:
-    """Return the whole config of a bucket's stream. `config` are the fields that its declaration has."""
-    return {**config, **_implied(kind, bucket, config)}
-
-
-def _implied(kind: BucketKind, bucket: str, config: JsonObject) -> JsonObject:
-    age = config.get("max_age") or 0
-    implied: JsonObject = {
-        "name": f"{kind.value}{bucket}",
-        "discard": "new",
-        "allow_rollup_hdrs": True,
-        "allow_direct": True,
-        "duplicate_window": min(age, _WINDOW_NS) if isinstance(age, int) and age > 0 else _WINDOW_NS,
-    }
-    if kind is BucketKind.OBJECTS:
-        return implied | {"subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]}
-    implied |= {"subjects": [f"$KV.{bucket}.>"], "deny_delete": True}
-    if config.get("subject_delete_marker_ttl"):
-        implied["allow_msg_ttl"] = True
-    return implied

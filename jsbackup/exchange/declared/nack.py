@@ -29,53 +29,31 @@ from typing import Any
 import yaml
 
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, StreamConfigs, without_server_metadata
-from jsbackup.exchange.declared.declared import (
-    Declarations,
-    DeclaredStream,
-    consumer_notes,
-    is_durable,
-    stream_notes,
-    unique_labels,
-)
+from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, ConfigSet, ExportedStream, StreamConfigs
+from jsbackup.exchange.declared.declared import Tool, add_resource, consumer_of, resource_of, unique_names
 from jsbackup.exchange.declared.fields import (
-    AGE,
-    AGE_NANOSECONDS,
     BOOL,
     GO_DURATION,
     HISTORY,
     INTEGER,
-    PATTERN,
-    PATTERNS,
     PERCENT,
     TEXT,
     TEXT_MAP,
     TEXTS,
     TIME,
-    BucketKind,
     Form,
     Nested,
     Place,
-    Rounded,
-    as_bucket,
     listed,
     one_of,
-    read_fields,
-    stream_of_bucket,
-    write_fields,
 )
-from jsbackup.exchange.folder import Folder, printable_name
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, NewFolder, printable_name
 from jsbackup.failure import Failure
 from jsbackup.formats.yaml_text import to_yaml
 from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 
-__all__ = ["KEY_VALUE", "NACK_SUFFIXES", "STREAM", "read_nack_files", "write_nack_files"]
-
-# How the controller connects, and what it may do.
-CONNECTION_FIELDS = frozenset(
-    ("account", "creds", "nkey", "preventDelete", "preventUpdate", "servers", "tls", "tlsFirst", "jsDomain")
-)
+__all__ = ["NACK_SUFFIXES", "read_nack_files", "write_nack_files"]
 
 _TRANSFORM = (Place("src", "source", TEXT, unset=""), Place("dest", "dest", TEXT))
 _PLACEMENT = (Place("cluster", "cluster", TEXT), Place("tags", "tags", TEXTS))
@@ -83,7 +61,7 @@ _SOURCE = (
     Place("name", "name", TEXT),
     Place("opt_start_seq", "optStartSeq", INTEGER),
     Place("opt_start_time", "optStartTime", TIME),
-    Place("filter_subject", "filterSubject", PATTERN),
+    Place("filter_subject", "filterSubject", TEXT),
     Place("external.api", "externalApiPrefix", TEXT),
     Place("external.deliver", "externalDeliverPrefix", TEXT),
     Place("subject_transforms", "subjectTransforms", Nested(_TRANSFORM, many=True)),
@@ -94,20 +72,20 @@ _STORAGE = one_of(file="file", memory="memory")
 STREAM = (
     Place("name", "name", TEXT),
     Place("description", "description", TEXT),
-    Place("subjects", "subjects", PATTERNS),
+    Place("subjects", "subjects", TEXTS),
     Place("retention", "retention", one_of(limits="limits", interest="interest", workqueue="workqueue"), "limits"),
     Place("max_consumers", "maxConsumers", INTEGER, -1),
     Place("max_msgs", "maxMsgs", INTEGER, -1),
     Place("max_bytes", "maxBytes", INTEGER, -1),
     Place("discard", "discard", one_of(old="old", new="new"), "old"),
     Place("discard_new_per_subject", "discardPerSubject", BOOL),
-    Place("max_age", "maxAge", AGE, unset="0s"),
+    Place("max_age", "maxAge", GO_DURATION, unset="0s"),
     Place("max_msgs_per_subject", "maxMsgsPerSubject", INTEGER),
     Place("max_msg_size", "maxMsgSize", INTEGER, -1),
     Place("storage", "storage", _STORAGE, "memory", unset="file"),
     Place("num_replicas", "replicas", INTEGER, 1),
     Place("no_ack", "noAck", BOOL),
-    Place("duplicate_window", "duplicateWindow", AGE),
+    Place("duplicate_window", "duplicateWindow", GO_DURATION),
     Place("placement", "placement", Nested(_PLACEMENT)),
     Place("mirror", "mirror", Nested(_SOURCE)),
     Place("sources", "sources", Nested(_SOURCE, many=True)),
@@ -122,7 +100,7 @@ STREAM = (
     Place("allow_direct", "allowDirect", BOOL),
     Place("mirror_direct", "mirrorDirect", BOOL),
     Place("allow_msg_ttl", "allowMsgTtl", BOOL),
-    Place("subject_delete_marker_ttl", "subjectDeleteMarkerTtl", AGE),
+    Place("subject_delete_marker_ttl", "subjectDeleteMarkerTtl", GO_DURATION),
     Place("allow_msg_counter", "allowMsgCounter", BOOL),
     Place("allow_atomic", "allowAtomicPublish", BOOL),
     Place("allow_msg_schedules", "allowMsgSchedules", BOOL),
@@ -197,8 +175,8 @@ KEY_VALUE = (
     Place("description", "description", TEXT),
     Place("max_msg_size", "maxValueSize", INTEGER),
     Place("max_msgs_per_subject", "history", HISTORY, 1),
-    Place("max_age", "ttl", AGE),
-    Place("subject_delete_marker_ttl", "limitMarkerTtl", AGE_NANOSECONDS),
+    Place("max_age", "ttl", GO_DURATION),
+    Place("subject_delete_marker_ttl", "limitMarkerTtl", INTEGER),
     Place("max_bytes", "maxBytes", INTEGER),
     Place("storage", "storage", _STORAGE, "file"),
     Place("num_replicas", "replicas", INTEGER, 1),
@@ -209,7 +187,7 @@ KEY_VALUE = (
 
 OBJECT_STORE = (
     Place("description", "description", TEXT),
-    Place("max_age", "ttl", AGE),
+    Place("max_age", "ttl", GO_DURATION),
     Place("max_bytes", "maxBytes", INTEGER),
     Place("storage", "storage", _STORAGE, "file"),
     Place("num_replicas", "replicas", INTEGER, 1),
@@ -274,48 +252,51 @@ NACK_SUFFIXES = (".yaml", ".yml")
 
 _GROUP = "jetstream.nats.io/"
 _VERSION = f"{_GROUP}v1beta2"
-_TOOL = "NACK"
-_BUCKETS: dict[str, tuple[BucketKind, Sequence[Place]]] = {
-    "KeyValue": (BucketKind.KEY_VALUE, KEY_VALUE),
-    "ObjectStore": (BucketKind.OBJECTS, OBJECT_STORE),
-}
+_NACK = Tool(
+    "NACK",
+    "Stream",
+    "Consumer",
+    STREAM,
+    CONSUMER,
+    {"KeyValue": (BUCKET_STREAM, KEY_VALUE), "ObjectStore": (OBJECT_STREAM, OBJECT_STORE)},
+    bucket="bucket",
+    stream="streamName",
+    # How the controller connects, and what it may do.
+    others=frozenset(
+        ("account", "creds", "nkey", "preventDelete", "preventUpdate", "servers", "tls", "tlsFirst", "jsDomain")
+    ),
+)
 # Names in Kubernetes have up to 253 characters; the name of the file has some more than the resource.
 _MOST_LABEL = 200
 _NOT_IN_A_LABEL = re.compile(r"[^a-z0-9]+")
 
 
-def write_nack_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[DeclaredStream]:
-    """Write a file for each stream. Raises the errors of `NewFolder`."""
-    resources = {stream.name: _resource(stream.config) for stream in streams}
-    names = {f"{kind}\n{name}": stream for stream, (kind, name, _, _) in resources.items()}
-    labels = {names[key]: label for key, label in _unique_in_kind(names).items()}
-    consumer_labels = unique_labels(
+def write_nack_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[ExportedStream]:
+    """Write a file for each stream. Raises `UsageError`, and the errors of `NewFolder`."""
+    resources = [resource_of(_NACK, stream.config) for stream in streams]
+    # They need to be unique only in their kind.
+    labels = {
+        kind: unique_names([name for other, name, _, _ in resources if other == kind], _label, _MOST_LABEL)
+        for kind, _, _, _ in resources
+    }
+    consumer_labels = unique_names(
         [f"{stream.name}\n{name}" for stream in streams for name in stream.consumers], _label, _MOST_LABEL
     )
     written = []
-    for stream in streams:
-        kind, _, spec, notes = resources[stream.name]
-        documents = [_document(kind, labels[stream.name], spec)]
-        for name, config in stream.consumers.items():
-            found = _consumer(stream.name, name, config, notes)
-            if found is not None:
-                documents.append(_document("Consumer", consumer_labels[f"{stream.name}\n{name}"], found))
-        text = "---\n".join(map(to_yaml, documents))
-        new.write(f"{kind.lower()}-{labels[stream.name]}.yaml", text.encode())
-        written.append(DeclaredStream(stream.name, kind, tuple(notes)))
+    for stream, (kind, name, spec, notes) in zip(streams, resources, strict=True):
+        label = labels[kind][name]
+        documents = [_document(kind, label, spec)]
+        for consumer, config in stream.consumers.items():
+            fields = consumer_of(_NACK, consumer, config, notes)
+            if fields is None:
+                continue
+            if fields.get("priorityPolicy") == "pinned_client":  # without the time the controller drops it, too
+                fields.setdefault("pinnedTtl", "0s")
+            fields = {"streamName": stream.name, **fields}
+            documents.append(_document("Consumer", consumer_labels[f"{stream.name}\n{consumer}"], fields))
+        new.write(f"{kind.lower()}-{label}.yaml", "---\n".join(map(to_yaml, documents)).encode())
+        written.append(ExportedStream(stream.name, kind, 0, tuple(notes), bool(notes)))
     return written
-
-
-def _unique_in_kind(names: Iterable[str]) -> dict[str, str]:
-    """Return labels of `KIND\\nNAME`: they need to be unique only in their kind."""
-    by_kind: dict[str, list[str]] = {}
-    for key in names:
-        by_kind.setdefault(key.partition("\n")[0], []).append(key.partition("\n")[2])
-    return {
-        f"{kind}\n{name}": label
-        for kind, found in by_kind.items()
-        for name, label in unique_labels(found, _label, _MOST_LABEL).items()
-    }
 
 
 def _label(name: str) -> str:
@@ -326,45 +307,14 @@ def _document(kind: str, label: str, spec: JsonObject) -> JsonObject:
     return {"apiVersion": _VERSION, "kind": kind, "metadata": {"name": label}, "spec": spec}
 
 
-def _resource(config: JsonObject) -> tuple[str, str, JsonObject, list[str]]:
-    """Return kind, name, spec, and what is lost."""
-    config = without_server_metadata(config)
-    for kind, (bucket_kind, fields) in _BUCKETS.items():
-        if found := as_bucket(bucket_kind, config, fields):
-            return kind, found[0], {"bucket": found[0], **found[1]}, []
-    lost: dict[str, str | Rounded] = {}
-    spec = write_fields(config, STREAM, lost)
-    return "Stream", str(config["name"]), spec, stream_notes(_TOOL, lost)
-
-
-def _consumer(stream: str, name: str, config: JsonObject, notes: list[str]) -> JsonObject | None:
-    if not is_durable(name, config):
-        notes.append(f"consumer {name} is left out: it is not durable, and {_TOOL} makes no others")
-        return None
-    lost: dict[str, str | Rounded] = {}
-    plain = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
-    spec = write_fields(plain, CONSUMER, lost)
-    for field in ("ack_policy", "deliver_policy", "opt_start_seq", "opt_start_time"):
-        if field in lost:  # without it the consumer would be another one
-            notes.append(
-                f"consumer {name} is left out: {_TOOL} has no {field} {printable_name(str(config[field]))[:80]}"
-            )
-            return None
-    if spec.get("priorityPolicy") == "pinned_client":  # without the time the controller drops the policy, too
-        spec.setdefault("pinnedTtl", "0s")
-    notes += consumer_notes(_TOOL, name, lost)
-    return {"streamName": stream, **spec}
-
-
-def read_nack_files(root: Folder, files: Iterable[str]) -> Declarations:
+def read_nack_files(root: Folder, files: Iterable[str]) -> ConfigSet:
     """Return what files in `root` declare.
 
     Raises:
         UsageError: a file or a resource is not valid.
         StoreError: a file cannot be read.
     """
-
-    found = Declarations()
+    found = ConfigSet()
     for file in files:
         where = root.path_of(file)
         for document in read_yaml(root.read(file, MAX_CONFIG_BYTES), where):
@@ -372,10 +322,10 @@ def read_nack_files(root: Folder, files: Iterable[str]) -> Declarations:
     return found
 
 
-def _read(found: Declarations, document: Any, where: str) -> None:
+def _read(found: ConfigSet, document: Any, where: str) -> None:
+    if document is None:  # nothing but comments
+        return
     if not isinstance(document, dict):
-        if document is None:  # nothing but comments
-            return
         raise UsageError(f"{where} has a document that is no resource of Kubernetes")
     version, kind, items = (document.get(key) for key in ("apiVersion", "kind", "items"))
     if isinstance(items, list) and isinstance(kind, str) and kind.endswith("List"):
@@ -384,36 +334,16 @@ def _read(found: Declarations, document: Any, where: str) -> None:
         return
     if not isinstance(version, str) or not version.startswith(_GROUP) or kind == "Account":
         return
-    metadata, spec = document.get("metadata"), document.get("spec")
+    metadata, spec, kind = document.get("metadata"), document.get("spec"), printable_name(str(kind))[:40]
     label = printable_name(str(metadata.get("name") if isinstance(metadata, dict) else "without a name"))[:80]
-    place = f"{where}: {printable_name(str(kind))[:40]} {label}"
-    if version != _VERSION or kind not in ("Stream", "Consumer", *_BUCKETS):
-        error = UnsupportedError(
-            f"{place} is not supported: it is of {printable_name(version)[:80]}, not of {_VERSION}"
-        )
-        if version == _VERSION:
-            error = UnsupportedError(f"{place} is not supported: only Stream, Consumer, KeyValue and ObjectStore are")
+    place = f"{where}: {kind} {label}"
+    try:
+        if version != _VERSION:
+            raise UnsupportedError(f"{place} is not supported: it is of {printable_name(version)[:80]}")
+        if not isinstance(spec, dict):
+            raise UsageError(f"{place} has no spec")
+        if kind in _NACK.buckets and (spec.pop("mirror", None) or spec.pop("sources", None)):
+            raise UnsupportedError(f"{place} copies from another bucket, and only streams that do are supported")
+        add_resource(_NACK, found, place, kind, spec, spec.get(_NACK.stream))
+    except UnsupportedError as error:
         found.failures.append(Failure(label, error))
-    elif not isinstance(spec, dict):
-        raise UsageError(f"{place} has no spec")
-    elif kind == "Stream":
-        found.add_stream(place, read_fields(spec, STREAM, place, others=CONNECTION_FIELDS))
-    elif kind == "Consumer":
-        config = read_fields(spec, CONSUMER, place, others=CONNECTION_FIELDS | {"streamName"})
-        found.add_consumer(place, spec.get("streamName"), config)
-    else:
-        bucket_kind, fields = _BUCKETS[kind]
-        if spec.get("mirror") or spec.get("sources"):
-            error = UnsupportedError(f"{place} copies from another bucket, and only streams that do are supported")
-            found.failures.append(Failure(label, error))
-            return
-        config = read_fields(spec, fields, place, others=CONNECTION_FIELDS | {"bucket", "mirror", "sources"})
-        found.add_stream(place, stream_of_bucket(bucket_kind, _bucket_name(spec, "bucket", place), config))
-
-
-def _bucket_name(spec: JsonObject, key: str, place: str) -> str:
-    """Return the name of a bucket. Raises `UsageError` if there is none."""
-    name = spec.get(key)
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"{place} has no {key}")
-    return name

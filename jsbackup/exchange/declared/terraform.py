@@ -21,71 +21,43 @@ with all it holds; so a time that has them is rounded. Defaults of the provider 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, StreamConfigs, without_server_metadata
-from jsbackup.exchange.declared.declared import (
-    Declarations,
-    DeclaredStream,
-    consumer_notes,
-    is_durable,
-    stream_notes,
-    unique_files,
-    unique_labels,
-)
+from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, ConfigSet, ExportedStream, StreamConfigs
+from jsbackup.exchange.declared.declared import Tool, add_resource, consumer_of, resource_of, unique_names
 from jsbackup.exchange.declared.fields import (
-    AGE_SECONDS,
     BOOL,
     HISTORY,
     INTEGER,
     NOT,
-    PATTERN,
-    PATTERNS,
     PERCENT,
     SECOND,
     SECONDS,
-    SECONDS_LIST,
     TEXT,
     TEXT_MAP,
     TEXTS,
-    BucketKind,
-    Form,
     Nested,
     Place,
-    Rounded,
-    as_bucket,
     is_set,
+    listed,
     one_of,
-    read_fields,
-    stream_of_bucket,
-    write_fields,
 )
-from jsbackup.exchange.folder import Folder, printable_name
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, NewFolder, printable_name
 from jsbackup.failure import Failure
 from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.strict_json import read_object, write_json
 
-__all__ = [
-    "KEY_VALUE",
-    "STREAM",
-    "TERRAFORM_SUFFIX",
-    "read_terraform_files",
-    "refuse_other_syntax",
-    "write_terraform_files",
-]
-
-# Of Terraform itself, and without effect on the configuration.
-META_ARGUMENTS = frozenset(("//", "depends_on", "lifecycle", "provider"))
+__all__ = ["TERRAFORM_SUFFIX", "read_terraform_files", "refuse_other_syntax", "write_terraform_files"]
 
 _TRANSFORM = (Place("src", "source", TEXT, unset=""), Place("dest", "destination", TEXT))
 _SOURCE = (
     Place("name", "name", TEXT),
     Place("opt_start_seq", "start_seq", INTEGER),
     Place("opt_start_time", "start_time", SECOND),
-    Place("filter_subject", "filter_subject", PATTERN),
+    Place("filter_subject", "filter_subject", TEXT),
     Place("subject_transforms", "subject_transform", Nested(_TRANSFORM, many=True, block=True)),
     Place(
         "external",
@@ -111,14 +83,14 @@ STREAM = (
     Place("name", "name", TEXT),
     Place("description", "description", TEXT),
     Place("metadata", "metadata", TEXT_MAP),
-    Place("subjects", "subjects", PATTERNS),
+    Place("subjects", "subjects", TEXTS),
     Place("discard", "discard", one_of(old="old", new="new"), "old"),
     Place("discard_new_per_subject", "discard_new_per_subject", BOOL),
     Place("max_msgs", "max_msgs", INTEGER, -1),
     Place("max_msgs_per_subject", "max_msgs_per_subject", INTEGER, -1),
     Place("max_bytes", "max_bytes", INTEGER, -1),
-    Place("max_age", "max_age", AGE_SECONDS),
-    Place("duplicate_window", "duplicate_window", AGE_SECONDS, 120, unset=0),
+    Place("max_age", "max_age", SECONDS),
+    Place("duplicate_window", "duplicate_window", SECONDS, 120, unset=0),
     Place("max_msg_size", "max_msg_size", INTEGER, -1),
     Place("storage", "storage", _STORAGE, "file"),
     Place("no_ack", "ack", NOT, True),
@@ -142,7 +114,7 @@ STREAM = (
     Place("consumer_limits.max_ack_pending", "max_ack_pending", INTEGER),
     Place("consumer_limits.inactive_threshold", "inactive_threshold", SECONDS),
     Place("allow_msg_ttl", "allow_msg_ttl", BOOL),
-    Place("subject_delete_marker_ttl", "subject_delete_marker_ttl", AGE_SECONDS),
+    Place("subject_delete_marker_ttl", "subject_delete_marker_ttl", SECONDS),
     Place("allow_msg_counter", "allow_msg_counter", BOOL),
     Place("allow_atomic", "allow_atomic", BOOL),
     Place("allow_msg_schedules", "allow_msg_schedules", BOOL),
@@ -153,7 +125,8 @@ STREAM = (
 
 _POLICIES = ("none", "overflow", "pinned_client", "prioritized")
 _ACKS = ("explicit", "all", "none", "flow_control")
-_TRUE = Form(lambda value: value, lambda value: BOOL.read(value))
+_FLAGS = ("all", "last", "new", "last_per_subject")
+_STARTS = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
 
 CONSUMER = (
     Place("durable_name", "durable_name", TEXT),
@@ -161,12 +134,9 @@ CONSUMER = (
     Place("metadata", "metadata", TEXT_MAP),
     Place("deliver_subject", "delivery_subject", TEXT),
     # One of six fields says where it starts.
-    Place("deliver.all", "deliver_all", _TRUE),
-    Place("deliver.last", "deliver_last", _TRUE),
-    Place("deliver.new", "deliver_new", _TRUE),
-    Place("deliver.last_per_subject", "deliver_last_per_subject", _TRUE),
-    Place("deliver.by_start_sequence", "stream_sequence", INTEGER),
-    Place("deliver.by_start_time", "start_time", SECOND),
+    *(Place(f"deliver.{flag}", f"deliver_{flag}", BOOL) for flag in _FLAGS),
+    Place("opt_start_seq", "stream_sequence", INTEGER),
+    Place("opt_start_time", "start_time", SECOND),
     Place("deliver_group", "delivery_group", TEXT),
     Place("ack_policy", "ack_policy", one_of(**{word: word for word in _ACKS}), "explicit"),
     Place("ack_wait", "ack_wait", SECONDS, 30, unset=0),
@@ -187,7 +157,7 @@ CONSUMER = (
     Place("inactive_threshold", "inactive_threshold", SECONDS),
     Place("num_replicas", "replicas", INTEGER),
     Place("mem_storage", "memory", BOOL),
-    Place("backoff", "backoff", SECONDS_LIST),
+    Place("backoff", "backoff", listed(SECONDS)),
     Place("priority_policy", "priority_policy", one_of(**{word: word for word in _POLICIES})),
     Place("priority_groups", "priority_groups", TEXTS),
     Place("priority_timeout", "priority_timeout", SECONDS),
@@ -198,18 +168,18 @@ KEY_VALUE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),
     Place("max_msgs_per_subject", "history", HISTORY, 5),
-    Place("max_age", "ttl", AGE_SECONDS),
+    Place("max_age", "ttl", SECONDS),
     Place("max_msg_size", "max_value_size", INTEGER, -1),
     Place("max_bytes", "max_bucket_size", INTEGER, -1),
     *_PLACEMENT,
     Place("num_replicas", "replicas", INTEGER, 1),
-    Place("subject_delete_marker_ttl", "limit_marker_ttl", AGE_SECONDS),
+    Place("subject_delete_marker_ttl", "limit_marker_ttl", SECONDS),
 )
 
 OBJECT_STORE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),
-    Place("max_age", "ttl", AGE_SECONDS),
+    Place("max_age", "ttl", SECONDS),
     Place("max_bytes", "max_bucket_size", INTEGER, -1),
     *_PLACEMENT,
     Place("num_replicas", "replicas", INTEGER, 1),
@@ -249,50 +219,136 @@ def _token(match: re.Match[str]) -> str:
     return match[0][1:]
 
 
+def _drop_ignored(config: JsonObject) -> dict[str, str]:
+    """Remove the fields that the provider ignores without another one, and return why."""
+    lost = {}
+    placement, republish = config.get("placement"), config.get("republish")
+    if isinstance(placement, dict) and placement.get("tags") and not placement.get("cluster"):
+        del placement["tags"]
+        lost["placement.tags"] = "it ignores them without a cluster"
+    if is_set(config.get("mirror_direct")) and not config.get("mirror"):
+        del config["mirror_direct"]
+        lost["mirror_direct"] = "it ignores it without a mirror"
+    if isinstance(republish, dict) and any(republish.values()) and not republish.get("src"):
+        del config["republish"]
+        lost["republish"] = "it ignores it without a source"
+    return lost
+
+
+def _with_source(config: JsonObject) -> JsonObject:
+    republish = config.get("republish")
+    if not isinstance(republish, dict) or not republish.get("dest") or republish.get("src"):
+        return config
+    return {**config, "republish": {**republish, "src": ">"}}  # which is what it means
+
+
+def _with_start(config: JsonObject) -> JsonObject:
+    """Say in the field `deliver` where a consumer starts, or where it has no start of its own; not in the policy, which
+    has no place.
+    """
+    policy = str(config.get("deliver_policy") or "all")
+    rest = {key: value for key, value in config.items() if key != "deliver_policy"}
+    given = [field for field in _STARTS.values() if is_set(config.get(field))]
+    if policy in _FLAGS and not given:
+        return {**rest, "deliver": {policy: True}}
+    return rest if given == [_STARTS.get(policy)] else {**rest, "deliver_policy": policy}
+
+
+def _with_policy(config: JsonObject) -> JsonObject:
+    """Do the reverse. Raises `ValueError` unless exactly one field says where it starts."""
+    rest = {key: value for key, value in config.items() if key != "deliver"}
+    starts = [*config.get("deliver", ()), *(policy for policy, field in _STARTS.items() if field in config)]
+    if len(starts) != 1:
+        fields = ", ".join(f"deliver_{flag}" for flag in _FLAGS)
+        raise ValueError(f"exactly one of {fields}, stream_sequence and start_time must say where it starts")
+    return {**rest, "deliver_policy": starts[0]}
+
+
+_BEGIN = re.compile(r"[$%]\{")
+_TOKEN = re.compile(r"\$\$\{|%%\{|[$%]\{")
+
+
+def _in_texts(pattern: re.Pattern[str], change: Callable[[re.Match[str]], str], value: Any) -> Any:
+    """Return the value with what matches changed in all texts, also in names in objects."""
+    if isinstance(value, str):
+        return pattern.sub(change, value)
+    if isinstance(value, list):
+        return [_in_texts(pattern, change, one) for one in value]
+    if isinstance(value, dict):
+        return {_in_texts(pattern, change, key): _in_texts(pattern, change, one) for key, one in value.items()}
+    return value
+
+
+def _to_template(value: Any) -> Any:
+    """Return the value with all texts as templates that mean these texts."""
+    return _in_texts(_BEGIN, lambda match: match[0][0] + match[0], value)
+
+
+def _from_template(value: Any) -> Any:
+    """Return the value with the texts that templates mean. Raises `ValueError` if one has an expression."""
+    return _in_texts(_TOKEN, _meant, value)
+
+
+def _meant(match: re.Match[str]) -> str:
+    if len(match[0]) == 2:
+        raise ValueError("it has an expression, and only plain values are read")
+    return match[0][1:]
+
+
 TERRAFORM_SUFFIX = ".tf.json"
 
-_TOOL = "Terraform"
 _STREAM, _CONSUMER, _OURS = "jetstream_stream", "jetstream_consumer", "jetstream_"
-_BUCKETS: dict[str, tuple[BucketKind, Sequence[Place]]] = {
-    "jetstream_kv_bucket": (BucketKind.KEY_VALUE, KEY_VALUE),
-    "jetstream_obj_bucket": (BucketKind.OBJECTS, OBJECT_STORE),
-}
+_TERRAFORM = Tool(
+    "Terraform",
+    _STREAM,
+    _CONSUMER,
+    STREAM,
+    CONSUMER,
+    {"jetstream_kv_bucket": (BUCKET_STREAM, KEY_VALUE), "jetstream_obj_bucket": (OBJECT_STREAM, OBJECT_STORE)},
+    bucket="name",
+    stream="stream_id",
+    # Of Terraform itself, and without effect on the configuration.
+    others=frozenset(("//", "depends_on", "lifecycle", "provider")),
+    drop_ignored=_drop_ignored,
+    to_consumer=_with_start,
+    from_consumer=_with_policy,
+)
 _FILES = {_STREAM: "stream", "jetstream_kv_bucket": "bucket", "jetstream_obj_bucket": "objects"}
 _PROVIDER = {"terraform": {"required_providers": {"jetstream": {"source": "nats-io/jetstream"}}}}
 _MOST_LABEL = 200
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9_-]")
 _IN_OTHER_SYNTAX = re.compile(rb'\bresource\s+"?jetstream_')
-_WORDS = {"ack_policy": "ack_policy", "deliver": "deliver_policy"}
 # The id of a stream is this and its name.
 _ID = "JETSTREAM_STREAM_"
 _REFERENCE = re.compile(r"\$\{jetstream_stream\.([A-Za-z_][A-Za-z0-9_-]*)\.id\}", re.ASCII)
 
 
-def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[DeclaredStream]:
-    """Write a file for each stream, and one that names the provider. Raises the errors of `NewFolder`."""
+def write_terraform_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[ExportedStream]:
+    """Write a file for each stream, and one that names the provider. Raises `UsageError`, and the errors of
+    `NewFolder`.
+    """
     new.write(f"provider{TERRAFORM_SUFFIX}", _encode(_PROVIDER))
-    labels = unique_labels([stream.name for stream in streams], _label, _MOST_LABEL)
-    files = unique_files(labels.values(), _MOST_LABEL)
-    consumer_labels = unique_labels(
+    labels = unique_names([stream.name for stream in streams], _label, _MOST_LABEL)
+    files = unique_names(labels.values(), str, _MOST_LABEL, ignoring_case=True)
+    consumer_labels = unique_names(
         [f"{stream.name}\n{name}" for stream in streams for name in stream.consumers],
         lambda key: "--".join(map(_label, key.split("\n"))),
         _MOST_LABEL,
     )
     written = []
     for stream in streams:
-        kind, resource, notes = _resource(stream.config)
-        label = labels[stream.name]
-        resources: JsonObject = {kind: {label: to_template(resource)}}
+        kind, _, resource, notes = resource_of(_TERRAFORM, _with_source(stream.config))
+        label, consumers = labels[stream.name], {}
+        of: JsonObject = {"stream_id": f"${{{kind}.{label}.id}}"}
+        if kind != _STREAM:  # the id of a bucket is not that of its stream
+            of = {"stream_id": f"{_ID}{stream.name}", "depends_on": [f"{kind}.{label}"]}
         for name, config in stream.consumers.items():
-            found = _consumer(name, config, notes)
-            if found is None:
-                continue
-            of: JsonObject = {"stream_id": f"${{{kind}.{label}.id}}"}
-            if kind != _STREAM:  # the id of a bucket is not that of its stream
-                of = {"stream_id": f"{_ID}{stream.name}", "depends_on": [f"{kind}.{label}"]}
-            resources.setdefault(_CONSUMER, {})[consumer_labels[f"{stream.name}\n{name}"]] = of | to_template(found)
+            fields = consumer_of(_TERRAFORM, name, config, notes)
+            if fields is not None:
+                consumers[consumer_labels[f"{stream.name}\n{name}"]] = of | _to_template(fields)
+        resources = {kind: {label: _to_template(resource)}} | ({_CONSUMER: consumers} if consumers else {})
         new.write(f"{_FILES[kind]}-{files[label]}{TERRAFORM_SUFFIX}", _encode({"resource": resources}))
-        written.append(DeclaredStream(stream.name, kind, tuple(notes)))
+        written.append(ExportedStream(stream.name, kind, 0, tuple(notes), bool(notes)))
     return written
 
 
@@ -305,61 +361,6 @@ def _label(name: str) -> str:
     return plain if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}"
 
 
-def _resource(config: JsonObject) -> tuple[str, JsonObject, list[str]]:
-    """Return the type of the resource, its fields, and what is lost."""
-    config = without_server_metadata(config)
-    lost = _without_effect(config)
-    if not lost:
-        for kind, (bucket_kind, fields) in _BUCKETS.items():
-            if found := as_bucket(bucket_kind, config, fields):
-                return kind, {"name": found[0], **found[1]}, []
-    kept = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
-    republish = kept.get("republish")
-    if isinstance(republish, dict) and republish.get("dest") and not republish.get("src"):
-        republish["src"] = ">"  # which is what it means; without it the provider drops all of it
-    for path in lost:
-        outer, _, inner = path.partition(".")
-        if inner:
-            del kept[outer][inner]
-        else:
-            del kept[outer]
-    return _STREAM, write_fields(kept, STREAM, lost), stream_notes(_TOOL, lost)
-
-
-def _without_effect(config: JsonObject) -> dict[str, str | Rounded]:
-    """Return the fields that the provider has, but ignores without another one."""
-    lost: dict[str, str | Rounded] = {}
-    placement = config.get("placement")
-    if isinstance(placement, dict) and placement.get("tags") and not placement.get("cluster"):
-        lost["placement.tags"] = "it ignores them without a cluster"
-    if is_set(config.get("mirror_direct")) and not config.get("mirror"):
-        lost["mirror_direct"] = "it ignores it without a mirror"
-    return lost
-
-
-def _consumer(name: str, config: JsonObject, notes: list[str]) -> JsonObject | None:
-    if not is_durable(name, config):
-        notes.append(f"consumer {name} is left out: it is not durable, and {_TOOL} makes no others")
-        return None
-    lost: dict[str, str | Rounded] = {}
-    kept = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
-    policy = str(kept.pop("deliver_policy", None) or "all")
-    starts = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
-    value = kept.pop(starts[policy], None) if policy in starts else True
-    found = write_fields({**kept, "deliver": {policy: value}}, CONSUMER, lost)
-    start = f"deliver.{policy}"
-    if isinstance(lost.get(start), Rounded):
-        lost[starts[policy]] = lost.pop(start)
-    for field, what in (("ack_policy", kept.get("ack_policy")), (start, policy)):
-        if field in lost or (what == policy and not is_set(value)):  # without it the consumer would be another one
-            shown = printable_name(str(what))
-            reason = f"{shown}: {lost[field]}" if lost.get(field) else shown
-            notes.append(f"consumer {name} is left out: {_TOOL} has no {_WORDS[field.partition('.')[0]]} {reason}")
-            return None
-    notes += consumer_notes(_TOOL, name, lost)
-    return found
-
-
 def refuse_other_syntax(root: Folder, files: Iterable[str]) -> None:
     """Raise `UsageError` if a file in Terraform's own syntax, which is not read, has resources of the provider."""
     for file in files:
@@ -370,29 +371,26 @@ def refuse_other_syntax(root: Folder, files: Iterable[str]) -> None:
             )
 
 
-def read_terraform_files(root: Folder, files: Iterable[str]) -> Declarations:
+def read_terraform_files(root: Folder, files: Iterable[str]) -> ConfigSet:
     """Return what files in `root` declare.
 
     Raises:
         UsageError: a file or a resource is not valid.
         StoreError: a file cannot be read.
     """
-    found = Declarations()
+    found = ConfigSet()
     resources: list[tuple[str, str, str, Any]] = []
     for file in files:
         where = root.path_of(file)
         document = read_object(root.read(file, MAX_CONFIG_BYTES), where, kind=UsageError, unique_names=True)
         resources += _resources(document, where)
-    names: dict[str, Any] = {}
-    for _, kind, label, body in resources:
-        if kind == _STREAM and isinstance(body, dict):
-            names[label] = body.get("name")
+    streams = {label: body.get("name") for _, kind, label, body in resources if kind == _STREAM}
     for where, kind, label, body in resources:
         place = f"{where}: {kind}.{label}"
-        if isinstance(body, list) and len(body) == 1:
-            body = body[0]
         try:
-            _read(found, place, kind, body, names=names)
+            stream = body.pop(_TERRAFORM.stream, None) if kind == _CONSUMER else None
+            plain = {key: one if key in _TERRAFORM.others else _from_template(one) for key, one in body.items()}
+            add_resource(_TERRAFORM, found, place, kind, plain, stream and _stream_of(stream, streams))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         except UnsupportedError as error:
@@ -400,16 +398,17 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> Declarations:
     return found
 
 
-def _resources(document: JsonObject, where: str) -> list[tuple[str, str, str, Any]]:
-    """Return the file, type, label and body of each resource of the provider."""
-    found = []
+def _resources(document: JsonObject, where: str) -> Iterator[tuple[str, str, str, JsonObject]]:
+    """Yield the file, type, label and body of each resource of the provider."""
     for by_kind in _objects(document.get("resource"), f"{where}: resource"):
         for kind, labelled in by_kind.items():
-            if not kind.startswith(_OURS):
-                continue
-            for by_label in _objects(labelled, f"{where}: {kind}"):
-                found += [(where, kind, printable_name(label), body) for label, body in by_label.items()]
-    return found
+            for by_label in _objects(labelled, f"{where}: {kind}") if kind.startswith(_OURS) else ():
+                for label, body in by_label.items():
+                    label = printable_name(label)
+                    bodies = _objects(body, f"{where}: {kind}.{label}")
+                    if len(bodies) != 1:
+                        raise UsageError(f"{where}: {kind}.{label} is not an object")
+                    yield where, kind, label, bodies[0]
 
 
 def _objects(value: Any, where: str) -> list[JsonObject]:
@@ -420,66 +419,15 @@ def _objects(value: Any, where: str) -> list[JsonObject]:
     return values
 
 
-def _read(found: Declarations, place: str, kind: str, body: Any, *, names: JsonObject) -> None:
-    if not isinstance(body, dict):
-        raise UsageError(f"{place} is not an object")
-    stream = body.get("stream_id")
-    others = META_ARGUMENTS | ({"stream_id"} if kind == _CONSUMER else set())
-    fields = {key: value if key in others else from_template(value) for key, value in body.items()}
-    if kind == _STREAM:
-        found.add_stream(place, _stream(read_fields(fields, STREAM, place, others=others)))
-    elif kind == _CONSUMER:
-        config = _delivering(read_fields(fields, CONSUMER, place, others=others), place)
-        found.add_consumer(place, _stream_of(stream, names, place), config)
-    elif kind in _BUCKETS:
-        bucket_kind, table = _BUCKETS[kind]
-        name = fields.get("name")
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"{place} has no name")
-        config = read_fields(fields, table, place, others=others | {"name"})
-        found.add_stream(place, stream_of_bucket(bucket_kind, name, config))
-    else:
-        raise UnsupportedError(f"{place} is not supported: only streams, consumers and buckets are")
-
-
-def _stream(config: JsonObject) -> JsonObject:
-    """Return the config without what the provider ignores."""
-    lost = _without_effect(config)
-    if "mirror_direct" in lost:
-        del config["mirror_direct"]
-    if "placement.tags" in lost:
-        del config["placement"]["tags"]
-    if not config.get("republish", {}).get("src"):
-        config.pop("republish", None)
-    return {key: value for key, value in config.items() if value != {}}
-
-
-def _delivering(config: JsonObject, place: str) -> JsonObject:
-    given = config.pop("deliver", {})
-    if len(given) != 1:
-        raise UsageError(
-            f"{place} has {'several fields that say' if given else 'no field that says'} where it starts",
-            hint="Give one of deliver_all, deliver_last, deliver_new, deliver_last_per_subject, stream_sequence, "
-            "start_time.",
-        )
-    ((policy, value),) = given.items()
-    config["deliver_policy"] = policy
-    if policy == "by_start_sequence":
-        config["opt_start_seq"] = value
-    elif policy == "by_start_time":
-        config["opt_start_time"] = value
-    return config
-
-
-def _stream_of(stream: Any, names: JsonObject, place: str) -> Any:
-    """Return the name of a consumer's stream out of its id, or of the resource that it refers to."""
-    if not isinstance(stream, str) or not stream:
-        raise UsageError(f"{place} has no stream_id")
-    if reference := _REFERENCE.fullmatch(stream):
+def _stream_of(stream: Any, names: JsonObject) -> Any:
+    """Return the name of a consumer's stream out of its id, or of the resource that it refers to. Raises
+    `ValueError`.
+    """
+    if reference := _REFERENCE.fullmatch(str(stream)):
         if reference[1] not in names:
-            raise UsageError(f"{place} is of jetstream_stream.{reference[1]}, which is not in these files")
-        return from_template(names[reference[1]])
-    plain = from_template(stream)
+            raise ValueError(f"it is of jetstream_stream.{reference[1]}, which is not in these files")
+        return _from_template(names[reference[1]])
+    plain = str(_from_template(stream))
     if not plain.startswith(_ID):
-        raise UsageError(f"{place}: stream_id does not begin with {_ID}")
+        raise ValueError(f"{_TERRAFORM.stream} does not begin with {_ID}")
     return plain.removeprefix(_ID)

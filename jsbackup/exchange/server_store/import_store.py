@@ -37,15 +37,16 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import IntegrityError
+from jsbackup.errors import IntegrityError, JsBackupError
+from jsbackup.exchange.config_files import made_up_config
 from jsbackup.exchange.importing import UNKNOWN_TIME, ImportReport, ImportRun, import_streams
-from jsbackup.exchange.server_store.lost_config import FoundConfig, find_config, make_up
 from jsbackup.exchange.server_store.places import PlacedStream, ServerStore
 from jsbackup.exchange.server_store.stream_files import (
     BlockFile,
@@ -571,6 +572,7 @@ def _between_blocks(survey: StoreSurvey, after: int) -> Iterator[LostSpan]:
 
 
 KIND = "server store"
+_LOOK_BACK = 50  # backups that may have a lost configuration
 _MOST_FLAWS = 20  # that a stream's warnings list, of one kind
 
 
@@ -632,7 +634,7 @@ class _StreamImport:
         begun_ns = self.shared.clock_ns()
         meta = self.files.meta()
         self.counts = meta is None
-        found = None if meta else find_config(self.repository, self.files.name, self.configs)
+        found = None if meta else _find_config(self.repository, self.files.name, self.configs)
         config = meta.config if meta else found[0] if found else {}
         survey = take_survey(self.files, config, self.advance)
         created = (meta.created if meta else None) or UNKNOWN_TIME
@@ -642,8 +644,8 @@ class _StreamImport:
             why = "; ".join(map(str, [*self.files.flaws, *survey.flaws][:_MOST_FLAWS]))
             raise IntegrityError(f"nothing of stream {self.files.name} can be read: {why}")
         if meta is None and found is None:
-            found = make_up(self.files.name, self.subjects)
-            config = found[0]
+            config = made_up_config(self.files.name, self.subjects)
+            found = config, "made up from its messages"
         state = _state(survey, totals, segments[0].min_ns if segments else 0)
         consumers = read_consumers(self.files, state.last_seq)
         subjects, excess = lost_subjects(survey, self.subjects)
@@ -700,6 +702,18 @@ class _StreamImport:
         return tuple(store_consumer(self.shared.objects, folder, consumer) for consumer in consumers.consumers)
 
 
+def _find_config(repository: Repository, name: str, given: Mapping[str, JsonObject]) -> tuple[JsonObject, str] | None:
+    """Return the config of the stream, and where it comes from: one that was given, or that of its last backup."""
+    if name in given:
+        return given[name], "from --stream-config"
+    for backup in reversed(repository.backups()[-_LOOK_BACK:]):
+        with suppress(JsBackupError):
+            for stream in repository.manifest(backup).streams:
+                if stream.name == name:
+                    return stream.config, f"that of backup {backup}"
+    return None
+
+
 def _state(survey: StoreSurvey, totals: Totals, first_ns: int) -> StreamState:
     """Return the state that the stream had when the server stopped, as far as that is known."""
     index = survey.index.state if survey.index is not None else None
@@ -725,7 +739,7 @@ def _state(survey: StoreSurvey, totals: Totals, first_ns: int) -> StreamState:
 # --- what is said ---
 
 
-def _about_config(meta: MetaFile | None, found: FoundConfig | None) -> Iterator[str]:
+def _about_config(meta: MetaFile | None, found: tuple[JsonObject, str] | None) -> Iterator[str]:
     if meta is None:
         assert found is not None
         yield f"its configuration is lost; this one is {found[1]}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.errors import JsBackupError
-from jsbackup.exchange.server_store.lost_config import make_up
+from jsbackup.exchange.config_files import made_up_config
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.pipeline.jobs.job_run import JobRun
@@ -174,7 +174,7 @@ def is_bucket(name: str) -> bool:
 
 
 def bucket_config(name: str, most: int | None) -> JsonObject:
-    return make_up(name, Counter({b"": most or 1}))[0]
+    return made_up_config(name, Counter({b"": most or 1}))
 
 
 def imported_incarnation(name: str) -> str:

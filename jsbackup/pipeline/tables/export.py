@@ -33,7 +33,7 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.exchange.exporting import ExportedStream
-from jsbackup.exchange.new_folder import clear_leftovers
+from jsbackup.exchange.folder import clear_leftovers
 from jsbackup.pipeline.messages.followed import sequences_of
 from jsbackup.pipeline.messages.stream_walk import BackupWalk, FollowedBackup, MessageRange
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened

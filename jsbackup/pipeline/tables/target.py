@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, TargetConflict, UsageError
-from jsbackup.exchange.folder import folder_errors, printable_name
-from jsbackup.exchange.new_folder import NewFolder, check_output
+from jsbackup.exchange.folder import NewFolder, check_output, folder_errors, printable_name
 from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from jsbackup.stores.base import Data, Store
 from jsbackup.stores.local import remove_incoming

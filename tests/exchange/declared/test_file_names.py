@@ -8,8 +8,7 @@ from pathlib import Path
 from jsbackup.exchange.config_files import StreamConfigs
 from jsbackup.exchange.declared.nack import read_nack_files, write_nack_files
 from jsbackup.exchange.declared.terraform import read_terraform_files, write_terraform_files
-from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, NewFolder
 from tests.exchange.folders import tree
 
 NAMES = ("UPPER", "upper", "A_B", "a_b", "A-", "plain", "Plain2", "N" * 255, "n" * 255)

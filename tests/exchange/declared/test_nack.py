@@ -16,11 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.config_files import StreamConfigs
-from jsbackup.exchange.declared.declared import Declarations, DeclaredStream
+from jsbackup.exchange.config_files import ConfigSet, ExportedStream, StreamConfigs
 from jsbackup.exchange.declared.nack import read_nack_files, write_nack_files
-from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, NewFolder
 from tests.exchange.declared.samples import (
     BUCKET,
     CONSUMER,
@@ -38,7 +36,7 @@ from tests.exchange.folders import tree
 SCHEMAS = json.loads((Path(__file__).parents[2] / "data" / "nack-v1beta2.json").read_text())
 
 
-def write(path: Path, *streams: StreamConfigs) -> tuple[list[DeclaredStream], list[dict[str, Any]]]:
+def write(path: Path, *streams: StreamConfigs) -> tuple[list[ExportedStream], list[dict[str, Any]]]:
     with NewFolder(path, "token", 0o777) as new:
         written = write_nack_files(new, streams)
         new.commit()
@@ -50,7 +48,7 @@ def write(path: Path, *streams: StreamConfigs) -> tuple[list[DeclaredStream], li
     return written, documents
 
 
-def read(path: Path) -> Declarations:
+def read(path: Path) -> ConfigSet:
     with Folder.open(path) as root:
         return read_nack_files(root, sorted(root.entries()))
 
@@ -273,7 +271,7 @@ def test_a_bucket_is_one_only_if_a_client_makes_it_so(
     tmp_path: Path, kind: str, config: dict[str, Any], spec: dict[str, Any] | None
 ) -> None:
     (written,), (document,) = write(tmp_path / "out", StreamConfigs(config, {}))
-    assert (written.kind, written.notes, document["kind"]) == (kind, (), kind)
+    assert (written.archive, written.notes, document["kind"]) == (kind, (), kind)
     assert spec is None or document["spec"] == spec
     (stream,) = read(tmp_path / "out").streams()
     nothing = (None, False, {}, "none", -1, "limits")

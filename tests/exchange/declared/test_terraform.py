@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.config_files import StreamConfigs
-from jsbackup.exchange.declared.declared import Declarations, DeclaredStream
+from jsbackup.exchange.config_files import ConfigSet, ExportedStream, StreamConfigs
 from jsbackup.exchange.declared.terraform import read_terraform_files, write_terraform_files
-from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.folder import Folder, NewFolder
 from tests.exchange.declared.samples import (
     BUCKET,
     CONSUMER,
@@ -55,7 +53,7 @@ def check(body: dict[str, Any], schema: dict[str, Any]) -> None:
             assert type(value) is _TYPES[kind], name
 
 
-def write(path: Path, *streams: StreamConfigs) -> tuple[list[DeclaredStream], dict[str, dict[str, Any]]]:
+def write(path: Path, *streams: StreamConfigs) -> tuple[list[ExportedStream], dict[str, dict[str, Any]]]:
     with NewFolder(path, "token", 0o777) as new:
         written = write_terraform_files(new, streams)
         new.commit()
@@ -72,7 +70,7 @@ def write(path: Path, *streams: StreamConfigs) -> tuple[list[DeclaredStream], di
     return written, resources
 
 
-def read(path: Path) -> Declarations:
+def read(path: Path) -> ConfigSet:
     with Folder.open(path) as root:
         return read_terraform_files(root, sorted(root.entries()))
 
@@ -219,7 +217,8 @@ def test_what_has_no_place_is_named(tmp_path: Path) -> None:
     }
     durable = {"ack_policy": "explicit", "max_ack_pending": 5}
     consumers = {
-        "c": {"name": "c", "durable_name": "c", **durable, **OTHER_CONSUMER, "backoff": [10**8], "opt_start_seq": 4},
+        "c": {"name": "c", "durable_name": "c", **durable, **OTHER_CONSUMER, "backoff": [10**8]},
+        "s": {**durable, "durable_name": "s", "opt_start_seq": 4},
         "t": {
             **durable,
             "durable_name": "t",
@@ -243,12 +242,12 @@ def test_what_has_no_place_is_named(tmp_path: Path) -> None:
         "2026-01-02T03:04:05Z",
         "consumer brief is left out: it is not durable, and Terraform makes no others",
         "consumer c: Terraform has no place for new_in_2_99",
-        "consumer c: Terraform has no place for opt_start_seq",
         "consumer c: Terraform has no place for pause_until",
         "consumer c: Terraform has no place for sourcing",
         "consumer c: Terraform takes whole seconds only: backoff 100ms is written as 1s",
-        "consumer odd is left out: Terraform has no ack_policy maybe: maybe is not one of its choices",
+        "consumer odd is left out: Terraform has no ack_policy maybe",
         "consumer p is left out: Terraform has no deliver_policy by_magic",
+        "consumer s is left out: Terraform has no deliver_policy all",
         "consumer t: Terraform takes whole seconds only: opt_start_time 2026-01-02T03:04:05.000000001Z is written as "
         "2026-01-02T03:04:05Z",
     }
@@ -295,7 +294,7 @@ def test_parts_of_a_second_never_widen_what_is_written(tmp_path: Path) -> None:
 def test_a_bucket_with_parts_of_a_second_keeps_its_age(tmp_path: Path) -> None:
     config = BUCKET | {"max_age": 1500 * 10**6, "duplicate_window": 1500 * 10**6}
     (written,), resources = write(tmp_path / "out", StreamConfigs(config, {}))
-    (body,) = resources[written.kind].values()
+    (body,) = resources[written.archive].values()
     assert (body["max_age"], body["duplicate_window"]) == (2, 2)
     assert "Terraform takes whole seconds only: max_age 1.5s is written as 2s" in written.notes
 
@@ -330,7 +329,7 @@ def test_what_is_written_is_read_back(config: dict[str, Any], consumer: dict[str
 def test_a_bucket_is_one_only_if_the_provider_makes_it_so(tmp_path: Path, kind: str, config: dict[str, Any]) -> None:
     consumer = {"name": "c", "durable_name": "c", "ack_policy": "all"}
     (written,), resources = write(tmp_path / "out", StreamConfigs(config, {"c": consumer}))
-    assert (written.kind, written.notes) == (kind, ())
+    assert (written.archive, written.notes) == (kind, ())
     name = config["name"]
     body = resources["jetstream_consumer"][f"{name}--c"]
     if kind == "jetstream_stream":
@@ -415,16 +414,16 @@ def consumer_with(**body: Any) -> Any:
             stream_with(mirror=[{"name": "a"}, {"name": "b"}]),
             "a.tf.json: jetstream_stream.s: mirror: there may be only",
         ),
-        (consumer_with(), "a.tf.json: jetstream_consumer.c has no field that says where it starts"),
+        (consumer_with(), "a.tf.json: jetstream_consumer.c: exactly one of deliver_all, deliver_last, "),
         (
             consumer_with(deliver_all=True, deliver_new=True),
-            "a.tf.json: jetstream_consumer.c has several fields that say",
+            "a.tf.json: jetstream_consumer.c: exactly one of deliver_all, deliver_last, ",
         ),
-        (consumer_with(deliver_all=True), "a.tf.json: jetstream_consumer.c has no stream_id"),
+        (consumer_with(deliver_all=True), "a.tf.json: jetstream_consumer.c: stream has no name"),
         (consumer_with(deliver_all=True, stream_id="A"), "a.tf.json: jetstream_consumer.c: stream_id does not begin"),
         (
             consumer_with(deliver_all=True, stream_id="${jetstream_stream.x.id}"),
-            "a.tf.json: jetstream_consumer.c is of jetstream_stream.x, which is not in these files",
+            "a.tf.json: jetstream_consumer.c: it is of jetstream_stream.x, which is not in these files",
         ),
         (
             consumer_with(deliver_all=True, **OF_A),

@@ -55,7 +55,7 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> int:
     Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
     """
     from jsbackup.config import is_chosen
-    from jsbackup.exchange.new_folder import check_output
+    from jsbackup.exchange.folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
