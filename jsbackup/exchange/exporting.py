@@ -2,7 +2,7 @@
 
 Archives are written from the stored messages, or from what transforms make of them (`change_streams`: cut, filtered,
 renamed, masked, as a restore would send them), as v1, which every server accepts, under the names that CLI 0.5 expects
-(`nats_cli.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
+(`source.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
 before it is used, and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is
 written unchanged.
 
@@ -14,20 +14,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 
 from jsbackup.errors import UnsupportedError
-from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import ExportedStream, StreamConfigs, without_server_metadata, write_config_files
 from jsbackup.exchange.declared.nack import write_nack_files
 from jsbackup.exchange.declared.terraform import write_terraform_files
 from jsbackup.exchange.folder import NewFolder
 from jsbackup.exchange.importing import UNKNOWN_TIME
+from jsbackup.exchange.source import ARCHIVE_V1, ARCHIVE_V2, META_FILE, encode_meta
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
-from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
+from jsbackup.model import ArchivedConsumer, ConsumerState
 from jsbackup.planning.selection.count_subset import reshaped_messages, survey
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.planning.transforming import (
@@ -47,7 +46,6 @@ from jsbackup.times import format_time
 
 __all__ = [
     "CONFIG_FORMATS",
-    "Archive",
     "ChangedStream",
     "ExportedStream",
     "change_streams",
@@ -57,8 +55,6 @@ __all__ = [
 ]
 
 CONFIG_FORMATS = {"config": write_config_files, "nack": write_nack_files, "terraform": write_terraform_files}
-
-_FILE_NAMES = {"v1": nats_cli.ARCHIVE_V1, "v2": nats_cli.ARCHIVE_V2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +70,11 @@ class ChangedStream:
     notes: tuple[str, ...] = ()
 
 
-class Archive(StrEnum):
-    V1 = "v1"
-    V2 = "v2"
-
-
 def export_account(
     new: NewFolder,
     objects: Objects,
     streams: Iterable[StreamBackup | ChangedStream],
-    archive: Archive | None,
+    archive: ArchiveFormat | None,
     *,
     progress: Progress,
 ) -> list[ExportedStream]:
@@ -102,7 +93,7 @@ def export_stream(
     objects: Objects,
     exported: StreamBackup | ChangedStream,
     *,
-    archive: Archive | None,
+    archive: ArchiveFormat | None,
     progress: Progress,
 ) -> ExportedStream:
     """Write a stream, for `nats backup restore stream`, to `folder` (a path that ends in `/`, or "").
@@ -117,20 +108,34 @@ def export_stream(
     changed = exported if isinstance(exported, ChangedStream) else None
     stream = exported.entry if isinstance(exported, ChangedStream) else exported
     chosen = _choose(stream, archive)
-    consumers, left_out = _consumers(objects, stream, chosen)
+    left_out: list[str] = []
+    consumers = list(_consumers(objects, stream, chosen, left_out))
     state = replace(state_to_restore(stream), consumers=len(consumers))
     config = {**without_server_metadata(stream.config), "name": stream.name}
+    advance = partial(progress.advance, stream.name)
     progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
     try:
-        with new.create(folder + _FILE_NAMES.get(chosen, nats_cli.ARCHIVE_V1)) as file:
-            source = changed or objects
-            for piece in _made(source, stream, config, state, consumers=consumers, chosen=chosen, progress=progress):
-                file.write(piece)
-        new.write(folder + nats_cli.META_FILE, nats_cli.encode_meta(config, state))
+        with new.create(folder + (ARCHIVE_V2 if chosen is ArchiveFormat.V2 else ARCHIVE_V1)) as file:
+            if chosen is ArchiveFormat.OPAQUE:
+                assert changed is None, "what is not decoded does not change"
+                pieces = read_opaque(objects, stream.opaque)
+            else:
+                created = changed.created if changed else stream.created
+                writer: ArchiveV1Writer | ArchiveV2Writer = (
+                    ArchiveV1Writer(config, created, state, consumers)
+                    if chosen is ArchiveFormat.V1
+                    else ArchiveV2Writer(state, consumers)
+                )
+                pieces = (
+                    archive_batches(changed.batches(), writer, advance)
+                    if changed
+                    else archive_stream(objects, stream, writer, advance)
+                )
+            file.writelines(pieces)
+        new.write(folder + META_FILE, encode_meta(config, state))
     finally:
         progress.finish(stream.name)
-    notes = [f"consumer {name} is left out: it has no state, and archives v2 hold none without" for name in left_out]
-    notes += [*_notes(stream, chosen), *(changed.notes if changed is not None else ())]
+    notes = [*left_out, *_notes(stream, chosen), *(changed.notes if changed else ())]
     return ExportedStream(stream.name, chosen, stream.captured.messages, tuple(notes), bool(left_out))
 
 
@@ -149,7 +154,7 @@ def export_configs(new: NewFolder, streams: Sequence[StreamBackup], kind: str) -
     return CONFIG_FORMATS[kind](new, configs)
 
 
-def _choose(stream: StreamBackup, archive: Archive | None) -> str:
+def _choose(stream: StreamBackup, archive: ArchiveFormat | None) -> ArchiveFormat:
     """Return the format to write: v1, v2, or opaque."""
     if stream.archive_format is ArchiveFormat.CONFIG:
         raise UnsupportedError(
@@ -164,21 +169,21 @@ def _choose(stream: StreamBackup, archive: Archive | None) -> str:
             )
         return ArchiveFormat.OPAQUE
     memory = stream.config.get("storage") == "memory"
-    if archive is Archive.V1 and memory:
+    if archive is ArchiveFormat.V1 and memory:
         raise UnsupportedError(
             f"stream {stream.name} is kept in memory, and servers cannot restore such a stream from an archive v1",
             hint="Without --archive it is written as v2, which nats-server 2.15 and newer take.",
         )
-    return archive or (Archive.V2 if memory else Archive.V1)
+    return archive or (ArchiveFormat.V2 if memory else ArchiveFormat.V1)
 
 
-def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
-    if chosen == Archive.V2:
+def _notes(stream: StreamBackup, chosen: ArchiveFormat) -> Iterator[str]:
+    if chosen is ArchiveFormat.V2:
         why = ", as it is kept in memory" if stream.config.get("storage") == "memory" else ""
         yield f"written as v2{why}: for nats-server 2.15 and newer, and nats CLI 0.5 and newer"
-    if chosen == ArchiveFormat.OPAQUE:
+    if chosen is ArchiveFormat.OPAQUE:
         yield "written unchanged, not decoded: for servers of the same release"
-    if stream.config.get("sources") and (chosen == Archive.V2 or stream.created == UNKNOWN_TIME):
+    if stream.config.get("sources") and (chosen is ArchiveFormat.V2 or stream.created == UNKNOWN_TIME):
         yield (
             "it copies from other streams: nats-server 2.15 and newer copy all of it again, where these are restored "
             "from archives without their time of creation"
@@ -186,7 +191,7 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
     first_seq = stream.config.get("first_seq")
     if isinstance(first_seq, int) and 0 < stream.captured.first_seq <= first_seq:
         yield "nats-server 2.10 would empty it at each start, because of its first_seq"
-    if chosen == Archive.V1:
+    if chosen is ArchiveFormat.V1:
         for consumer in stream.consumers:
             if consumer.config.get("mem_storage") and consumer.state is not None:
                 yield (
@@ -195,50 +200,20 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
                 )
 
 
-def _consumers(objects: Objects, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
-    """Return the consumers with their whole states, and the names of those that the format cannot hold."""
-    found: list[ArchivedConsumer] = []
-    left_out: list[str] = []
+def _consumers(
+    objects: Objects, stream: StreamBackup, chosen: ArchiveFormat, notes: list[str]
+) -> Iterator[ArchivedConsumer]:
+    """Yield the consumers with their whole states. `notes` gets those that the format cannot hold."""
     for backup in stream.consumers:
         state = load_consumer(objects, backup).state
-        if state is None and chosen == Archive.V2:
+        if state is None and chosen is ArchiveFormat.V2:
             # The server creates consumers before it stores messages: only one that starts with the first message starts
             # correctly.
             if backup.config.get("deliver_policy", "all") != "all":
-                left_out.append(backup.name)
+                notes.append(f"consumer {backup.name} is left out: it has no state, and archives v2 hold none without")
                 continue
             state = ConsumerState()
-        config = without_server_metadata(backup.config)
-        found.append(ArchivedConsumer(backup.name, config, state, backup.created))
-    return found, left_out
-
-
-def _made(
-    source: Objects | ChangedStream,
-    stream: StreamBackup,
-    config: dict[str, object],
-    state: StreamState,
-    *,
-    consumers: list[ArchivedConsumer],
-    chosen: str,
-    progress: Progress,
-) -> Iterator[bytes]:
-    """Yield the archive in S2 frames."""
-    advance = partial(progress.advance, stream.name)
-    if chosen == ArchiveFormat.OPAQUE:
-        assert isinstance(source, Objects), "what is not decoded does not change"
-        yield from read_opaque(source, stream.opaque)
-        return
-    writer: ArchiveV1Writer | ArchiveV2Writer
-    created = stream.created if isinstance(source, Objects) else source.created
-    if chosen == Archive.V1:
-        writer = ArchiveV1Writer(config, created, state, consumers)
-    else:
-        writer = ArchiveV2Writer(state, consumers)
-    if isinstance(source, Objects):
-        yield from archive_stream(source, stream, writer, advance)
-    else:
-        yield from archive_batches(source.batches(), writer, advance)
+        yield ArchivedConsumer(backup.name, without_server_metadata(backup.config), state, backup.created)
 
 
 def change_streams(
@@ -251,15 +226,17 @@ def change_streams(
         UsageError: there is no secret to hash with.
         IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
     """
-    results = [(one, _kept(objects, one, secret)) for one in planned]
+    results = [
+        (
+            one,
+            survey(objects, one.entry, one.reshaped.messages, secret)
+            if one.entry.archive_format.has_messages and one.works
+            else KeptStream(one.entry, had=one.entry.captured.messages),
+        )
+        for one in planned
+    ]
     refuse_results(backup, options, results, "exported")
     return [_changed(objects, one, kept, options, secret=secret) for one, kept in results]
-
-
-def _kept(objects: Objects, one: PlannedStream, secret: bytes) -> KeptStream:
-    if not one.entry.archive_format.has_messages or not one.works:
-        return KeptStream(one.entry, had=one.entry.captured.messages)
-    return survey(objects, one.entry, one.reshaped.messages, secret)
 
 
 def _changed(

@@ -23,22 +23,19 @@ Consumers are exactly those of the archive, with two exceptions: a cluster's arc
 unacknowledged messages to their ack floor, and servers before 2.11 do not store where a consumer starts.
 
 The time of creation of a v2 stream is not known: it is set to Go's zero time, which servers ignore.
-
-An archive as a file, read in pieces, repeatedly if needed. Errors contain its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.nats_cli import META_FILE, StreamMetaFile
-from jsbackup.exchange.source import FoundStream, ImportSource
+from jsbackup.exchange.source import META_FILE, FoundStream, ImportSource, StreamMetaFile
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
 from jsbackup.formats.archive.consumer_state import clamp
@@ -73,59 +70,14 @@ from jsbackup.tool import TOOL
 
 __all__ = [
     "UNKNOWN_TIME",
-    "ArchiveFile",
     "ImportReport",
     "ImportRun",
+    "NewStream",
     "consumer_as_imported",
     "import_stream",
     "import_streams",
     "run_import",
 ]
-
-
-class ArchiveFile:
-    """The file `name` in a folder. `first_seq` is the reported start of the stream; `where` its shown path."""
-
-    def __init__(self, folder: Folder, name: str, first_seq: int) -> None:
-        self._folder = folder
-        self._name = name
-        self._first_seq = first_seq
-        self.where = folder.path_of(name)
-
-    def is_v1(self) -> bool:
-        """Return whether it begins as an archive v1. False also for one that ends before that; reading it raises the
-        error.
-        """
-        decoder = ArchiveDecoder()
-        with self._named():
-            for chunk in self._folder.chunks(self._name):
-                for item in decoder.feed(chunk):
-                    return isinstance(item, StreamMeta) and item.config is not None
-        return False
-
-    def read(
-        self, deleted: SequenceSet, take: Callable[[ArchiveItem], int], advance: Callable[[int, int], None]
-    ) -> ArchiveEnd:
-        """Pass every item, without the messages in `deleted`, to `take`, which returns the number of its messages.
-
-        `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
-        """
-        decoder = ArchiveDecoder(self._first_seq, deleted)
-        with self._named():
-            for chunk in self._folder.chunks(self._name):
-                advance(len(chunk), sum(map(take, decoder.feed(chunk))))
-            items, end = decoder.finish()
-            advance(0, sum(map(take, items)))
-        return end
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{self.where}: {error.message}", hint=error.hint) from error
-        except FormatError as error:
-            raise FormatError(f"{self.where}: {error.message}", hint=error.hint) from error
 
 
 UNKNOWN_TIME = format_time(0)
@@ -146,6 +98,20 @@ class ImportRun:
     earlier: Mapping[tuple[str, str], StreamBackup]
     receipts: Receipts
     clock_ns: Callable[[], int]
+
+
+class NewStream:
+    """A stream that is being stored by `writer` in `folder`. `reusable` are segments that are stored already, without
+    those whose keys are `shunned`.
+    """
+
+    def __init__(self, run: ImportRun, name: str, created: str, shunned: Collection[str] = ()) -> None:
+        self.incarnation = layout.incarnation("", "", name, created)
+        self.folder = run.objects.sealing.folder(name, self.incarnation)
+        candidates = run.receipts.candidates(self.folder, run.earlier.get((name, self.incarnation)))
+        stored = stored_segments(run.objects, self.folder, *candidates)
+        self.reusable = [ref for ref in stored if ref.key not in shunned]
+        self.writer = SegmentWriter(run.objects, self.folder, self.reusable, note=run.receipts.note)
 
 
 def import_stream(
@@ -175,7 +141,7 @@ def import_stream(
     ended_ns = run.clock_ns()
     stream = StreamBackup(
         name=found.meta.name,
-        incarnation=intake.incarnation,
+        incarnation=intake.stored.incarnation,
         config=intake.config,
         created=intake.created,
         state=state,
@@ -191,29 +157,62 @@ def import_stream(
         ),
     )
     _check_describable(stream)
-    return StoredStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
+    return StoredStream(
+        stream, intake.stored.writer.reused, intake.stored.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9
+    )
 
 
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
     """Read the archive into `intake`; an archive v1 twice, see above."""
-    archive = ArchiveFile(folder, found.archive, found.meta.state.first_seq)
-    if not archive.is_v1():
-        return archive.read(SequenceSet(), intake.take, advance)
+    if not _is_v1(folder, found):
+        return _read_archive(folder, found, SequenceSet(), intake.take, advance)
 
     def half(byte_count: int, messages: int) -> None:
         advance(byte_count // 2, messages)
 
-    before = archive.read(SequenceSet(), lambda _item: 0, half)
+    where = folder.path_of(found.archive)
+    before = _read_archive(folder, found, SequenceSet(), lambda _item: 0, half)
     reached = max(before.last_seq, before.index.last_seq if before.index else 0)
     if reached < found.meta.state.last_seq:
         raise FormatError(
-            f"{archive.where} ends at sequence {reached}, {META_FILE} reports {found.meta.state.last_seq}",
+            f"{where} ends at sequence {reached}, {META_FILE} reports {found.meta.state.last_seq}",
             hint="The two files are not of the same backup, or the server lost messages.",
         )
     deleted = late_deletions(before).certain
-    end = archive.read(deleted, intake.take, half)
+    end = _read_archive(folder, found, deleted, intake.take, half)
     if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
-        raise FormatError(f"{archive.where} changed while it was read")
+        raise FormatError(f"{where} changed while it was read")
+    return end
+
+
+def _is_v1(folder: Folder, found: FoundStream) -> bool:
+    decoder = ArchiveDecoder()
+    with suppress(FormatError, UnsupportedError):  # which reading raises again
+        items = (item for chunk in folder.chunks(found.archive) for item in decoder.feed(chunk))
+        first = next(items, None)
+        return isinstance(first, StreamMeta) and first.config is not None
+    return False
+
+
+def _read_archive(
+    folder: Folder,
+    found: FoundStream,
+    deleted: SequenceSet,
+    take: Callable[[ArchiveItem], int],
+    advance: Callable[[int, int], None],
+) -> ArchiveEnd:
+    """Pass every item, without the messages in `deleted`, to `take`, which returns the number of its messages.
+
+    `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
+    """
+    decoder = ArchiveDecoder(found.meta.state.first_seq, deleted)
+    try:
+        for chunk in folder.chunks(found.archive):
+            advance(len(chunk), sum(map(take, decoder.feed(chunk))))
+        items, end = decoder.finish()
+        advance(0, sum(map(take, items)))
+    except (FormatError, UnsupportedError) as error:
+        raise error.with_message(f"{folder.path_of(found.archive)}: {error.message}") from error
     return end
 
 
@@ -221,28 +220,12 @@ class _Intake:
     """Stores the items of an archive as they come."""
 
     def __init__(self, run: ImportRun, meta: StreamMetaFile, shunned: Collection[str] = ()) -> None:
-        self._objects = run.objects
-        self._earlier = run.earlier
-        self._receipts = run.receipts
-        self._shunned = shunned
-        self.touched: set[str] = set()  # segments of earlier runs from which messages must be removed
-        self._meta = meta
-        self.config = meta.config
-        self.state = meta.state
-        self.created = UNKNOWN_TIME
+        self._run, self._meta, self._shunned = run, meta, shunned
+        self.config, self.state, self.created = meta.config, meta.state, UNKNOWN_TIME
         self.differences: list[str] = []
         self.consumers: dict[str, ArchivedConsumer] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
-        self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
-        before = self._earlier.get((self._meta.name, self.incarnation))
-        candidates = self._receipts.candidates(self._folder, before)
-        stored = stored_segments(self._objects, self._folder, *candidates)
-        stored = [ref for ref in stored if ref.key not in self._shunned]
-        self.touched = {ref.key for ref in stored}
-        self.writer = SegmentWriter(self._objects, self._folder, stored, note=self._receipts.note)
+        self.touched: set[str] = set()  # segments of earlier runs from which messages must be removed
+        self.stored = NewStream(run, meta.name, self.created, shunned)
 
     def take(self, item: ArchiveItem) -> int:
         """Handle an item; return the number of messages in it."""
@@ -254,9 +237,8 @@ class _Intake:
             if self.consumers.setdefault(item.name, item) is not item:
                 raise FormatError(f"consumer {item.name} appears twice")
         else:
-            self.writer.add(item)
-            messages: int = item.num_rows
-            return messages
+            self.stored.writer.add(item)
+            return int(item.num_rows)
         return 0
 
     def _take_meta(self, meta: StreamMeta) -> None:
@@ -274,22 +256,23 @@ class _Intake:
         if meta.created is not None:
             parse_time(meta.created, "creation time of the stream")
             self.created = meta.created
-            self._begin()
+            self.stored = NewStream(self._run, self._meta.name, self.created, self._shunned)
 
     def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
         """Return the segments, without what was deleted while the server read them, as far as newer messages explain
         it.
         """
-        segments = self.writer.finish()
-        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
+        self.touched = {ref.key for ref in self.stored.reusable}
+        segments = self.stored.writer.finish()
+        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._run.objects))
         self.touched -= {ref.key for ref in untouched(segments, remove)}
-        return self.writer.without(segments, remove)
+        return self.stored.writer.without(segments, remove)
 
     def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
         clustered = end.format == "v2" and _is_of_a_cluster(self.config)
         for name in sorted(self.consumers):
             backup = consumer_as_imported(self.consumers[name], last_seq, clustered=clustered)
-            yield store_consumer(self._objects, self._folder, backup)
+            yield store_consumer(self._run.objects, self.stored.folder, backup)
 
 
 def _is_of_a_cluster(config: JsonObject) -> bool:

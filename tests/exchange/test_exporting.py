@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
-from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
+from jsbackup.exchange.config_files import ExportedStream
+from jsbackup.exchange.exporting import export_account, export_configs, export_stream
 from jsbackup.exchange.folder import NewFolder
 from jsbackup.exchange.importing import UNKNOWN_TIME
 from jsbackup.formats.archive.archive import ArchiveDecoder
@@ -35,8 +36,8 @@ from tests.harness.servers import MINORS
 from tests.harness.stores import Fault, FaultStore
 
 MESSAGES = some_messages(300, 200, first=7)
-FILE = {Archive.V1: V1, Archive.V2: V2}
-BOTH = pytest.mark.parametrize("archive", list(Archive))
+FILE = {ArchiveFormat.V1: V1, ArchiveFormat.V2: V2}
+BOTH = pytest.mark.parametrize("archive", list(FILE))
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def stored(
     )
 
 
-def export(path: Path, store: Store, stream: StreamBackup, archive: Archive | None = None) -> ExportedStream:
+def export(path: Path, store: Store, stream: StreamBackup, archive: ArchiveFormat | None = None) -> ExportedStream:
     with NewFolder(path, "token", 0o700) as new:
         exported = export_stream(new, "", Objects(store), stream, archive=archive, progress=NullProgress())
         new.commit()
@@ -96,7 +97,7 @@ def described(path: Path) -> dict[str, Any]:
 
 
 @BOTH
-def test_a_streams_folder_is_one_of_the_nats_cli(tmp_path: Path, store: MemoryStore, archive: Archive) -> None:
+def test_a_streams_folder_is_one_of_the_nats_cli(tmp_path: Path, store: MemoryStore, archive: ArchiveFormat) -> None:
     state = ConsumerState(SequencePair(9, 20), SequencePair(3, 8), {15: PendingAck(4, 10**18)}, {15: 2})
     consumers = [ConsumerBackup("c", {"durable_name": "c", "name": "c"}, CREATED, Fidelity.EXACT, state)]
     metadata = {"_nats.ver": "2.15.1", "own": "x"}
@@ -125,9 +126,9 @@ def test_a_streams_folder_is_one_of_the_nats_cli(tmp_path: Path, store: MemorySt
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(messages=message_lists(), tail=st.integers(0, 5), archive=st.sampled_from(Archive))
+@given(messages=message_lists(), tail=st.integers(0, 5), archive=st.sampled_from(list(FILE)))
 def test_an_export_is_imported_without_a_loss(
-    tmp_path_factory: pytest.TempPathFactory, messages: list[Message], tail: int, archive: Archive
+    tmp_path_factory: pytest.TempPathFactory, messages: list[Message], tail: int, archive: ArchiveFormat
 ) -> None:
     path = tmp_path_factory.mktemp("folder") / "out"
     store = MemoryStore()
@@ -156,7 +157,7 @@ def test_nats_backup_validate_is_content_with_any_export_as_v2(
         last = (messages[-1].sequence if messages else 0) + tail
         first = last + 1 if last and not messages else 0
         stream = stored(store, messages, name=f"S{number}", last_seq=last, first_seq=first, storage=storage)
-        export(path / stream.name, store, stream, Archive.V2)
+        export(path / stream.name, store, stream, ArchiveFormat.V2)
         held[stream.name] = messages
     found = jsm_validate(path / name for name in held)
     assert {name: (one["error"], one["messages"]) for name, one in found.items()} == {
@@ -166,7 +167,7 @@ def test_nats_backup_validate_is_content_with_any_export_as_v2(
 
 @pytest.mark.parametrize("version", MINORS)
 @BOTH
-def test_a_real_servers_stream_goes_through_both_formats(tmp_path: Path, version: str, archive: Archive) -> None:
+def test_a_real_servers_stream_goes_through_both_formats(tmp_path: Path, version: str, archive: ArchiveFormat) -> None:
     golden_folder(tmp_path / "in", version)
     repository = make_repository(MemoryStore())
     stream = imported(take_in(tmp_path / "in", repository))["GOLDEN"]
@@ -182,7 +183,7 @@ def test_a_real_servers_stream_goes_through_both_formats(tmp_path: Path, version
 def test_an_empty_stream_keeps_the_sequence_it_goes_on_with(tmp_path: Path, store: MemoryStore) -> None:
     for number, (first, last) in enumerate([(0, 0), (1000, 999), (43, 42)]):
         stream = stored(store, [], first_seq=first, last_seq=last)
-        for archive in Archive:
+        for archive in FILE:
             path = tmp_path / f"{number}-{archive}"
             export(path, store, stream, archive)
             state = described(path)["state"]
@@ -223,7 +224,7 @@ def test_a_stream_that_would_copy_again_is_noted(
     tmp_path: Path, store: MemoryStore, created: str, archive: str, noted: int
 ) -> None:
     stream = replace(stored(store, MESSAGES, sources=[{"name": "ORIGIN"}]), created=created)
-    notes = export(tmp_path / "out", store, stream, Archive(archive)).notes
+    notes = export(tmp_path / "out", store, stream, ArchiveFormat(archive)).notes
     assert sum("copies from other streams" in note for note in notes) == noted
 
 
@@ -233,7 +234,7 @@ def test_a_memory_stream_is_v2_and_never_v1(tmp_path: Path, store: MemoryStore) 
     assert exported.archive == "v2"
     assert any("kept in memory" in note for note in exported.notes)
     with pytest.raises(UnsupportedError, match=r"stream ORDERS is kept in memory"):
-        export(tmp_path / "other", store, stream, Archive.V1)
+        export(tmp_path / "other", store, stream, ArchiveFormat.V1)
     assert not (tmp_path / "other").exists()
 
 
@@ -251,7 +252,7 @@ def test_an_opaque_stream_is_given_as_it_came(tmp_path: Path, store: MemoryStore
     assert (exported.archive, (tmp_path / "out" / V1).read_bytes()) == ("opaque", data)
     assert any("not decoded" in note for note in exported.notes)
     with pytest.raises(UnsupportedError, match=r"archive format that is not known here"):
-        export(tmp_path / "other", store, stream, Archive.V2)
+        export(tmp_path / "other", store, stream, ArchiveFormat.V2)
 
 
 def test_consumers_without_a_state_start_as_their_configs_say(tmp_path: Path, store: MemoryStore) -> None:
@@ -260,10 +261,10 @@ def test_consumers_without_a_state_start_as_their_configs_say(tmp_path: Path, st
         ConsumerBackup("new", {"name": "new", "deliver_policy": "new"}, None, Fidelity.CONFIG_ONLY),
     ]
     stream = stored(store, MESSAGES, consumers=consumers)
-    first = export(tmp_path / "v1", store, stream, Archive.V1)
+    first = export(tmp_path / "v1", store, stream, ArchiveFormat.V1)
     assert (first.incomplete, first.notes) == (False, ())
     assert (tmp_path / "v1" / V1).exists()
-    second = export(tmp_path / "v2", store, stream, Archive.V2)
+    second = export(tmp_path / "v2", store, stream, ArchiveFormat.V2)
     assert second.incomplete
     assert second.notes[0].startswith("consumer new is left out")
     assert [c.name for c in decoded(tmp_path / "v2" / V2).consumers] == ["all"]
@@ -274,7 +275,7 @@ def test_what_servers_will_do_to_it_is_said(tmp_path: Path, store: MemoryStore) 
     memory = ConsumerBackup("m", {"name": "m", "mem_storage": True}, None, Fidelity.EXACT, ConsumerState())
     stream = stored(store, MESSAGES, consumers=[memory], first_seq=7)
     stream = replace(stream, config={**stream.config, "first_seq": MESSAGES[0].sequence})
-    notes = export(tmp_path / "out", store, stream, Archive.V1).notes
+    notes = export(tmp_path / "out", store, stream, ArchiveFormat.V1).notes
     assert [("first_seq" in note, "consumer m" in note) for note in notes] == [(True, False), (False, True)]
 
 
@@ -283,7 +284,7 @@ def test_what_servers_will_do_to_it_is_said(tmp_path: Path, store: MemoryStore) 
 
 @BOTH
 def test_a_damaged_segment_is_found_and_nothing_is_written(
-    tmp_path: Path, store: MemoryStore, archive: Archive
+    tmp_path: Path, store: MemoryStore, archive: ArchiveFormat
 ) -> None:
     stream = stored(store, MESSAGES)
     ref = stream.segments[-1]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
-from jsbackup.exchange import importing as archive_file
+from jsbackup.exchange import importing
 from jsbackup.exchange.importing import ImportReport
 from jsbackup.failure import Failure
 from jsbackup.formats.archive.consumer_state import encode_state
@@ -251,16 +251,16 @@ def test_an_archive_that_changes_while_it_is_read_is_refused(
 ) -> None:
     stream_folder(tmp_path, MESSAGES)
     other = stream_folder(tmp_path / "other", MESSAGES[:-1], last_seq=MESSAGES[-1].sequence)
-    read = archive_file.ArchiveFile.read
+    read = importing._read_archive
     reads = []
 
-    def exchanged(self: archive_file.ArchiveFile, *arguments: object) -> object:
+    def exchanged(*arguments: object) -> object:
         reads.append(1)
         if len(reads) == 2:
             (other / V1).rename(tmp_path / V1)
-        return read(self, *arguments)  # type: ignore[arg-type]
+        return read(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(archive_file.ArchiveFile, "read", exchanged)
+    monkeypatch.setattr(importing, "_read_archive", exchanged)
     (tmp_path / "only").mkdir()
     error = only_failure(take_in(tmp_path, repository)).error
     assert error.message == f"{V1} changed while it was read"

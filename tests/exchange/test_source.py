@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.exchange.source import ImportSource, SourceKind
 from jsbackup.stores.local import LocalStore
 from tests.exchange.folders import V1, V2, describe, state_with, stream_folder
@@ -45,9 +45,8 @@ def test_configs_are_told_from_an_account_with_a_stream_called_streams(tmp_path:
     (tmp_path / "streams" / "backup.json").write_text('{"name":"backup"}')
     assert look(tmp_path) == (SourceKind.CONFIGS, ["backup"], {})
     describe(tmp_path / "streams", {"name": "streams"}, {})
-    kind, names, failures = look(tmp_path)
-    assert (kind, names) == (SourceKind.ACCOUNT, [])
-    assert "has no stream.tar.s2" in failures["streams"].message
+    with pytest.raises(UsageError, match=r"streams/backup.json has no name"):  # its archive is not there
+        look(tmp_path)
 
 
 def test_in_an_account_the_good_streams_are_found_beside_the_bad(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_servers_own_store_is_recognised_by_each_of_its_folders(tmp_path: Path
     (stream / "msgs").mkdir(parents=True)
     (stream / "meta.inf").write_text("{}")
     for folder in (stream, *stream.parents[: len(stream.parts) - len(tmp_path.parts)]):
-        with pytest.raises(UnsupportedError, match=r"is a nats-server's own store") as caught:
+        with pytest.raises(UsageError, match=r"holds no backup of the nats CLI") as caught:
             look(folder)
         assert caught.value.hint is not None and "--server-store" in caught.value.hint
 

@@ -300,7 +300,6 @@ def export(
     """
     from jsbackup.exchange.exporting import (
         CONFIG_FORMATS,
-        Archive,
         change_streams,
         export_account,
         export_configs,
@@ -308,12 +307,12 @@ def export(
     )
     from jsbackup.pipeline.messages.chosen import choose_streams
     from jsbackup.planning.transforming import plan_streams
-    from jsbackup.repository.manifest import StreamBackup
+    from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
-    wanted = None if archive is None else Archive(archive)
+    wanted = None if archive is None else ArchiveFormat(archive)
     if archive is not None and kind != "nats-cli":
         raise UsageError(
             f"--archive is for --format nats-cli, and this is --format {kind}",

@@ -38,7 +38,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -46,12 +46,11 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.exchange.config_files import made_up_config
-from jsbackup.exchange.importing import UNKNOWN_TIME, ImportReport, ImportRun, import_streams
-from jsbackup.exchange.server_store.places import PlacedStream, ServerStore
+from jsbackup.exchange.importing import UNKNOWN_TIME, ImportReport, ImportRun, NewStream, import_streams
+from jsbackup.exchange.server_store.places import ServerStore
 from jsbackup.exchange.server_store.stream_files import (
     BlockFile,
     FileFlaw,
-    MetaFile,
     StoreConsumers,
     StreamFiles,
     read_consumers,
@@ -67,29 +66,24 @@ from jsbackup.formats.server_store.records import Hole, block_key, headers_of, r
 from jsbackup.formats.server_store.store_index import StoreIndex
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
-    ConsumerBackup,
     Losses,
     LostSpan,
-    SegmentRef,
     StreamBackup,
     Totals,
     total_of,
 )
 from jsbackup.repository.read.losses import describe_losses
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.late_deletions import roll_up_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import store_consumer
-from jsbackup.repository.write.reuse import stored_segments
 from jsbackup.times import format_time
 
-__all__ = ["Replay", "StoreSurvey", "import_store", "read_messages", "take_survey"]
+__all__ = ["Replay", "StoreSurvey", "find_losses", "import_store", "read_messages"]
 
 
 class Replay:
@@ -127,64 +121,45 @@ class Replay:
         if self._per_subject == 1:
             before = self._newest.get(subject, 0)
             self._newest[subject] = sequence
-            if before and before not in self._deleted:
-                self._remove(before)
+            self._remove([before] if before else [])
         elif self._per_subject or self._rolls_up:
             held = self._of_subject.setdefault(subject, deque())
             if roll_up == "sub":
-                self._remove_all(held)
+                self._remove(held)
             held.append(sequence)
-            if self._per_subject:
-                self._limit_subject(held)
+            if self._per_subject and len(held) > self._per_subject:
+                alive = [one for one in held if one not in self._deleted]
+                held.clear()
+                held.extend(alive)
+                while len(held) > self._per_subject:
+                    self._remove([held.popleft()])
         if roll_up == "all":
-            for one in list(self._newest.values()):
-                self._remove_all([one] if one != sequence else [])
-            for held in self._of_subject.values():
-                self._remove_all([one for one in held if one != sequence])
+            for group in (self._newest.values(), *self._of_subject.values()):
+                self._remove(one for one in list(group) if one != sequence)
         while (self._messages and self._held_messages > self._messages) or (
             self._bytes and self._held_bytes > self._bytes
         ):
-            self._remove_first()
-
-    def _remove_all(self, sequences: Iterable[int]) -> None:
-        for sequence in sequences:
-            if sequence not in self._deleted:
-                self._remove(sequence)
-
-    def _limit_subject(self, held: deque[int]) -> None:
-        if len(held) <= self._per_subject:
-            return
-        alive = [one for one in held if one not in self._deleted]
-        held.clear()
-        held.extend(alive)
-        while len(held) > self._per_subject:
-            self._remove(held.popleft())
+            while not self._sizes[self._head]:
+                self._head += 1
+            self._remove([self._order[self._head]])
 
     def delete(self, sequence: int) -> None:
         """Delete a message, as a tombstone says."""
-        if sequence not in self._deleted:
-            self._forget(sequence)
-
-    def _remove(self, sequence: int) -> None:
-        self.gone.add(sequence)
-        self._forget(sequence)
-
-    def _forget(self, sequence: int) -> None:
+        if sequence in self._deleted:
+            return
         self._deleted.add(sequence)
         if self._messages or self._bytes:
-            self._take_from_totals(sequence)
+            at = bisect_left(self._order, sequence, self._head)
+            if at < len(self._order) and self._order[at] == sequence and self._sizes[at]:
+                self._held_messages -= 1
+                self._held_bytes -= self._sizes[at]
+                self._sizes[at] = 0
 
-    def _take_from_totals(self, sequence: int) -> None:
-        at = bisect_left(self._order, sequence, self._head)
-        if at < len(self._order) and self._order[at] == sequence and self._sizes[at]:
-            self._held_messages -= 1
-            self._held_bytes -= self._sizes[at]
-            self._sizes[at] = 0
-
-    def _remove_first(self) -> None:
-        while not self._sizes[self._head]:
-            self._head += 1
-        self._remove(self._order[self._head])
+    def _remove(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            if sequence not in self._deleted:
+                self.gone.add(sequence)
+                self.delete(sequence)
 
 
 def _limit(config: JsonObject, name: str) -> int:
@@ -195,52 +170,6 @@ def _limit(config: JsonObject, name: str) -> int:
 Advance = Callable[[int, int], None]
 
 _NO_TIME_NS = -6795364578871345152  # Go's zero time: of a tombstone in a stream that never had a message
-
-
-@dataclass(frozen=True, slots=True)
-class BlockHole:
-    """A hole in a block. `before_seq` is the first sequence after it in any block, 0 if there is none."""
-
-    block: int
-    hole: Hole
-    before_seq: int
-
-
-@dataclass(slots=True)
-class StoreSurvey:
-    """What the first reading found.
-
-    `found` are the messages that can be read, those that do not belong to the stream any more included; `dropped` are
-    these. `doubtful` are messages that are left out because a length in them is damaged, with the block they are in.
-    `intact` are the blocks without damage, `ends` the first and last sequence that was found in each. `buried` are the
-    sequences that records call deleted, `limited` whether others may have been removed. `last_seq` is the last sequence
-    that was used, `last_ns` its time.
-
-    If it is not `fresh`, the index is older than the blocks; then `has_last_record` tells whether the record that was
-    the last one for the index is still there.
-    """
-
-    index: StoreIndex | None
-    fresh: bool
-    limited: bool = False
-    has_last_record: bool = False
-    found: GivenSequences = field(default_factory=GivenSequences)
-    dropped: SequenceSet = field(default_factory=SequenceSet)
-    doubtful: dict[int, int] = field(default_factory=dict)
-    buried: SequenceSet = field(default_factory=SequenceSet)
-    holes: list[BlockHole] = field(default_factory=list)
-    flaws: list[FileFlaw] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    intact: set[int] = field(default_factory=set)
-    ends: dict[int, tuple[int, int]] = field(default_factory=dict)
-    last_seq: int = 0
-    last_ns: int = 0
-    expired_before_ns: int = -(1 << 63)
-
-
-def take_survey(files: StreamFiles, config: JsonObject, advance: Advance) -> StoreSurvey:
-    """Read all blocks. `config` is that of the stream, {} if it is lost; `advance` gets the bytes of each block."""
-    return _Surveyor(files, config).survey(advance)
 
 
 def read_messages(files: StreamFiles, survey: StoreSurvey) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -272,100 +201,113 @@ def _sequences(batch: pa.RecordBatch) -> memoryview:
     return memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
 
 
-class _Surveyor:
+class StoreSurvey:
+    """What the first reading of the blocks finds. `config` is that of the stream, {} if it is lost.
+
+    `found` are the messages that can be read, those that do not belong to the stream any more included; `dropped` are
+    these. `doubtful` are messages that are left out because a length in them is damaged, with the block they are in.
+    `holes` are those of blocks, by number: closed by the first sequence after them in any block, if there is one.
+    `intact` are the blocks without damage, `ends` the first and last sequence that was found in each. `buried` are the
+    sequences that records call deleted, `limited` whether others may have been removed. `last_seq` is the last sequence
+    that was used, `last_ns` its time.
+
+    If it is not `fresh`, the index is older than the blocks; then `has_last_record` tells whether the record that was
+    the last one for the index is still there.
+    """
+
     def __init__(self, files: StreamFiles, config: JsonObject) -> None:
+        self.index = files.index
+        self.fresh = _is_fresh(files)
+        self.has_last_record = False
+        self.found, self.dropped, self.buried = GivenSequences(), SequenceSet(), SequenceSet()
+        self.doubtful: dict[int, int] = {}
+        self.holes: list[tuple[int, Hole]] = []
+        self.flaws: list[FileFlaw] = []
+        self.blocks: list[int] = []
+        self.intact: set[int] = set()
+        self.ends: dict[int, tuple[int, int]] = {}
+        self.last_seq = self.last_ns = 0
+        self.expired_before_ns = self._newest_ns = -(1 << 63)
         self._files = files
-        self._survey = StoreSurvey(files.index, False)
-        self._survey.fresh = _is_fresh(files)
         self._replay = Replay(config)
-        self._survey.limited = self._replay.is_needed or _removes_otherwise(config)
-        self._dead = array("Q")
-        self._buried = array("Q")
+        # By age, too, or without a record because nobody needs them.
+        ages = config.get("max_age") or config.get("allow_msg_ttl")
+        self.limited = bool(self._replay.is_needed or ages or config.get("retention", "limits") != "limits")
+        self._dead, self._buried = array("Q"), array("Q")
         self._open_holes: list[tuple[int, Hole]] = []
-        self._newest_ns = -(1 << 63)
         self._after_seq = 0  # the last sequence of a record; tombstones speak about others
 
-    def survey(self, advance: Advance) -> StoreSurvey:
-        survey = self._survey
+    def read(self, advance: Advance) -> None:
+        """Read all blocks; `advance` gets the bytes of each."""
         for number in self._files.block_numbers:
             block = self._files.block(number)
-            survey.blocks.append(number)
-            survey.flaws += block.flaws
-            holes = len(survey.holes) + len(self._open_holes)
+            self.blocks.append(number)
+            self.flaws += block.flaws
+            holes = len(self.holes) + len(self._open_holes)
             if block.lost:
                 self._open_holes.append((number, Hole(0, 0, "nothing of it can be read", self._after_seq, 0)))
             self._read(block)
-            if not block.flaws and len(survey.holes) + len(self._open_holes) == holes and block.plain.regions:
-                survey.intact.add(number)
+            if not block.flaws and len(self.holes) + len(self._open_holes) == holes and block.plain.regions:
+                self.intact.add(number)
             advance(sum(map(len, block.plain.regions)), 0)
-        survey.holes += [BlockHole(number, hole, 0) for number, hole in self._open_holes]
-        survey.flaws += self._missing_blocks()
-        survey.buried = sequence_set(self._buried)
-        if not survey.fresh and self._replay.max_age_ns and survey.found:
+        self.holes += self._open_holes
+        # Blocks that the index has, or whose keys are there.
+        expected = {block.number for block in self.index.blocks} if self.index is not None else set()
+        missing = sorted((expected | self._files.block_keys).difference(self.blocks))
+        self.flaws += [FileFlaw(f"msgs/{number}.blk", "is missing", number) for number in missing]
+        self.buried = sequence_set(self._buried)
+        if not self.fresh and self._replay.max_age_ns and self.found:
             # What had aged out when the newest message was stored.
-            survey.expired_before_ns = self._newest_ns - self._replay.max_age_ns
+            self.expired_before_ns = self._newest_ns - self._replay.max_age_ns
         self._dead.extend(self._buried)
         self._dead.extend(self._replay.gone)
-        survey.dropped = sequence_set(self._dead)
-        return survey
-
-    def _missing_blocks(self) -> Iterator[FileFlaw]:
-        """Yield the blocks that the index has, or whose keys are there, and that are not."""
-        blocks = self._survey.index.blocks if self._survey.index is not None else ()
-        expected = {block.number for block in blocks} | self._files.block_keys
-        for number in sorted(expected.difference(self._survey.blocks)):
-            yield FileFlaw(f"msgs/{number}.blk", "is missing", number)
+        self.dropped = sequence_set(self._dead)
 
     def _read(self, block: BlockFile) -> None:
-        survey = self._survey
         key = block_key(self._files.name, block.number)
         for region in block.plain.regions:
             read = read_region(region, key, self._after_seq)
             self._add_holes(block, read)
             self._buried.extend(read.tombstones)
             dead = [one for batch in read.batches for one in self._add(block, batch)]
-            if not survey.fresh:
+            if not self.fresh:
                 self._play(block, region, read, dead)
             self._after_seq = read.last_seq
-            survey.last_seq = max(survey.last_seq, read.last_seq, *read.tombstones)
+            self.last_seq = max(self.last_seq, read.last_seq, *read.tombstones)
 
     def _add_holes(self, block: BlockFile, read: RegionMessages) -> None:
         """Note the holes; one that nothing follows here is closed by the next block."""
         first = next((_sequences(batch)[0] for batch in read.batches), 0)
         if first:
-            self._survey.holes += [BlockHole(number, hole, first) for number, hole in self._open_holes]
+            self.holes += [(number, replace(hole, before_seq=first)) for number, hole in self._open_holes]
             self._open_holes.clear()
         for hole in read.holes:
-            if hole.before_seq:
-                self._survey.holes.append(BlockHole(block.number, hole, hole.before_seq))
-            else:
-                self._open_holes.append((block.number, hole))
+            (self.holes if hole.before_seq else self._open_holes).append((block.number, hole))
             problem = f"is damaged at bytes {hole.start} to {hole.stop - 1}: {hole.problem}"
-            self._survey.flaws.append(FileFlaw(block.path, problem, block.number))
+            self.flaws.append(FileFlaw(block.path, problem, block.number))
 
     def _add(self, block: BlockFile, batch: pa.RecordBatch) -> list[int]:
         """Take messages; return those that the index calls deleted."""
-        survey = self._survey
         if not (block.plain.compressed and not block.flaws):
             doubtful = {*misplaced_headers(batch), *self._foreign_subjects(batch)}
             if doubtful:
-                survey.doubtful |= dict.fromkeys(doubtful, block.number)
+                self.doubtful |= dict.fromkeys(doubtful, block.number)
                 batch = drop_sequences(batch, sorted(doubtful))
         if not batch.num_rows:
             return []
         sequences = _sequences(batch)
-        survey.found.append(sequences)
-        survey.ends[block.number] = survey.ends.get(block.number, (sequences[0], 0))[0], sequences[-1]
-        dead = survey.index.dead_among(sequences) if survey.index is not None else []
+        self.found.append(sequences)
+        self.ends[block.number] = self.ends.get(block.number, (sequences[0], 0))[0], sequences[-1]
+        dead = self.index.dead_among(sequences) if self.index is not None else []
         self._dead.extend(dead)
         times = memoryview(columns_from_batch(batch).timestamps).cast("B").cast("q")
         self._newest_ns = max(self._newest_ns, *times)
-        survey.last_ns = times[-1]
+        self.last_ns = times[-1]
         return dead
 
     def _foreign_subjects(self, batch: pa.RecordBatch) -> list[int]:
         """Return the sequences of messages with subjects that `index.db` would have if they were right."""
-        index = self._survey.index
+        index = self.index
         if index is None or index.subjects is None:
             return []
         column = batch.column("subject").cast(pa.binary())
@@ -380,17 +322,17 @@ class _Surveyor:
 
     def _play(self, block: BlockFile, region: bytes, read: RegionMessages, left_out: Collection[int]) -> None:
         """Play what a region records, in its order."""
-        survey, replay = self._survey, self._replay if self._replay.is_needed else None
-        unwanted = {*left_out, *survey.doubtful}
-        index = survey.index if survey.index is not None and survey.index.last_block == block.number else None
+        replay = self._replay if self._replay.is_needed else None
+        unwanted = {*left_out, *self.doubtful}
+        index = self.index if self.index is not None and self.index.last_block == block.number else None
         last = self._after_seq
         for start, stop in read.runs:
             for record in records_of(region, start, stop):
                 if index is not None and region[record.stop - 8 : record.stop] == index.last_checksum:
-                    survey.has_last_record = True
+                    self.has_last_record = True
                 if record.tombstone:
-                    if record.sequence >= max(survey.last_seq, last):
-                        survey.last_ns = 0 if record.timestamp_ns == _NO_TIME_NS else record.timestamp_ns
+                    if record.sequence >= max(self.last_seq, last):
+                        self.last_ns = 0 if record.timestamp_ns == _NO_TIME_NS else record.timestamp_ns
                     if replay is not None:
                         replay.delete(record.sequence)
                 elif record.sequence > last:
@@ -410,11 +352,6 @@ def _is_fresh(files: StreamFiles) -> bool:
     if not numbers:
         return not index.blocks
     return numbers[-1] == index.last_block and files.block(numbers[-1]).last_checksum == index.last_checksum
-
-
-def _removes_otherwise(config: JsonObject) -> bool:
-    """Return whether the server removes messages by age, or without a record because nobody needs them."""
-    return bool(config.get("max_age") or config.get("allow_msg_ttl")) or config.get("retention", "limits") != "limits"
 
 
 # A block that lost more ranges than this is described by one span, from the first to the last.
@@ -502,19 +439,22 @@ def _lost_its_end(survey: StoreSurvey) -> bool:
 def _missing(survey: StoreSurvey, index: StoreIndex, block: IndexBlock) -> Iterator[tuple[int, int]]:
     """Yield the ranges of sequences that the index has in a block and that were not found."""
     for first, last in index.alive(block):
-        at, there = first, survey.found.within(first, last)
-        for found in [*there, last + 1] if len(there) <= last - first else ():
-            if found > at:
-                yield from _without_buried(survey, at, found - 1)
-            at = found + 1
+        within = survey.found.within(first, last)
+        for start, stop in _gaps(first, last, within) if len(within) <= last - first else ():
+            yield from _gaps(start, stop, survey.buried.within(start, stop))
 
 
-def _without_buried(survey: StoreSurvey, first: int, last: int) -> Iterator[tuple[int, int]]:
-    at = first
-    for gone in [*survey.buried.within(first, last), last + 1]:
-        if gone > at:
-            yield at, gone - 1
-        at = gone + 1
+def _gaps(first: int, last: int, within: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges from `first` to `last` between the sequences `within`."""
+    for sequence in (*within, last + 1):
+        if sequence > first:
+            yield first, sequence - 1
+        first = sequence + 1
+
+
+def _most(survey: StoreSurvey, first: int, last: int) -> int:
+    """Return how many messages may have been there, if no index tells."""
+    return sum(stop - start + 1 for start, stop in _gaps(first, last, survey.buried.within(first, last)))
 
 
 def _cause(survey: StoreSurvey, number: int) -> str:
@@ -528,7 +468,7 @@ def _cause(survey: StoreSurvey, number: int) -> str:
 
 def _claimed(survey: StoreSurvey, number: int, first: int, last: int) -> tuple[str, ...]:
     """Return the subjects of damaged records that seem to be of these messages."""
-    claims = (one.hole.claim for one in survey.holes if one.block == number and one.hole.claim is not None)
+    claims = (hole.claim for block, hole in survey.holes if block == number and hole.claim is not None)
     return tuple(dict.fromkeys(subject for sequence, subject in claims if first <= sequence <= last))
 
 
@@ -536,18 +476,14 @@ def _claimed(survey: StoreSurvey, number: int, first: int, last: int) -> tuple[s
 
 
 def _at_holes(survey: StoreSurvey, after: int) -> Iterator[LostSpan]:
-    for one in survey.holes:
-        hole = one.hole
-        first = max(hole.after_seq, after) + 1
-        last = one.before_seq - 1 if one.before_seq else None
-        cause = f"msgs/{one.block}.blk is damaged"
-        if last is None:
+    for number, hole in survey.holes:
+        first, last = max(hole.after_seq, after) + 1, hole.before_seq - 1
+        cause = f"msgs/{number}.blk is damaged"
+        if not hole.before_seq:
             if not survey.fresh:
                 yield LostSpan(first, None, None, False, cause)
-            continue
-        most = sum(stop - start + 1 for start, stop in _without_buried(survey, first, last))
-        if most > 0:
-            subjects = _claimed(survey, one.block, first, last)
+        elif first <= last and (most := _most(survey, first, last)):
+            subjects = _claimed(survey, number, first, last)
             yield LostSpan(first, last, min(most, 1) if hole.claim else most, False, cause, subjects)
 
 
@@ -566,8 +502,7 @@ def _between_blocks(survey: StoreSurvey, after: int) -> Iterator[LostSpan]:
         if absent >= number or ends[0] is None or ends[1] is None:
             continue
         first, last = max(ends[0][1], after) + 1, ends[1][0] - 1
-        most = sum(stop - start + 1 for start, stop in _without_buried(survey, first, last)) if first <= last else 0
-        if most:
+        if first <= last and (most := _most(survey, first, last)):
             yield LostSpan(first, last, most, False, f"msgs/{absent}.blk is not there: deleted, or lost")
 
 
@@ -592,21 +527,22 @@ def import_store(
     lost theirs, by name. The rest, and errors, as in `run_import`.
     """
 
-    def import_one(placed: PlacedStream, run: ImportRun) -> StoredStream:
-        with store.folder(placed.path) as folder:
-            files = StreamFiles(folder, placed.name, StoreKeys(keys, store.account))
+    def import_one(name: str, path: tuple[str, ...], run: ImportRun) -> StoredStream:
+        with store.folder(path) as folder:
+            files = StreamFiles(folder, name, StoreKeys(keys, store.account))
             before = files.stamps()
-            progress.start(placed.name, 2 * sum(stamp.size for stamp in before.values()), 0)
-            stream = _StreamImport(repository, configs, partial(progress.advance, placed.name), run, files).run()
-            if StreamFiles(folder, placed.name, files.keys).stamps() != before:
+            progress.start(name, 2 * sum(stamp.size for stamp in before.values()), 0)
+            find = partial(_find_config, repository, name, configs)
+            stream = _import_stream(run, files, find, partial(progress.advance, name))
+            if StreamFiles(folder, name, files.keys).stamps() != before:
                 raise IntegrityError(
-                    f"the files of stream {placed.name} changed while they were read",
+                    f"the files of stream {name} changed while they were read",
                     hint="A server uses them: stop it, or import a copy of the folder.",
                 )
         return stream
 
     return import_streams(
-        [(placed.name, partial(import_one, placed)) for placed in store.streams],
+        [(name, partial(import_one, name, path)) for name, path in store.streams.items()],
         repository,
         failures=store.failures,
         origin={"from": KIND, "account": store.account},
@@ -618,88 +554,72 @@ def import_store(
     )
 
 
-@dataclass
-class _StreamImport:
-    """The import of one stream. `subjects` counts its messages, if that is needed."""
-
-    repository: Repository
-    configs: Mapping[str, JsonObject]
-    advance: Advance
-    shared: ImportRun
-    files: StreamFiles
-    counts: bool = False
-    subjects: Counter[bytes] = field(default_factory=Counter)
-
-    def run(self) -> StoredStream:
-        begun_ns = self.shared.clock_ns()
-        meta = self.files.meta()
-        self.counts = meta is None
-        found = None if meta else _find_config(self.repository, self.files.name, self.configs)
-        config = meta.config if meta else found[0] if found else {}
-        survey = take_survey(self.files, config, self.advance)
-        created = (meta.created if meta else None) or UNKNOWN_TIME
-        writer, segments = self._store(survey, created)
-        totals = total_of(segments)
-        if meta is None and not totals.messages:
-            why = "; ".join(map(str, [*self.files.flaws, *survey.flaws][:_MOST_FLAWS]))
-            raise IntegrityError(f"nothing of stream {self.files.name} can be read: {why}")
-        if meta is None and found is None:
-            config = made_up_config(self.files.name, self.subjects)
-            found = config, "made up from its messages"
-        state = _state(survey, totals, segments[0].min_ns if segments else 0)
-        consumers = read_consumers(self.files, state.last_seq)
-        subjects, excess = lost_subjects(survey, self.subjects)
-        lost = Losses(find_losses(survey, consumers), subjects)
-        flaws = [*self.files.flaws, *survey.flaws, *_short_blocks(survey, lost)]
-        warnings = [*_about_config(meta, found), *_about_files(flaws), *_about_deletions(survey)]
-        warnings += [*_about_excess(excess), *describe_losses(lost), *consumers.lost]
-        incomplete = bool(warnings)
-        ended_ns = self.shared.clock_ns()
-        stream = StreamBackup(
-            name=self.files.name,
-            incarnation=self._incarnation(created),
-            config=config,
-            created=created,
-            state=replace(state, consumers=len(consumers.consumers)),
-            captured=Captured.of(totals, format_time(begun_ns), format_time(ended_ns)),
-            archive_format=ArchiveFormat.V1,
-            digest=totals.digest,
-            segments=tuple(segments),
-            consumers=self._stored(consumers, created),
-            warnings=(*warnings, *self.files.left_out()),
-            lost=lost,
+def _import_stream(
+    run: ImportRun, files: StreamFiles, find_config: Callable[[], tuple[JsonObject, str] | None], advance: Advance
+) -> StoredStream:
+    """Store the stream. `find_config` returns a config for one that has lost its own, and where it comes from."""
+    begun_ns = run.clock_ns()
+    meta = files.meta()
+    other = None if meta else find_config()
+    config, created = (meta.config, meta.created or UNKNOWN_TIME) if meta else (other[0] if other else {}, UNKNOWN_TIME)
+    survey = StoreSurvey(files, config)
+    survey.read(advance)
+    stored = NewStream(run, files.name, created)
+    counted = meta is None or (survey.index is not None and survey.index.subjects is not None)
+    counts: Counter[bytes] = Counter()
+    for size, batch in read_messages(files, survey):
+        stored.writer.add(batch)
+        if counted:
+            columns = pc.value_counts(batch.column("subject").cast(pa.binary())).flatten()
+            counts.update(dict(zip(*(column.to_pylist() for column in columns), strict=True)))
+        advance(size, batch.num_rows)
+    segments = stored.writer.finish()
+    totals = total_of(segments)
+    if meta is None and not totals.messages:
+        why = "; ".join(map(str, [*files.flaws, *survey.flaws][:_MOST_FLAWS]))
+        raise IntegrityError(f"nothing of stream {files.name} can be read: {why}")
+    if meta is None and other is None:
+        config = made_up_config(files.name, counts)
+    state = _state(survey, totals, segments[0].min_ns if segments else 0)
+    consumers = read_consumers(files, state.last_seq)
+    subjects, excess = lost_subjects(survey, counts)
+    lost = Losses(find_losses(survey, consumers), subjects)
+    warnings = []
+    if meta is None:
+        source = other[1] if other else "made up from its messages"
+        warnings.append(f"its configuration is lost; this one is {source}")
+    elif meta.unproved:
+        warnings.append(f"its configuration may be wrong: {meta.unproved}")
+    warnings += _about_files([*files.flaws, *survey.flaws, *_short_blocks(survey, lost)])
+    if survey.index is None:
+        warnings.append(
+            "without index.db, nothing tells whether there were other blocks, or messages at the ends of those that "
+            "are there; and deletions are known by their traces only: servers before 2.11 leave none of purges, so "
+            "purged messages may be back"
         )
-        seconds = max(0, ended_ns - begun_ns) / 1e9
-        return StoredStream(stream, writer.reused, writer.stored_bytes, seconds, incomplete)
-
-    def _incarnation(self, created: str) -> str:
-        return layout.incarnation("", "", self.files.name, created)
-
-    def _folder(self, created: str) -> str:
-        return self.shared.objects.sealing.folder(self.files.name, self._incarnation(created))
-
-    def _store(self, survey: StoreSurvey, created: str) -> tuple[SegmentWriter, list[SegmentRef]]:
-        folder = self._folder(created)
-        before = self.shared.earlier.get((self.files.name, self._incarnation(created)))
-        candidates = self.shared.receipts.candidates(folder, before)
-        reusable = stored_segments(self.shared.objects, folder, *candidates)
-        writer = SegmentWriter(self.shared.objects, folder, reusable, note=self.shared.receipts.note)
-        counted = self.counts or (survey.index is not None and survey.index.subjects is not None)
-        for size, batch in read_messages(self.files, survey):
-            writer.add(batch)
-            if counted:
-                self._count(batch)
-            self.advance(size, batch.num_rows)
-        return writer, writer.finish()
-
-    def _count(self, batch: pa.RecordBatch) -> None:
-        counts = pc.value_counts(batch.column("subject").cast(pa.binary()))
-        for subject, count in zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True):
-            self.subjects[subject] += count
-
-    def _stored(self, consumers: StoreConsumers, created: str) -> tuple[ConsumerBackup, ...]:
-        folder = self._folder(created)
-        return tuple(store_consumer(self.shared.objects, folder, consumer) for consumer in consumers.consumers)
+    if excess:
+        shown = ", ".join(f"{subject} ({count:,})" for subject, count in list(excess.items())[:_MOST_FLAWS])
+        warnings.append(
+            f"more messages than index.db counts have these subjects, so the subject of one is damaged: {shown}"
+        )
+    warnings += [*describe_losses(lost), *consumers.lost]
+    ended_ns = run.clock_ns()
+    stream = StreamBackup(
+        name=files.name,
+        incarnation=stored.incarnation,
+        config=config,
+        created=created,
+        state=replace(state, consumers=len(consumers.consumers)),
+        captured=Captured.of(totals, format_time(begun_ns), format_time(ended_ns)),
+        archive_format=ArchiveFormat.V1,
+        digest=totals.digest,
+        segments=tuple(segments),
+        consumers=tuple(store_consumer(run.objects, stored.folder, one) for one in consumers.consumers),
+        warnings=(*warnings, *files.left_out()),
+        lost=lost,
+    )
+    seconds = max(0, ended_ns - begun_ns) / 1e9
+    return StoredStream(stream, stored.writer.reused, stored.writer.stored_bytes, seconds, bool(warnings))
 
 
 def _find_config(repository: Repository, name: str, given: Mapping[str, JsonObject]) -> tuple[JsonObject, str] | None:
@@ -739,14 +659,6 @@ def _state(survey: StoreSurvey, totals: Totals, first_ns: int) -> StreamState:
 # --- what is said ---
 
 
-def _about_config(meta: MetaFile | None, found: tuple[JsonObject, str] | None) -> Iterator[str]:
-    if meta is None:
-        assert found is not None
-        yield f"its configuration is lost; this one is {found[1]}"
-    elif meta.unproved:
-        yield f"its configuration may be wrong: {meta.unproved}"
-
-
 def _about_files(flaws: Sequence[FileFlaw]) -> Iterator[str]:
     yield from map(str, flaws[:_MOST_FLAWS])
     if len(flaws) > _MOST_FLAWS:
@@ -760,18 +672,3 @@ def _short_blocks(survey: StoreSurvey, lost: Losses) -> Iterator[FileFlaw]:
     for path in dict.fromkeys(span.cause.partition(" ")[0] for span in lost.spans):
         if path.endswith(".blk") and path not in flawed:
             yield FileFlaw(path, "lacks messages that index.db has")
-
-
-def _about_deletions(survey: StoreSurvey) -> Iterator[str]:
-    if survey.index is None:
-        yield (
-            "without index.db, nothing tells whether there were other blocks, or messages at the ends of those that "
-            "are there; and deletions are known by their traces only: servers before 2.11 leave none of purges, so "
-            "purged messages may be back"
-        )
-
-
-def _about_excess(excess: Mapping[str, int]) -> Iterator[str]:
-    if excess:
-        shown = ", ".join(f"{subject} ({count:,})" for subject, count in list(excess.items())[:_MOST_FLAWS])
-        yield f"more messages than index.db counts have these subjects, so the subject of one is damaged: {shown}"

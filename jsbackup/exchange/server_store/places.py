@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
@@ -28,31 +27,24 @@ from jsbackup.failure import Failure
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.formats.server_store.ciphers import StoreKeys
 
-__all__ = ["PlacedStream", "ServerStore", "find_users", "refuse_users"]
+__all__ = ["ServerStore", "find_users", "refuse_users"]
 
-_STORE, _STREAMS, _LOGS, _SYSTEM = "jetstream", "streams", "_js_", "$SYS"
+_STORE, _STREAMS, _SYSTEM = "jetstream", "streams", "$SYS"
 _MOST_NAMED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedStream:
-    """A stream's folder: the names of the folders that lead to it from the root."""
-
-    name: str
-    path: tuple[str, ...]
 
 
 class ServerStore:
     """The open folder of a store, or one in it; `open` is a context manager.
 
-    `account` is that of the `streams`. `notes` are sentences about what is left out.
+    `streams` has the names of the folders that lead to each stream from the root, `account` is theirs. `notes` are
+    sentences about what is left out.
     """
 
     def __init__(self, root: Folder, path: Path) -> None:
         self.root = root
         self.path = path
         self.account = ""
-        self.streams: tuple[PlacedStream, ...] = ()
+        self.streams: dict[str, tuple[str, ...]] = {}
         self.failures: list[Failure] = []
         self.notes: list[str] = []
 
@@ -74,9 +66,9 @@ class ServerStore:
         """Raise KeyUnavailable unless everything is in plain text, or a key opens something."""
         keys = StoreKeys(given, self.account)
         encrypted = False
-        for stream in self.streams:
-            with self.folder(stream.path) as folder:
-                files = StreamFiles(folder, stream.name, keys)
+        for name, path in self.streams.items():
+            with self.folder(path) as folder:
+                files = StreamFiles(folder, name, keys)
                 if files.opens:
                     return
                 encrypted = encrypted or files.encrypted
@@ -104,85 +96,72 @@ class ServerStore:
             yield folder
 
     def _look(self, account: str | None) -> None:
-        entries, path = self.root.entries(), self.path
-        if is_stream_folder(entries):
-            within = path.parent.parent.name if path.parent.name == _STREAMS else ""
-            self.account = account or within
-            self.streams = (PlacedStream(proved_name(self.root) or path.name, ()),)
-            if not asset_name_is_sound(self.streams[0].name):
-                raise UsageError(f"{printable_name(str(path))}: its name is not that of a stream")
+        path, shown = self.path, printable_name(str(self.path))
+        if is_stream_folder(self.root.entries()):
+            name = proved_name(self.root) or path.name
+            if not asset_name_is_sound(name):
+                raise UsageError(f"{shown}: its name is not that of a stream")
+            self.account = account or (path.parent.parent.name if path.parent.name == _STREAMS else "")
+            self.streams = {name: ()}
             return
-        if path.name == _STREAMS and self._has_streams(()):
-            accounts: dict[str, tuple[str, ...]] = {path.parent.name: ()}
-        elif entries.get(_STREAMS) is FolderEntry.FOLDER:
-            accounts = {path.name: (_STREAMS,)}
-        else:
-            accounts = self._accounts((_STORE,) if entries.get(_STORE) is FolderEntry.FOLDER else ())
+        base = (_STORE,) if self.root.entries().get(_STORE) is FolderEntry.FOLDER else ()
+        with self.folder(base) as folder:
+            entries = folder.entries()
+        candidates = [base, (*base, _STREAMS), *((*base, name, _STREAMS) for name in entries)]
+        accounts = {(*path.parts, *below)[-2]: below for below in candidates if self._has_streams(below)}
+        for name, kind in entries.items():
+            if kind is FolderEntry.LINK:
+                self.notes.append(f"{printable_name(name)} is a symbolic link, which is not followed")
+        if entries.get(_SYSTEM) is FolderEntry.FOLDER:
+            self.notes.append(
+                "the cluster's own logs ($SYS) are not read: streams are taken as this server had stored them"
+            )
         if not accounts:
             raise UsageError(
-                f"{printable_name(str(path))} is not the store of a nats-server",
+                f"{shown} is not the store of a nats-server",
                 hint="Name the folder of 'store_dir', or one in it, down to that of a stream, with meta.inf and msgs.",
             )
         if account is not None and len(accounts) == 1 and path.name in (*accounts, _STREAMS):
             accounts = {account: next(iter(accounts.values()))}  # a copy of it may have another name
-        self.account = self._choose(accounts, account)
+        names = ", ".join(map(printable_name, list(accounts)[:_MOST_NAMED]))
+        if account is not None and account not in accounts:
+            raise UsageError(f"the store has no streams of account {account}", hint=f"It has those of: {names}.")
+        if account is None and len(accounts) > 1:
+            raise UsageError(
+                f"the store has streams of {len(accounts)} accounts: {names}",
+                hint="Choose one with --account; each makes a backup of its own.",
+            )
+        self.account = next(iter(accounts)) if account is None else account
         self._list(accounts[self.account])
 
-    def _accounts(self, above: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        found = {}
-        with self.folder(above) as folder:
-            for name, kind in folder.entries().items():
-                if kind is FolderEntry.LINK:
-                    self.notes.append(f"{printable_name(name)} is a symbolic link, which is not followed")
-                if kind is not FolderEntry.FOLDER:
-                    continue
-                with folder.folder(name) as inside:
-                    entries = inside.entries()
-                if name == _SYSTEM and _LOGS in entries:
-                    self.notes.append(
-                        "the cluster's own logs ($SYS) are not read: streams are taken as this server had stored them"
-                    )
-                if entries.get(_STREAMS) is FolderEntry.FOLDER and self._has_streams((*above, name, _STREAMS)):
-                    found[name] = (*above, name, _STREAMS)
-        return found
-
     def _has_streams(self, path: tuple[str, ...]) -> bool:
-        with self.folder(path) as folder:
-            for name, kind in folder.entries().items():
+        """Return whether this is the folder of an account's streams, and has any."""
+        folder = self.root
+        with ExitStack() as opened:
+            for name in path:
+                if folder.entries().get(name) is not FolderEntry.FOLDER:
+                    return False
+                folder = opened.enter_context(folder.folder(name))
+            for name, kind in folder.entries().items() if (*self.path.parts, *path)[-1] == _STREAMS else ():
                 if kind is FolderEntry.FOLDER and not name.startswith("."):
                     with folder.folder(name) as inside:
                         if is_stream_folder(inside.entries()):
                             return True
         return False
 
-    def _choose(self, accounts: dict[str, tuple[str, ...]], account: str | None) -> str:
-        names = ", ".join(map(printable_name, list(accounts)[:_MOST_NAMED]))
-        if account is not None:
-            if account not in accounts:
-                raise UsageError(f"the store has no streams of account {account}", hint=f"It has those of: {names}.")
-            return account
-        if len(accounts) > 1:
-            raise UsageError(
-                f"the store has streams of {len(accounts)} accounts: {names}",
-                hint="Choose one with --account; each makes a backup of its own.",
-            )
-        return next(iter(accounts))
-
     def _list(self, path: tuple[str, ...]) -> None:
-        streams = []
         with self.folder(path) as folder:
-            for name, kind in folder.entries().items():
-                if name.startswith("."):
-                    self.notes.append(f"stream {printable_name(name[1:])} was being deleted, and is left out")
-                elif kind is not FolderEntry.FOLDER:
-                    if kind is FolderEntry.LINK:
-                        error = UsageError(f"{printable_name(name)} is a symbolic link, which is not followed")
-                        self.failures.append(Failure(printable_name(name), error))
-                elif not asset_name_is_sound(name):
-                    self.failures.append(Failure(printable_name(name), FormatError(f"no stream is called {name!r}")))
-                else:
-                    streams.append(PlacedStream(name, (*path, name)))
-        self.streams = tuple(streams)
+            entries = folder.entries()
+        for name, kind in entries.items():
+            shown = printable_name(name)
+            if name.startswith("."):
+                self.notes.append(f"stream {shown[1:]} was being deleted, and is left out")
+            elif kind is FolderEntry.LINK:
+                self.failures.append(Failure(shown, UsageError(f"{shown} is a symbolic link, which is not followed")))
+            elif kind is FolderEntry.FOLDER and not asset_name_is_sound(name):
+                self.failures.append(Failure(shown, FormatError(f"no stream is called {name!r}")))
+            elif kind is FolderEntry.FOLDER:
+                self.streams[name] = (*path, name)
 
 
 _PROCESSES = Path("/proc")
@@ -205,22 +184,17 @@ def find_users(path: Path) -> list[str]:
     """Return words about the processes that use the folder, such as `nats-server (pid 17)`."""
     with suppress(OSError):
         folder = path.resolve()
-        own = os.getpid()
-        pids = [int(entry.name) for entry in _PROCESSES.iterdir() if entry.name.isdigit()]
-        return [
-            f"{_name(pid)} (pid {pid})"
-            for pid in sorted(pids)
-            if pid != own and (_has_open(pid, folder) or _is_server_of(pid, folder))
-        ]
+        pids = {int(entry.name) for entry in _PROCESSES.iterdir() if entry.name.isdigit()} - {os.getpid()}
+        users = [pid for pid in sorted(pids) if _has_open(pid, folder) or _is_server_of(pid, folder)]
+        return [f"{_name(pid)} (pid {pid})" for pid in users]
     return []
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _name(pid: int) -> str:
@@ -231,10 +205,8 @@ def _name(pid: int) -> str:
 
 def _has_open(pid: int, folder: Path) -> bool:
     """Return whether the process is a server that has a file below the folder open."""
-    if "nats" not in _name(pid):
-        return False
     with suppress(OSError):
-        for entry in (_PROCESSES / str(pid) / "fd").iterdir():
+        for entry in (_PROCESSES / str(pid) / "fd").iterdir() if "nats" in _name(pid) else ():
             with suppress(OSError):
                 if entry.readlink().is_relative_to(folder):
                     return True
@@ -246,14 +218,12 @@ def _is_server_of(pid: int, folder: Path) -> bool:
     place = _PROCESSES / str(pid)
     inside = {_mark(one) for one in (folder, *folder.parents)} - {None}
     with suppress(OSError, ValueError):
-        words = (place / "cmdline").read_bytes().split(b"\0")
-        if not words or "nats-server" not in os.fsdecode(words[0]):
-            return False
-        root, here = place / "root", (place / "cwd").readlink()
-        for named in _stores_named([os.fsdecode(word) for word in words], root, here):
-            store = _seen_from(root, here / named)
-            if _mark(store / "jetstream") in inside or (_mark(folder) is not None and _mark(store) == _mark(folder)):
-                return True
+        words = [os.fsdecode(word) for word in (place / "cmdline").read_bytes().split(b"\0")]
+        if "nats-server" in words[0]:
+            root, here = place / "root", (place / "cwd").readlink()
+            stores = [_seen_from(root, here / named) for named in _stores_named(words, root, here)]
+            own = {_mark(folder)} - {None}
+            return any(_mark(store / _STORE) in inside or _mark(store) in own for store in stores)
     return False
 
 

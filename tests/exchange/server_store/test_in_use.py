@@ -10,7 +10,7 @@ import pytest
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.server_store import places as in_use
-from jsbackup.exchange.server_store.import_store import take_survey
+from jsbackup.exchange.server_store.import_store import Advance, StoreSurvey
 from jsbackup.exchange.server_store.places import find_users, refuse_users
 from jsbackup.exchange.server_store.stream_files import StreamFiles
 from jsbackup.formats.server_store.ciphers import StoreKeys
@@ -125,13 +125,15 @@ def test_a_stream_that_changes_while_it_is_read_fails(tmp_path: Path, monkeypatc
     path = write_stream(streams)
     write_stream(streams, "QUIET")
 
-    def write_meanwhile(files: StreamFiles, *rest: object) -> object:
-        if files.name == "ORDERS":
+    read = StoreSurvey.read
+
+    def write_meanwhile(survey: StoreSurvey, advance: Advance) -> None:
+        if survey._files.name == "ORDERS":
             with (path / "msgs" / "1.blk").open("ab") as block:
                 block.write(b"more")
-        return take_survey(files, *rest)  # type: ignore[arg-type]
+        read(survey, advance)
 
-    monkeypatch.setattr("jsbackup.exchange.server_store.import_store.take_survey", write_meanwhile)
+    monkeypatch.setattr(StoreSurvey, "read", write_meanwhile)
     imported = stores.import_folder(streams)
     assert imported.failures == {"ORDERS": "the files of stream ORDERS changed while they were read"}
     assert list(imported.messages) == ["QUIET"] and imported.partial
