@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsbackup.config.contexts import read_context
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.exchange.config_files import read_printed_configs
-from jsbackup.exchange.source import decode_meta
+from jsbackup.exchange.importing import decode_meta
 from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.protocol.responses import decode_response
 from jsbackup.repository.document import decode_document, encode_document

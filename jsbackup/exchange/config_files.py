@@ -243,7 +243,10 @@ def _files(folder: Folder) -> list[str]:
     files = list(filter(_is_shown, entries))
     for name in files:
         if entries[name] is not FolderEntry.FILE:
-            raise UsageError(f"{folder.path_of(name)} is {entries[name].value}")
+            raise UsageError(
+                f"{folder.path_of(name)} is {entries[name].value}",
+                hint="Only configurations may be there. For the store of a nats-server, give --server-store.",
+            )
         if not name.endswith(_SUFFIX):
             raise UsageError(f"{folder.path_of(name)} is not a config file: its name does not end in {_SUFFIX}")
     return files

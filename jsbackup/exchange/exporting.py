@@ -2,7 +2,7 @@
 
 Archives are written from the stored messages, or from what transforms make of them (`change_streams`: cut, filtered,
 renamed, masked, as a restore would send them), as v1, which every server accepts, under the names that CLI 0.5 expects
-(`source.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
+(`importing.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
 before it is used, and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is
 written unchanged.
 
@@ -21,8 +21,7 @@ from jsbackup.exchange.config_files import ExportedStream, StreamConfigs, withou
 from jsbackup.exchange.declared.nack import write_nack_files
 from jsbackup.exchange.declared.terraform import write_terraform_files
 from jsbackup.exchange.folder import NewFolder
-from jsbackup.exchange.importing import UNKNOWN_TIME
-from jsbackup.exchange.source import ARCHIVE_V1, ARCHIVE_V2, META_FILE, encode_meta
+from jsbackup.exchange.importing import ARCHIVE_V1, ARCHIVE_V2, META_FILE, encode_meta
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.digest import MessageBatch
@@ -42,7 +41,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import archive_batches, archive_stream, state_to_restore
 from jsbackup.repository.write.pending_acks import load_consumer
 from jsbackup.repository.write.raw_snapshot import read_opaque
-from jsbackup.times import format_time
+from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = [
     "CONFIG_FORMATS",
@@ -183,7 +182,7 @@ def _notes(stream: StreamBackup, chosen: ArchiveFormat) -> Iterator[str]:
         yield f"written as v2{why}: for nats-server 2.15 and newer, and nats CLI 0.5 and newer"
     if chosen is ArchiveFormat.OPAQUE:
         yield "written unchanged, not decoded: for servers of the same release"
-    if stream.config.get("sources") and (chosen is ArchiveFormat.V2 or stream.created == UNKNOWN_TIME):
+    if stream.config.get("sources") and (chosen is ArchiveFormat.V2 or stream.created == ZERO_TIME):
         yield (
             "it copies from other streams: nats-server 2.15 and newer copy all of it again, where these are restored "
             "from archives without their time of creation"

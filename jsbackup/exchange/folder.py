@@ -141,12 +141,9 @@ class Folder:
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """Read a whole file. Raises `FormatError` if it has more than `most_bytes`."""
-        with self._file(name) as file, folder_errors(f"{self.path_of(name)} cannot be read"):
-            content = b""
-            while len(content) <= most_bytes and (part := os.read(file, most_bytes + 1 - len(content))):
-                content += part
-        if len(content) > most_bytes:
-            raise FormatError(f"{self.path_of(name)} has more than {most_bytes} bytes")
+        content, unread = self.read_around(name, most_bytes)
+        if unread:
+            raise StoreError(f"{self.path_of(name)} cannot be read: input/output error")
         return content
 
     def read_around(self, name: str, most_bytes: int) -> PartlyRead:
@@ -185,28 +182,21 @@ def _read_around(read: Callable[[int, int], bytes], size: int) -> PartlyRead:
     """
     parts: list[bytes] = []
     unread: list[tuple[int, int]] = []
-
-    def part(start: int, stop: int, step: int) -> None:
-        at = start
-        while at < stop:
-            count = min(step, stop - at)
-            try:
-                found = read(at, count)
-            except OSError:
-                if count > _SECTOR_BYTES:
-                    part(at, at + count, _SECTOR_BYTES)
-                else:
-                    parts.append(bytes(count))
-                    follows = unread and unread[-1][1] == at
-                    unread.append((unread.pop()[0] if follows else at, at + count))
-                at += count
+    at = sectors_to = 0  # up to there by sectors
+    while at < size:
+        try:
+            part = read(at, min(_SECTOR_BYTES if at < sectors_to else _CHUNK_BYTES, size - at))
+        except OSError:
+            if at >= sectors_to:
+                sectors_to = at + _CHUNK_BYTES
                 continue
-            if not found:  # it was cut short meanwhile
-                return
-            parts.append(found)
-            at += len(found)
-
-    part(0, size, _CHUNK_BYTES)
+            part = bytes(min(_SECTOR_BYTES, size - at))
+            start = unread.pop()[0] if unread and unread[-1][1] == at else at
+            unread.append((start, at + len(part)))
+        if not part:  # it was cut short meanwhile
+            break
+        parts.append(part)
+        at += len(part)
     return PartlyRead(b"".join(parts), tuple(unread))
 
 
@@ -293,7 +283,10 @@ class NewFolder:
     def __init__(self, path: Path, token: str, mode: int) -> None:
         self._target = path.absolute()
         self._mode = mode
-        self._exists = self._check()
+        hint = "Name a folder that is empty or does not exist yet."
+        self._exists = check_output(self._target, hint=hint)
+        if self._exists and any(self._target.iterdir()):
+            raise UsageError(f"{printable_name(str(self._target))} is not empty", hint=hint)
         parent = self._target if self._exists else self._target.parent
         self.staging = parent / _hidden_name(self._target.name, token)
         self._lock: int | None = None
@@ -301,17 +294,6 @@ class NewFolder:
         self._order: dict[str, int] = {}  # of entries in the folder itself
         self.files = 0
         self.bytes = 0
-
-    def _check(self) -> bool:
-        """Return whether the folder exists. Raises `UsageError` if it cannot be used."""
-        shown = printable_name(str(self._target))
-        with folder_errors(f"{shown} cannot be read"):
-            if self._target.is_dir():
-                if any(self._target.iterdir()):
-                    raise UsageError(f"{shown} is not empty", hint="Name a folder that is empty or does not exist yet.")
-                return True
-        check_output(self._target, hint="Name a folder that is empty or does not exist yet.")
-        return False
 
     def __enter__(self) -> Self:
         with folder_errors("the output folder cannot be made"):
@@ -397,21 +379,21 @@ class NewFolder:
             raise
 
 
-def check_output(path: Path, *, hint: str) -> None:
-    """Raise UsageError, with this hint for something else in its place, unless `path` is a folder or can become one.
-
-    Raises StoreError if that cannot be seen.
+def check_output(path: Path, *, hint: str) -> bool:
+    """Return whether `path` is a folder already. Raises UsageError unless it can become one, with this hint if there is
+    something else, and StoreError if that cannot be seen.
     """
     path = path.absolute()
     shown = printable_name(str(path))
     with folder_errors(f"{shown} cannot be read"):
         if path.is_dir():
-            return
+            return True
         if os.path.lexists(path):
             raise UsageError(f"{shown} is not a folder", hint=hint)
         if not path.parent.is_dir():
             above = printable_name(str(path.parent))
             raise UsageError(f"there is no folder {above} to make it in", hint="Make that first.")
+    return False
 
 
 def _fsync_folder(path: Path) -> None:

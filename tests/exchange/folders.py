@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsbackup.exchange.importing import ImportReport, run_import
-from jsbackup.exchange.source import ImportSource
+from jsbackup.exchange.importing import ImportReport, ImportSource, run_import
 from jsbackup.formats.archive.archive import ArchiveV2Writer
 from jsbackup.formats.archive.archive_items import state_to_json
 from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer

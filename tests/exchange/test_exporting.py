@@ -16,7 +16,6 @@ from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.exchange.config_files import ExportedStream
 from jsbackup.exchange.exporting import export_account, export_configs, export_stream
 from jsbackup.exchange.folder import NewFolder
-from jsbackup.exchange.importing import UNKNOWN_TIME
 from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.progress import NullProgress
@@ -27,6 +26,7 @@ from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
+from jsbackup.times import ZERO_TIME
 from tests.exchange.folders import V1, V2, golden_folder, imported, stored_messages, stream_folder, take_in, tree
 from tests.formats.archives import Content, as_stored, read
 from tests.harness.backups import CREATED, INCARNATION, make_repository, store_opaque
@@ -218,7 +218,7 @@ def test_a_large_pending_set_comes_along(tmp_path: Path, store: MemoryStore) -> 
 
 
 @pytest.mark.parametrize(
-    ("created", "archive", "noted"), [(CREATED, "v1", 0), (CREATED, "v2", 1), (UNKNOWN_TIME, "v1", 1)]
+    ("created", "archive", "noted"), [(CREATED, "v1", 0), (CREATED, "v2", 1), (ZERO_TIME, "v1", 1)]
 )
 def test_a_stream_that_would_copy_again_is_noted(
     tmp_path: Path, store: MemoryStore, created: str, archive: str, noted: int

@@ -173,8 +173,7 @@ def import_(
             "--stream, --stream-config and options of Spark make sense for a table only",
             hint="Say with --format what the table is, or leave them out.",
         )
-    from jsbackup.exchange.importing import run_import
-    from jsbackup.exchange.source import ImportSource
+    from jsbackup.exchange.importing import ImportSource, run_import
 
     with ImportSource.open(Path(directory)) as source:
         repository = open_or_make_repository(shared, may_make=not no_init)
@@ -207,7 +206,7 @@ def _import_store(
     """Import the streams in the store folder of a server that is not running."""
     from jsbackup.exchange.config_files import read_printed_configs
     from jsbackup.exchange.server_store.import_store import import_store
-    from jsbackup.exchange.server_store.places import ServerStore, refuse_users
+    from jsbackup.exchange.server_store.store_files import ServerStore, refuse_users
 
     given = {name: config for file in configs for name, config in read_printed_configs(file).items()}
     refuse_users(path)

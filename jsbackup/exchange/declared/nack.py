@@ -30,8 +30,7 @@ import yaml
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, ConfigSet, ExportedStream, StreamConfigs
-from jsbackup.exchange.declared.declared import Tool, add_resource, consumer_of, resource_of, unique_names
-from jsbackup.exchange.declared.fields import (
+from jsbackup.exchange.declared.resources import (
     BOOL,
     GO_DURATION,
     HISTORY,
@@ -44,8 +43,13 @@ from jsbackup.exchange.declared.fields import (
     Form,
     Nested,
     Place,
+    Tool,
+    add_resource,
+    consumer_of,
     listed,
     one_of,
+    resource_of,
+    unique_names,
 )
 from jsbackup.exchange.folder import Folder, NewFolder, printable_name
 from jsbackup.failure import Failure
@@ -168,7 +172,7 @@ CONSUMER = (
     Place("metadata", "metadata", TEXT_MAP),
 )
 
-# Of buckets, `ours` are the fields of their streams; see `fields.py` for the others.
+# Of buckets, `ours` are the fields of their streams; see `resources.py` for the others.
 _COMPRESSED = one_of(none=False, s2=True)
 
 KEY_VALUE = (
@@ -235,17 +239,13 @@ def read_yaml(data: bytes, what: str) -> list[Any]:
         raise UsageError(f"{what} has more than {_MAX_BYTES} bytes")
     try:
         return list(yaml.load_all(str(data, "utf-8"), Loader=_Loader))  # a safe loader
-    except UnicodeDecodeError:
-        problem = "it is not UTF-8"
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problem = f"{error.problem or 'it cannot be parsed'}{place}"
-    except yaml.YAMLError as error:
-        problem = str(error).partition("\n")[0]
-    except (ValueError, RecursionError):  # such as a number of too many digits
-        problem = "it has a value that cannot be read"
-    raise UsageError(f"{what} is not YAML: {problem}")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also a number of too many digits
+        mark = getattr(error, "problem_mark", None)
+        at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it has a value that cannot be read"
+        if isinstance(error, yaml.YAMLError) and mark is None:
+            problem = str(error).partition("\n")[0]
+        raise UsageError(f"{what} is not YAML: {problem}{at}") from error
 
 
 NACK_SUFFIXES = (".yaml", ".yml")

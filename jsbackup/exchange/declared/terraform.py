@@ -26,8 +26,7 @@ from typing import Any
 
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, ConfigSet, ExportedStream, StreamConfigs
-from jsbackup.exchange.declared.declared import Tool, add_resource, consumer_of, resource_of, unique_names
-from jsbackup.exchange.declared.fields import (
+from jsbackup.exchange.declared.resources import (
     BOOL,
     HISTORY,
     INTEGER,
@@ -40,9 +39,14 @@ from jsbackup.exchange.declared.fields import (
     TEXTS,
     Nested,
     Place,
+    Tool,
+    add_resource,
+    consumer_of,
     is_set,
     listed,
     one_of,
+    resource_of,
+    unique_names,
 )
 from jsbackup.exchange.folder import Folder, NewFolder, printable_name
 from jsbackup.failure import Failure
@@ -163,7 +167,7 @@ CONSUMER = (
     Place("priority_timeout", "priority_timeout", SECONDS),
 )
 
-# Of buckets, `ours` are the fields of their streams; see `fields.py` for the others.
+# Of buckets, `ours` are the fields of their streams; see `resources.py` for the others.
 KEY_VALUE = (
     Place("description", "description", TEXT),
     Place("storage", "storage", _STORAGE, "file"),
@@ -185,38 +189,6 @@ OBJECT_STORE = (
     Place("num_replicas", "replicas", INTEGER, 1),
     Place("compression", "compression", one_of(none=False, s2=True), False),
 )
-
-
-_BEGIN = re.compile(r"[$%]\{")
-_TOKEN = re.compile(r"\$\$\{|%%\{|[$%]\{")
-
-
-def to_template(value: Any) -> Any:
-    """Return the value with all texts, also names in objects, as templates that mean these texts."""
-    if isinstance(value, str):
-        return _BEGIN.sub(lambda match: match[0][0] + match[0], value)
-    if isinstance(value, list):
-        return [to_template(one) for one in value]
-    if isinstance(value, dict):
-        return {to_template(key): to_template(one) for key, one in value.items()}
-    return value
-
-
-def from_template(value: Any) -> Any:
-    """Return the value with the texts that templates mean. Raises `ValueError` if one has an expression."""
-    if isinstance(value, str):
-        return _TOKEN.sub(_token, value)
-    if isinstance(value, list):
-        return [from_template(one) for one in value]
-    if isinstance(value, dict):
-        return {from_template(key): from_template(one) for key, one in value.items()}
-    return value
-
-
-def _token(match: re.Match[str]) -> str:
-    if len(match[0]) == 2:
-        raise ValueError("it has an expression, and only plain values are read")
-    return match[0][1:]
 
 
 def _drop_ignored(config: JsonObject) -> dict[str, str]:

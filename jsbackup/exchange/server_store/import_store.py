@@ -46,12 +46,11 @@ import pyarrow as pa
 from jsbackup import compute as pc
 from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.exchange.config_files import made_up_config
-from jsbackup.exchange.importing import UNKNOWN_TIME, ImportReport, ImportRun, NewStream, import_streams
-from jsbackup.exchange.server_store.places import ServerStore
-from jsbackup.exchange.server_store.stream_files import (
+from jsbackup.exchange.importing import ImportReport, ImportRun, NewStream, import_streams
+from jsbackup.exchange.server_store.store_files import (
     BlockFile,
     FileFlaw,
-    StoreConsumers,
+    ServerStore,
     StreamFiles,
     read_consumers,
 )
@@ -81,7 +80,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_deletions import roll_up_of
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import store_consumer
-from jsbackup.times import format_time
+from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = ["Replay", "StoreSurvey", "find_losses", "import_store", "read_messages"]
 
@@ -183,18 +182,14 @@ def read_messages(files: StreamFiles, survey: StoreSurvey) -> Iterator[tuple[int
             read = read_region(region, block_key(files.name, number), last)
             last = read.last_seq
             for batch in read.batches:
-                batch = _without(batch, unwanted)
+                sequences = _sequences(batch)
+                if gone := unwanted.within(sequences[0], sequences[-1]):
+                    batch = drop_sequences(batch, gone)
                 if survey.expired_before_ns > -(1 << 63):
                     batch = batch.filter(pc.greater_equal(batch.column("timestamp_ns"), survey.expired_before_ns))
                 if batch.num_rows:
                     yield size, batch
                     size = 0
-
-
-def _without(batch: pa.RecordBatch, unwanted: SequenceSet) -> pa.RecordBatch:
-    sequences = _sequences(batch)
-    gone = unwanted.within(sequences[0], sequences[-1])
-    return drop_sequences(batch, gone) if gone else batch
 
 
 def _sequences(batch: pa.RecordBatch) -> memoryview:
@@ -284,7 +279,7 @@ class StoreSurvey:
         for hole in read.holes:
             (self.holes if hole.before_seq else self._open_holes).append((block.number, hole))
             problem = f"is damaged at bytes {hole.start} to {hole.stop - 1}: {hole.problem}"
-            self.flaws.append(FileFlaw(block.path, problem, block.number))
+            self.flaws.append(FileFlaw(f"msgs/{block.number}.blk", problem, block.number))
 
     def _add(self, block: BlockFile, batch: pa.RecordBatch) -> list[int]:
         """Take messages; return those that the index calls deleted."""
@@ -347,10 +342,8 @@ class StoreSurvey:
 def _is_fresh(files: StreamFiles) -> bool:
     """Return whether nothing was written to the blocks after `index.db`."""
     index, numbers = files.index, files.block_numbers
-    if index is None:
-        return False
-    if not numbers:
-        return not index.blocks
+    if index is None or not numbers:
+        return index is not None and not index.blocks
     return numbers[-1] == index.last_block and files.block(numbers[-1]).last_checksum == index.last_checksum
 
 
@@ -359,8 +352,10 @@ _MOST_RANGES = 100
 _MOST_SUBJECTS = 1000
 
 
-def find_losses(survey: StoreSurvey, consumers: StoreConsumers) -> tuple[LostSpan, ...]:
-    """Return the spans that are lost, in order of sequences. What `consumers` have got was there."""
+def find_losses(survey: StoreSurvey, most: tuple[int, str]) -> tuple[LostSpan, ...]:
+    """Return the spans that are lost, in order of sequences. `most` is the last sequence that a consumer has got,
+    and its name: that was there.
+    """
     spans: list[LostSpan] = []
     after = 0
     if survey.index is not None:
@@ -381,7 +376,7 @@ def find_losses(survey: StoreSurvey, consumers: StoreConsumers) -> tuple[LostSpa
     if survey.index is None and not survey.blocks:
         spans.append(LostSpan(1, None, None, False, "there are neither blocks nor an index.db"))
     elif not survey.fresh and all(span.last_seq is not None for span in spans):
-        last, (got, name) = max(after, survey.last_seq), consumers.got
+        last, (got, name) = max(after, survey.last_seq), most
         if got > last:
             cause = f"obs/{name}/o.dat: consumer {name} had got messages up to sequence {got}"
             spans.append(LostSpan(last + 1, None, None, False, cause))
@@ -400,13 +395,9 @@ def lost_subjects(survey: StoreSurvey, read: Mapping[bytes, int]) -> tuple[dict[
     fewer = sorted(((subject, count) for subject, count in lost if count > 0), key=lambda one: (-one[1], one[0]))
     more = ((subject, count - index.subjects.get(subject, 0)) for subject, count in read.items())
     return (
-        {_text(subject): count for subject, count in fewer[:_MOST_SUBJECTS]},
-        {_text(subject): count for subject, count in more if count > 0},
+        {subject.decode("utf-8", "backslashreplace"): count for subject, count in fewer[:_MOST_SUBJECTS]},
+        {subject.decode("utf-8", "backslashreplace"): count for subject, count in more if count > 0},
     )
-
-
-def _text(subject: bytes) -> str:
-    return subject.decode("utf-8", "backslashreplace")
 
 
 def _of_block(survey: StoreSurvey, index: StoreIndex, block: IndexBlock) -> list[LostSpan]:
@@ -561,7 +552,7 @@ def _import_stream(
     begun_ns = run.clock_ns()
     meta = files.meta()
     other = None if meta else find_config()
-    config, created = (meta.config, meta.created or UNKNOWN_TIME) if meta else (other[0] if other else {}, UNKNOWN_TIME)
+    config, created = (meta.config, meta.created or ZERO_TIME) if meta else (other[0] if other else {}, ZERO_TIME)
     survey = StoreSurvey(files, config)
     survey.read(advance)
     stored = NewStream(run, files.name, created)
@@ -581,9 +572,9 @@ def _import_stream(
     if meta is None and other is None:
         config = made_up_config(files.name, counts)
     state = _state(survey, totals, segments[0].min_ns if segments else 0)
-    consumers = read_consumers(files, state.last_seq)
+    consumers, lost_consumers, most = read_consumers(files, state.last_seq)
     subjects, excess = lost_subjects(survey, counts)
-    lost = Losses(find_losses(survey, consumers), subjects)
+    lost = Losses(find_losses(survey, most), subjects)
     warnings = []
     if meta is None:
         source = other[1] if other else "made up from its messages"
@@ -602,19 +593,19 @@ def _import_stream(
         warnings.append(
             f"more messages than index.db counts have these subjects, so the subject of one is damaged: {shown}"
         )
-    warnings += [*describe_losses(lost), *consumers.lost]
+    warnings += [*describe_losses(lost), *lost_consumers]
     ended_ns = run.clock_ns()
     stream = StreamBackup(
         name=files.name,
         incarnation=stored.incarnation,
         config=config,
         created=created,
-        state=replace(state, consumers=len(consumers.consumers)),
+        state=replace(state, consumers=len(consumers)),
         captured=Captured.of(totals, format_time(begun_ns), format_time(ended_ns)),
         archive_format=ArchiveFormat.V1,
         digest=totals.digest,
         segments=tuple(segments),
-        consumers=tuple(store_consumer(run.objects, stored.folder, one) for one in consumers.consumers),
+        consumers=tuple(store_consumer(run.objects, stored.folder, one) for one in consumers),
         warnings=(*warnings, *files.left_out()),
         lost=lost,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.exchange.declared.fields import format_go_duration, parse_go_duration
+from jsbackup.exchange.declared.resources import format_go_duration, parse_go_duration
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from jsbackup.exchange.server_store.import_store import import_store
-from jsbackup.exchange.server_store.places import ServerStore
+from jsbackup.exchange.server_store.store_files import ServerStore
 from jsbackup.formats.server_store.ciphers import StoreKeys
 from jsbackup.formats.server_store.plain_block import decode_block
 from jsbackup.formats.server_store.records import records_of

@@ -9,10 +9,9 @@ import pytest
 
 from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.server_store import places as in_use
+from jsbackup.exchange.server_store import store_files as in_use
 from jsbackup.exchange.server_store.import_store import Advance, StoreSurvey
-from jsbackup.exchange.server_store.places import find_users, refuse_users
-from jsbackup.exchange.server_store.stream_files import StreamFiles
+from jsbackup.exchange.server_store.store_files import StreamFiles, find_users, refuse_users
 from jsbackup.formats.server_store.ciphers import StoreKeys
 from tests.exchange.server_store import stores
 from tests.exchange.server_store.made_up import write_stream

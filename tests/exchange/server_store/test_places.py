@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import FormatError, KeyUnavailable, StoreError, UsageError
-from jsbackup.exchange.server_store.places import ServerStore
+from jsbackup.exchange.server_store.store_files import ServerStore
 from tests.exchange.server_store.made_up import MESSAGES, write_stream
 from tests.exchange.server_store.stores import import_folder
 

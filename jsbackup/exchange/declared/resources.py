@@ -1,29 +1,35 @@
-"""Tables of fields: where a field of a JetStream config stands in another tool's file, and in which form.
+"""How configs become resources of tools that create streams and consumers, and back: what all tools have in common.
 
-A table works both ways. Writing collects the names of fields that have no place, or a value that does not fit, or was
-rounded. A field that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place.
+Tables say where a field of a JetStream config stands in another tool's file, and in which form. A table works both
+ways. Writing collects the names of fields that have no place, or a value that does not fit, or was rounded. A field
+that is zero, empty, false or Go's zero time is unset, as for the server, and needs no place. What a tool assumes for a
+missing field can differ from what the server does: `absent` is the tool's default, `unset` what must be written for a
+field that the config does not set.
 
-What a tool assumes for a missing field can differ from what the server does: `absent` is the tool's default, `unset`
-what must be written for a field that the config does not set.
-
-Durations as Go writes and reads them (`time.ParseDuration`), to and from nanoseconds, exactly.
+Durations are as Go writes and reads them (`time.ParseDuration`), to and from nanoseconds, exactly.
 
 A bucket's declaration has few fields; the client sets the others. So a stream is declared as a bucket only if a client
 would set exactly what it has, and as a stream otherwise.
+
+Names of resources in other tools have fewer characters than those in NATS, so two names may become the same. Then all
+but one that fits unchanged get a part of their digest, so that a name does not depend on the order: another name would
+mean another resource, and these tools delete a stream that is not declared.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from typing import Any
 
 from jsbackup.config import nearest
-from jsbackup.errors import FormatError, UsageError
-from jsbackup.exchange.config_files import bucket_stream
+from jsbackup.errors import FormatError, UnsupportedError, UsageError
+from jsbackup.exchange.config_files import ConfigSet, bucket_stream, sound_name, without_server_metadata
 from jsbackup.exchange.folder import printable_name
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM
@@ -47,37 +53,32 @@ __all__ = [
     "Nested",
     "Place",
     "Rounded",
-    "as_bucket",
+    "Tool",
+    "add_resource",
+    "consumer_of",
     "format_go_duration",
     "is_set",
     "listed",
     "one_of",
     "parse_go_duration",
     "read_fields",
+    "resource_of",
+    "unique_names",
     "write_fields",
 ]
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _UNITS_NS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
-_PART = re.compile(r"(\d{0,20}(?:\.\d{0,20})?)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_PART = r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)"
+_DURATION = re.compile(rf"[-+]?(?:0|(?:{_PART})+)", re.ASCII)
 _MOST_NS = (1 << 63) - 1
 
 
 def parse_go_duration(text: str) -> int:
     """Return nanoseconds; parts of one are cut off. Raises `ValueError` if Go would not read the text."""
-    wrong = ValueError(f"not a duration of Go: {text[:40]!r}")
-    rest = text[1:] if text[:1] in ("-", "+") else text
-    if rest == "0":
-        return 0
-    total, at = 0, 0
-    while at < len(rest):
-        part = _PART.match(rest, at)
-        if part is None or not part[1].strip("."):
-            raise wrong
-        total += int(Fraction(f"0{part[1]}0" if "." in part[1] else part[1]) * _UNITS_NS[part[2]])
-        at = part.end()
-    if not at or total > _MOST_NS:
-        raise wrong
+    total = sum(int(Fraction(number) * _UNITS_NS[unit]) for number, unit in re.findall(_PART, text, re.ASCII))
+    if not _DURATION.fullmatch(text) or total > _MOST_NS:
+        raise ValueError(f"not a duration of Go: {text[:40]!r}")
     return -total if text[0] == "-" else total
 
 
@@ -98,7 +99,7 @@ def format_go_duration(ns: int) -> str:
 _MOST_HISTORY = 64  # versions of each key that a key-value bucket keeps
 _SECOND_NS = 10**9
 # More are more nanoseconds than tools and servers can hold.
-_MOST_SECONDS = ((1 << 63) - 1) // _SECOND_NS
+_MOST_SECONDS = _MOST_NS // _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +301,9 @@ def _write(value: Any, form: Form | Nested, lost: Lost, where: str) -> Any:
 
 def _take(config: JsonObject, path: str) -> Any:
     """Remove a field from a config, and return its value."""
-    first, _, more = path.partition(".")
-    if not more:
-        return config.pop(first, None)
-    inner = config.get(first)
-    return inner.pop(more, None) if isinstance(inner, dict) else None
+    outer, _, name = path.rpartition(".")
+    inner = config.get(outer) if outer else config
+    return inner.pop(name, None) if isinstance(inner, dict) else None
 
 
 def _left(config: JsonObject, path: str) -> Iterator[str]:
@@ -356,11 +355,8 @@ def _read(value: Any, form: Form | Nested, where: str) -> Any:
 
 
 def _put(config: JsonObject, path: str, value: Any) -> None:
-    first, _, more = path.partition(".")
-    if more:
-        config.setdefault(first, {})[more] = value
-    else:
-        config[first] = value
+    outer, _, name = path.rpartition(".")
+    (config.setdefault(outer, {}) if outer else config)[name] = value
 
 
 _BUCKET_NAME = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
@@ -407,3 +403,117 @@ def as_bucket(prefix: str, config: JsonObject, fields: Collection[Place]) -> tup
     lost: Lost = {}
     written = write_fields(kept, fields, lost)
     return None if lost else (bucket, written)
+
+
+# Without these a consumer would be another one.
+_NEEDED = ("ack_policy", "deliver_policy", "opt_start_seq", "opt_start_time")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool, with its kinds of resources and where their fields are.
+
+    `buckets` has the beginning of the stream's name and the fields of each kind of bucket, whose own name is in the
+    field `bucket`. `others` are fields of resources that are not of the config; of a consumer, `stream` names its
+    stream. `drop_ignored` removes from a config what the tool has a field for and ignores, and returns why.
+    `to_consumer` and `from_consumer` change configs for and from the table.
+    """
+
+    name: str
+    stream_kind: str
+    consumer_kind: str
+    stream_fields: Collection[Place]
+    consumer_fields: Collection[Place]
+    buckets: Mapping[str, tuple[str, Collection[Place]]]
+    bucket: str
+    stream: str
+    others: frozenset[str]
+    drop_ignored: Callable[[JsonObject], dict[str, str]] = lambda config: {}
+    to_consumer: Callable[[JsonObject], JsonObject] = lambda config: config
+    from_consumer: Callable[[JsonObject], JsonObject] = lambda config: config
+
+
+def unique_names(
+    names: Iterable[str], shown: Callable[[str], str], most: int, *, ignoring_case: bool = False
+) -> dict[str, str]:
+    """Return how each name is shown, in at most `most` characters, with a digest where two would be the same. With
+    `ignoring_case` also where they differ only in case: file systems of macOS and Windows take one file for both.
+
+    Raises `UsageError` if two are still the same, as one has the digest of another in it.
+    """
+    same: Callable[[str], str] = str.lower if ignoring_case else str
+    wanted = {name: shown(name) for name in names}
+    alike = Counter(map(same, wanted.values()))
+    unique = {}
+    for name, plain in wanted.items():
+        alone = alike[same(plain)] == 1 or (plain == name and not ignoring_case)
+        digest = sha256(name.encode()).hexdigest()[:8]
+        unique[name] = plain if alone and len(plain) <= most else f"{plain[: most - 9]}-{digest}"
+    if len(set(map(same, unique.values()))) < len(unique):
+        raise UsageError("two names of streams or consumers become the same in these files")
+    return unique
+
+
+def resource_of(tool: Tool, config: JsonObject) -> tuple[str, str, JsonObject, list[str]]:
+    """Return the kind of the resource of a stream, the name of the stream or the bucket, the fields, and what is
+    lost.
+    """
+    config = deepcopy(without_server_metadata(config))
+    lost: Lost = {**tool.drop_ignored(config)}
+    for kind, (prefix, fields) in tool.buckets.items():
+        if not lost and (found := as_bucket(prefix, config, fields)):
+            return kind, found[0], {tool.bucket: found[0], **found[1]}, []
+    written = write_fields(config, tool.stream_fields, lost)
+    return tool.stream_kind, str(config["name"]), written, _notes(tool, lost)
+
+
+def consumer_of(tool: Tool, name: str, config: JsonObject, notes: list[str]) -> JsonObject | None:
+    """Return the fields of a consumer, None if it is left out. `notes` gets what is lost."""
+    if config.get("durable_name") != name:
+        notes.append(f"consumer {name} is left out: it is not durable, and {tool.name} makes no others")
+        return None
+    lost: Lost = {}
+    plain = {key: value for key, value in without_server_metadata(config).items() if key != "name"}
+    plain = tool.to_consumer(plain)
+    written = write_fields(plain, tool.consumer_fields, lost)
+    for field in _NEEDED:
+        if field in lost and not isinstance(lost[field], Rounded):
+            shown = printable_name(str(plain[field]))[:80]
+            notes.append(f"consumer {name} is left out: {tool.name} has no {field} {shown}")
+            return None
+    notes += [f"consumer {name}: {note}" for note in _notes(tool, lost)]
+    return written
+
+
+def _notes(tool: Tool, lost: Lost) -> list[str]:
+    return [
+        f"{tool.name} takes whole seconds only: {field} {reason.exact} is written as {reason.rounded}"
+        if isinstance(reason, Rounded)
+        else f"{tool.name} has no place for {field}{f': {reason}' if reason else ''}"
+        for field, reason in lost.items()
+    ]
+
+
+def add_resource(tool: Tool, found: ConfigSet, place: str, kind: str, body: JsonObject, stream: Any = None) -> None:
+    """Add the config that a resource declares; `stream` is that of a consumer. `place` begins the messages of errors.
+
+    Raises `UsageError` if it is not valid, `UnsupportedError` if it is of another kind.
+    """
+    if kind == tool.stream_kind:
+        config = read_fields(body, tool.stream_fields, place, others=tool.others)
+        tool.drop_ignored(config)
+        config = {key: value for key, value in without_server_metadata(config).items() if value != {}}
+        found.add_stream(place, config)
+    elif kind == tool.consumer_kind:
+        fields = read_fields(body, tool.consumer_fields, place, others=tool.others | {tool.stream})
+        config = without_server_metadata(tool.from_consumer(fields))
+        name = config.get("durable_name")
+        found.add_consumer(place, stream, name, config | {"name": name})
+    elif kind in tool.buckets:
+        prefix, table = tool.buckets[kind]
+        bucket = sound_name(place, body.get(tool.bucket))
+        config = read_fields(body, table, place, others=tool.others | {tool.bucket})
+        found.add_stream(place, without_server_metadata(bucket_stream(prefix, bucket, config)))
+    else:
+        kinds = ", ".join((tool.stream_kind, tool.consumer_kind, *tool.buckets))
+        raise UnsupportedError(f"{place} is not supported: only {kinds} are")
