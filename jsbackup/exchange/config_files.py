@@ -58,6 +58,7 @@ __all__ = [
     "read_configs_of",
     "read_printed_configs",
     "refuse_values",
+    "sound_name",
     "without_server_metadata",
     "write_config_files",
 ]
@@ -117,7 +118,7 @@ class ConfigSet:
         name = sound_name(where, config.get("name"))
         refuse_values(where, config)
         if name in self._streams:
-            raise UsageError(f"{where}: there are two configurations of stream {name}")
+            raise UsageError(f"{where}: there are two configurations of stream {printable_name(name)}")
         self._streams[name] = config
 
     def add_consumer(self, where: str, stream: object, name: object, config: JsonObject) -> None:
@@ -130,10 +131,12 @@ class ConfigSet:
         """
         consumers: dict[str, dict[str, JsonObject]] = {name: {} for name in self._streams}
         for where, stream, name, config in self._consumers:
+            shown = printable_name(stream)
             if stream not in consumers:
-                raise UsageError(f"{where} is of stream {stream}, which has no configuration")
+                raise UsageError(f"{where} is of stream {shown}, which has no configuration")
             if name in consumers[stream]:
-                raise UsageError(f"{where}: there are two configurations of consumer {name} of stream {stream}")
+                twice = f"two configurations of consumer {printable_name(name)} of stream {shown}"
+                raise UsageError(f"{where}: there are {twice}")
             consumers[stream][name] = config
         return [
             StreamConfigs(config, dict(sorted(consumers[name].items())))
@@ -151,7 +154,9 @@ def sound_name(where: str, name: object) -> str:
 
 
 def refuse_values(where: str, config: JsonObject) -> None:
-    """Raise `UsageError` if a stream's config has such a value. Values of other types are left to the server."""
+    """Raise `UsageError` if a stream's config has a value that servers of all releases refuse. Values of other types
+    are left to the server.
+    """
     for field in _AGES:
         if type(config.get(field)) is int and config[field] < 0:
             raise UsageError(f"{where}: {field}: a negative duration")
@@ -179,8 +184,8 @@ def without_server_metadata(config: JsonObject) -> JsonObject:
 
 def encode_config(config: JsonObject) -> bytes:
     """Return the content of a file. Raises `FormatError` if the config cannot be encoded as JSON."""
-    what = f"the config of {config.get('name')}"
-    return write_json(without_server_metadata(config), what, sort_keys=True, indent=2) + b"\n"
+    plain = without_server_metadata(config)
+    return write_json(plain, f"the config of {config.get('name')}", sort_keys=True, indent=2) + b"\n"
 
 
 def write_config_files(new: NewFolder, streams: Sequence[StreamConfigs]) -> list[ExportedStream]:

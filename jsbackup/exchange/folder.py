@@ -103,9 +103,6 @@ class Folder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
         os.close(self._descriptor)
 
     def path_of(self, name: str) -> str:

@@ -89,7 +89,8 @@ def test_linked_folders_are_not_entered(tmp_path: Path, root: Folder) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").write_bytes(b"")
-    root.folder("real").close()
+    with root.folder("real"):
+        pass
     for name in ("link", "file"):
         with pytest.raises(UsageError, match=f"{name} is not a folder"):
             root.folder(name)
