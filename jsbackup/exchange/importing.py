@@ -276,7 +276,7 @@ class ImportSource:
             if not self.streams and not any(isinstance(f.error, IntegrityError) for f in self.failures):
                 self._look_at_declarations(shown, entries)
         if not self.streams and not self.configs and not self.failures:
-            raise UsageError(f"there is no stream in the files of {shown}")
+            raise UsageError(f"the files in {shown} declare no stream of JetStream")
 
     def _is_archived(self, name: str) -> bool:
         """Return whether a folder is a backup of a stream; not one of configs, of which one may be `backup.json`."""

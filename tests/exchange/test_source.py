@@ -129,7 +129,7 @@ def test_a_file_or_nothing_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_config_folders_without_a_config_are_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
-    with pytest.raises(UsageError, match=r"there is no stream in the files of"):
+    with pytest.raises(UsageError, match=r"declare no stream of JetStream"):
         look(tmp_path)
 
 
