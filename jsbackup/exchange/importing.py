@@ -421,13 +421,13 @@ def import_stream(
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
     """Read the archive into `intake`; an archive v1 twice, see above."""
     if not _is_v1(folder, found):
-        return _read_archive(folder, found, SequenceSet(), intake.take, advance)
+        return _read_archive(folder, found, SequenceSet(), take=intake.take, advance=advance)
 
     def half(byte_count: int, messages: int) -> None:
         advance(byte_count // 2, messages)
 
     where = folder.path_of(found.archive)
-    before = _read_archive(folder, found, SequenceSet(), lambda _item: 0, half)
+    before = _read_archive(folder, found, SequenceSet(), take=lambda _item: 0, advance=half)
     reached = max(before.last_seq, before.index.last_seq if before.index else 0)
     if reached < found.meta.state.last_seq:
         raise FormatError(
@@ -435,7 +435,7 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
             hint="The two files are not of the same backup, or the server lost messages.",
         )
     deleted = late_deletions(before).certain
-    end = _read_archive(folder, found, deleted, intake.take, half)
+    end = _read_archive(folder, found, deleted, take=intake.take, advance=half)
     if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
         raise FormatError(f"{where} changed while it was read")
     return end
@@ -454,6 +454,7 @@ def _read_archive(
     folder: Folder,
     found: FoundStream,
     deleted: SequenceSet,
+    *,
     take: Callable[[ArchiveItem], int],
     advance: Callable[[int, int], None],
 ) -> ArchiveEnd:

@@ -254,11 +254,11 @@ def test_an_archive_that_changes_while_it_is_read_is_refused(
     read = importing._read_archive
     reads = []
 
-    def exchanged(*arguments: object) -> object:
+    def exchanged(*arguments: object, **more: object) -> object:
         reads.append(1)
         if len(reads) == 2:
             (other / V1).rename(tmp_path / V1)
-        return read(*arguments)  # type: ignore[arg-type]
+        return read(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(importing, "_read_archive", exchanged)
     (tmp_path / "only").mkdir()

@@ -344,6 +344,6 @@ def _read(found: ConfigSet, document: Any, where: str) -> None:
             raise UsageError(f"{place} has no spec")
         if kind in _NACK.buckets and (spec.pop("mirror", None) or spec.pop("sources", None)):
             raise UnsupportedError(f"{place} copies from another bucket, and only streams that do are supported")
-        add_resource(_NACK, found, place, kind, spec, spec.get(_NACK.stream))
+        add_resource(_NACK, found, place, kind=kind, body=spec, stream=spec.get(_NACK.stream))
     except UnsupportedError as error:
         found.failures.append(Failure(label, error))

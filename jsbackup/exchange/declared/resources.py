@@ -494,7 +494,7 @@ def _notes(tool: Tool, lost: Lost) -> list[str]:
     ]
 
 
-def add_resource(tool: Tool, found: ConfigSet, place: str, kind: str, body: JsonObject, stream: Any = None) -> None:
+def add_resource(tool: Tool, found: ConfigSet, place: str, *, kind: str, body: JsonObject, stream: Any) -> None:
     """Add the config that a resource declares; `stream` is that of a consumer. `place` begins the messages of errors.
 
     Raises `UsageError` if it is not valid, `UnsupportedError` if it is of another kind.

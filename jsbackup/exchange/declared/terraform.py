@@ -361,8 +361,9 @@ def read_terraform_files(root: Folder, files: Iterable[str]) -> ConfigSet:
         place = f"{where}: {kind}.{label}"
         try:
             stream = body.pop(_TERRAFORM.stream, None) if kind == _CONSUMER else None
+            stream = stream and _stream_of(stream, streams)
             plain = {key: one if key in _TERRAFORM.others else _from_template(one) for key, one in body.items()}
-            add_resource(_TERRAFORM, found, place, kind, plain, stream and _stream_of(stream, streams))
+            add_resource(_TERRAFORM, found, place, kind=kind, body=plain, stream=stream)
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         except UnsupportedError as error:
