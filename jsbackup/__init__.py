@@ -17,26 +17,37 @@ from jsbackup import errors
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
-    from jsbackup.api.backing_up import backup, backup_async
-    from jsbackup.api.connecting import connection
+    from jsbackup.api.arguments import connection
     from jsbackup.api.exporting import ExportedTable, ExportOutcome, export
-    from jsbackup.api.opening import open
-    from jsbackup.api.putting_back import PutBackMessage, PutBackOutcome, put_back, put_back_async
-    from jsbackup.api.restoring import (
+    from jsbackup.api.runs import (
         PlannedRestore,
         PlannedTarget,
+        PutBackOutcome,
         RestoreOutcome,
         StreamOutcome,
+        backup,
+        backup_async,
         plan,
         plan_async,
+        put_back,
+        put_back_async,
         restore,
         restore_async,
     )
-    from jsbackup.api.stored import Backup, BackupRepository
-    from jsbackup.api.streams import Consumer, Revision, StoredFile, Stream, StreamMessage
-    from jsbackup.api.telling import StreamProgress
+    from jsbackup.api.stored import (
+        Backup,
+        BackupRepository,
+        Consumer,
+        Revision,
+        StoredFile,
+        Stream,
+        StreamMessage,
+        open,
+    )
+    from jsbackup.api.worker import StreamProgress
     from jsbackup.config import Connection
     from jsbackup.planning.rules import Finding
+    from jsbackup.putting_back.model import PutBackMessage
 
 __all__ = [
     "Backup",
@@ -74,23 +85,19 @@ __all__ = [
 
 # Where the names are. Imported on first use: a program only waits for what it uses.
 _HOMES = {
-    "jsbackup.api.connecting": ["connection"],
+    "jsbackup.api.arguments": ["connection"],
     "jsbackup.api.exporting": ["ExportOutcome", "ExportedTable", "export"],
-    "jsbackup.api.opening": ["open"],
-    "jsbackup.api.putting_back": ["PutBackMessage", "PutBackOutcome", "put_back", "put_back_async"],
-    "jsbackup.api.backing_up": ["backup", "backup_async"],
-    "jsbackup.api.restoring": [
-        "PlannedRestore",
-        "PlannedTarget",
-        "RestoreOutcome",
-        "StreamOutcome",
-        *("plan", "plan_async", "restore", "restore_async"),
+    "jsbackup.api.runs": [
+        *("PlannedRestore", "PlannedTarget", "PutBackOutcome", "RestoreOutcome", "StreamOutcome"),
+        *("backup", "backup_async", "plan", "plan_async", "put_back", "put_back_async", "restore", "restore_async"),
     ],
-    "jsbackup.api.stored": ["Backup", "BackupRepository"],
-    "jsbackup.api.streams": ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"],
-    "jsbackup.api.telling": ["StreamProgress"],
+    "jsbackup.api.stored": [
+        *("Backup", "BackupRepository", "Consumer", "Revision", "StoredFile", "Stream", "StreamMessage", "open"),
+    ],
+    "jsbackup.api.worker": ["StreamProgress"],
     "jsbackup.config": ["Connection"],
     "jsbackup.planning.rules": ["Finding"],
+    "jsbackup.putting_back.model": ["PutBackMessage"],
 }
 
 if not TYPE_CHECKING:

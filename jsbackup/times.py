@@ -8,12 +8,12 @@ is 0 here, both ways. Python's own `datetime` would round to microseconds.
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
 from jsbackup.errors import FormatError
 
-__all__ = ["ZERO_TIME", "format_time", "parse_time"]
+__all__ = ["ZERO_TIME", "datetime_of", "format_time", "parse_time"]
 
 ZERO_TIME = "0001-01-01T00:00:00Z"
 
@@ -74,3 +74,8 @@ def format_time(moment_ns: int) -> str:
     minutes, second = divmod(second_of_day, 60)
     digits = f".{fraction:09}".rstrip("0").rstrip(".")
     return f"{day.isoformat()}T{minutes // 60:02}:{minutes % 60:02}:{second:02}{digits}Z"
+
+
+def datetime_of(moment_ns: int) -> datetime:
+    """Return the moment to the microsecond, in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment_ns // 1000)

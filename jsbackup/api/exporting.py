@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal, TypeAlias, Unpack
 
-from jsbackup.api.arguments import LOCK_TIMEOUT_SECONDS, not_opened, one_of
-from jsbackup.api.restore_arguments import ReshapingArguments, asked_by
-from jsbackup.api.stored import Backup, BackupRepository
-from jsbackup.api.telling import OnProgress, note_waiting, progress_to
+from jsbackup.api.arguments import LOCK_TIMEOUT_SECONDS, ReshapingArguments, asked_by, one_of
+from jsbackup.api.stored import Backup, BackupRepository, repository_of
+from jsbackup.api.worker import OnProgress, note_waiting, progress_to
 from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.exchange.exporting import ExportedStream
 from jsbackup.pipeline.messages.chosen import ChosenBackup
 from jsbackup.pipeline.session.repository_ref import check_readable, lent, place_of
 from jsbackup.pipeline.tables.export import TablesAsked, export_tables, export_target, plan_export
@@ -30,13 +30,8 @@ __all__ = ["ExportOutcome", "ExportedTable", "export"]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedTable:
-    """The table of a stream: how many `messages` were written, and what one should know of it."""
-
-    name: str
-    messages: int
-    notes: tuple[str, ...]
+ExportedTable: TypeAlias = ExportedStream
+"""The table of a stream: how many `messages` were written, and what one should know of it (`notes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +78,7 @@ def export(
         IntegrityError, KeyUnavailable: messages are lost or damaged, or no key reads them.
         StoreError: the repository cannot be read, or `output` not be written.
     """
-    if not isinstance(source, Backup | BackupRepository):
-        raise not_opened("source", source)
-    repository = source.repository if isinstance(source, Backup) else source
+    repository = repository_of(source)
     kind, asked = one_of("format", TableFormat, format), asked_by("export", how, ReshapingArguments)
     if partition_by not in (None, "day"):
         raise UsageError(f"partition_by: {partition_by!r} is not 'day'")
@@ -113,7 +106,7 @@ def export(
         files=done.files,
         rows=sum(one.messages for one in done.streams),
         bytes=done.bytes,
-        streams={one.name: ExportedTable(one.name, one.messages, one.notes) for one in done.streams},
+        streams={one.name: one for one in done.streams},
         failed=done.refused,
     )
     lacking = [f"{name}: {error.message}" for name, error in done.refused.items()]

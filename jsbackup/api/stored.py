@@ -1,43 +1,148 @@
-"""Repositories and their backups. Only `latest` may connect to a server."""
+"""Repositories, their backups, and the streams in them. Only `latest` may connect to a server."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from jsbackup.api.arguments import as_texts, to_datetime
-from jsbackup.api.connecting import AnyServer, connection_to
-from jsbackup.api.streams import Stream
+import pyarrow as pa
+
+from jsbackup.api.arguments import (
+    AnyServer,
+    File,
+    Moment,
+    WantedMessages,
+    as_texts,
+    chosen_by,
+    connection_to,
+    edge_of,
+)
 from jsbackup.api.worker import blocking
-from jsbackup.config import Glob, nearest, parse_glob
-from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.pipeline.session.repository_ref import RepositoryRef
+from jsbackup.config import Glob, KeySecrets, environment, key_secrets, nearest, parse_glob, s3_settings
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.formats.batch import BATCH_SCHEMA
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.look.buckets.bucket import KeyValueBucket
+from jsbackup.look.buckets.object_bucket import ObjectBucket
+from jsbackup.look.message import LookedUp
+from jsbackup.look.message_filter import MessageFilter
+from jsbackup.look.segments import heads, refs_within
+from jsbackup.look.stream import message_at, with_messages
+from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.pipeline.messages.followed import all_messages
+from jsbackup.pipeline.queries.query import backup_streams, ranged_streams, run_query
+from jsbackup.pipeline.queries.segment_source import SegmentSource
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
+from jsbackup.planning.selection.newest_pass import with_newest
+from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.access import GivenKeys
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.location import in_a_folder
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.sources import Wanted, counts
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
-from jsbackup.times import format_time
+from jsbackup.times import datetime_of, format_time, parse_time
 from jsbackup.tool import TOOL
+from jsbackup.transforms.rename import StreamKind, kinds_of
+from jsbackup.transforms.reshape import Reshape
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatchReader
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Backup", "BackupRepository"]
+__all__ = [
+    "Backup",
+    "BackupRepository",
+    "Consumer",
+    "Revision",
+    "StoredFile",
+    "Stream",
+    "StreamMessage",
+    "open",
+    "repository_of",
+]
 
 _log = logging.getLogger(__name__)
+
+StreamMessage: TypeAlias = LookedUp
+"""A message. `time` is when the server stored it, to the microsecond; `headers` is the header block as bytes."""
+
+
+def open(
+    location: str | PathLike[str],
+    *,
+    create: bool = False,
+    writer_key: File | None = None,
+    identity: File | None = None,
+    passphrase: str | None = None,
+    expect_signer: str | None = None,
+    s3_endpoint: str | None = None,
+    s3_region: str | None = None,
+    s3_profile: str | None = None,
+    s3_path_style: bool | None = None,
+    s3_ca: str | PathLike[str] | None = None,
+    s3_sse: str | None = None,
+    s3_sse_kms_key: str | None = None,
+    s3_storage_class: str | None = None,
+) -> BackupRepository:
+    """Return the repository at `location`: a folder, or `s3://bucket/prefix`.
+
+    With `create` the location may be empty: a backup then creates a repository there, which is not encrypted (for
+    others use `jsbackup init`).
+
+    `writer_key` and `identity` are paths of key files, or their content as bytes; `passphrase` is the passphrase
+    itself; `expect_signer` is the public key that must have made all signatures. Values not given come from the
+    variables of the command line (such as JSBACKUP_IDENTITY_FILE, AWS_… for S3).
+
+    Raises:
+        RepositoryNotFound: there is none.
+        KeyUnavailable: the given key does not fit.
+        UsageError: an argument is wrong, or a file does not contain a key.
+        IntegrityError: the repository's descriptor is lost or damaged, or not the one that the keys belong to.
+        UnsupportedError: it needs a newer version.
+        StoreError: the store does not answer.
+    """
+    files = {
+        "writer_key": writer_key,
+        "identity": identity,
+        "passphrase_file": None if passphrase is None else passphrase.encode(),
+        "expect_signer": expect_signer,
+    }
+    contents = {name: value for name, value in files.items() if isinstance(value, bytes)}
+    paths = {name: fspath(file) for name, file in files.items() if file is not None and name not in contents}
+    variables = environment()
+    secrets = key_secrets({**paths, **contents}, variables)
+    keys = NO_KEYS
+    if secrets != KeySecrets():
+        keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+    s3 = {
+        "s3_endpoint": s3_endpoint,
+        "s3_region": s3_region,
+        "s3_profile": s3_profile,
+        "s3_path_style": s3_path_style,
+        "s3_ca": None if s3_ca is None else fspath(s3_ca),
+        "s3_sse": s3_sse,
+        "s3_sse_kms_key": s3_sse_kms_key,
+        "s3_storage_class": s3_storage_class,
+    }
+    place = place_of(fspath(location), s3_settings(s3, variables), paths)
+    return BackupRepository(place, keys, create=create, in_memory=bool(contents))
 
 
 class BackupRepository:
@@ -136,14 +241,13 @@ class BackupRepository:
             IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
             JsBackupError: the query fails.
         """
-        from jsbackup.pipeline.messages.followed import all_messages
-        from jsbackup.pipeline.queries.query import ranged_streams, run_query
-
         repository = self._opened()
         streams = ranged_streams(all_messages(repository, origins=_origins(origin)))
         return run_query(repository.objects, streams, sql, as_table=True).table
 
-    def history(self, name: str, *, columns: str | Sequence[str] = (), origin: str | None = None) -> RecordBatchReader:
+    def history(
+        self, name: str, *, columns: str | Sequence[str] = (), origin: str | None = None
+    ) -> pa.RecordBatchReader:
         """Return a reader of all messages of a stream that any backup of one source has, each once
         (`pyarrow.RecordBatchReader`), one segment in memory at a time.
 
@@ -152,9 +256,6 @@ class BackupRepository:
 
         Raises UsageError if no backup has messages of the stream, and the errors of `query`, also while it is read.
         """
-        from jsbackup.pipeline.messages.followed import all_messages
-        from jsbackup.pipeline.queries.segment_source import SegmentSource
-
         repository = self._opened()
         ranges = all_messages(repository, [name], _origins(origin))
         if not ranges:
@@ -217,7 +318,7 @@ class Backup:
     @property
     def created(self) -> datetime:
         """When it was begun, in UTC, to the microsecond."""
-        return to_datetime(self._summary.created)
+        return datetime_of(parse_time(self._summary.created))
 
     @property
     def complete(self) -> bool:
@@ -276,8 +377,6 @@ class Backup:
 
     def query(self, sql: str) -> Any:
         """Run SQL by DuckDB over its messages, as `BackupRepository.query`, and with the same errors."""
-        from jsbackup.pipeline.queries.query import backup_streams, run_query
-
         entries = self._manifest.streams
         streams = backup_streams((one for one in entries if one.archive_format.has_messages), self.id)
         objects, folder = self.repository._opened().objects, self.repository._place.folder
@@ -305,6 +404,7 @@ class Backup:
             raise UnsupportedError("Spark is not installed", hint="Install it with `pip install 'jsbackup[spark]'`.")
         from jsbackup.pipeline.messages.backup_frames import open_backup
         from jsbackup.pipeline.messages.columns import COLUMNS
+        from jsbackup.pipeline.messages.source_options import one_sentence
 
         if self.repository._in_memory:
             raise UsageError(
@@ -312,14 +412,298 @@ class Backup:
                 hint="Name key files, or set JSBACKUP_IDENTITY or JSBACKUP_PASSPHRASE where they run.",
             )
         frames = open_backup(session, self.repository._place, self.id)
-        patterns, names = as_texts(streams), as_texts(columns) or COLUMNS
-        from jsbackup.pipeline.messages.source_options import one_sentence
-
         with one_sentence():  # as the data source says it
-            return frames.messages(patterns, names)
+            return frames.messages(as_texts(streams), as_texts(columns) or COLUMNS)
 
     def __repr__(self) -> str:
         return f"<jsbackup backup {self.id}>"
+
+
+class Stream:
+    """A stream in a backup."""
+
+    def __init__(self, backup: Backup, entry: StreamBackup) -> None:
+        self.backup = backup
+        self._entry = entry
+
+    @property
+    def name(self) -> str:
+        return self._entry.name
+
+    @property
+    def config(self) -> JsonObject:
+        """Its configuration in the form of the JetStream API; a copy."""
+        return copy.deepcopy(self._entry.config)
+
+    @property
+    def created(self) -> datetime:
+        """When the server created it, in UTC, to the microsecond."""
+        return datetime_of(parse_time(self._entry.created))
+
+    @property
+    def first_seq(self) -> int:
+        """Sequence of the first stored message, 0 without messages."""
+        return self._entry.captured.first_seq
+
+    @property
+    def last_seq(self) -> int:
+        """Sequence of the last stored message, 0 without messages."""
+        return self._entry.captured.last_seq
+
+    @property
+    def message_count(self) -> int:
+        """Number of stored messages."""
+        return self._entry.captured.messages
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of these messages, uncompressed."""
+        return self._entry.captured.bytes
+
+    @property
+    def digest(self) -> str:
+        """Digest of these messages, in hex: equal messages at equal sequences have equal digests."""
+        return self._entry.digest.hex
+
+    @property
+    def consumers(self) -> dict[str, Consumer]:
+        """Its consumers, by their names."""
+        return {
+            one.name: Consumer(
+                one.name,
+                copy.deepcopy(one.config),
+                None if one.state is None else one.state.delivered.stream,
+                None if one.state is None else one.state.ack_floor.stream,
+                one.fidelity == "exact",
+                one.reason,
+            )
+            for one in self._entry.consumers
+        }
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is missing or uncertain, in sentences."""
+        return self._entry.warnings
+
+    def files(self) -> list[str]:
+        """Return the paths of the Parquet files of its messages, in rising sequence, for other readers; in S3 their
+        URLs. The columns are those of `messages`.
+
+        Raises:
+            UnsupportedError: the messages are encrypted, or in an archive format that this version does not know.
+            UsageError: the backup has only the configuration of the stream.
+            IntegrityError, StoreError: the list of files cannot be read.
+        """
+        self._check_messages()
+        if self._objects.sealing.suffix:
+            raise UnsupportedError("no other reader opens the files: they are encrypted", hint="scan() reads them.")
+        location = self.backup.repository.location.removesuffix("/")
+        return [f"{location}/{ref.key}" for ref in self._entry.segments]
+
+    def scan(
+        self,
+        columns: str | Sequence[str] = (),
+        subject: str | Sequence[str] | None = None,
+        **wanted: Unpack[WantedMessages],
+    ) -> pa.RecordBatchReader:
+        """Return a reader of its messages (`pyarrow.RecordBatchReader`) for DuckDB, Polars and others, with all columns
+        or some; only these are decoded. Columns and filters are those of `messages`, but that a subject which is not
+        UTF-8 has escapes (`\\xff`).
+
+        Raises UsageError for a column that there is not, and the errors of `messages`.
+        """
+        names = as_texts(columns) or tuple(BATCH_SCHEMA.names)
+        if unknown := [name for name in names if name not in BATCH_SCHEMA.names]:
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=f"Choose from {', '.join(BATCH_SCHEMA.names)}.")
+        schema = pa.schema([BATCH_SCHEMA.field(name) for name in names])
+        reshape = chosen_by("scan", subject, wanted, WantedMessages)
+        if reshape.newest is not None:
+            batches = self.messages(subject, **wanted)  # which look at all messages first
+        else:
+            self._check_messages()
+            chosen = MessageFilter.of(reshape.cut, reshape.filters)
+            refs, read = refs_within(self._entry.segments, chosen), {*names, *chosen.columns}
+            columns = [name for name in BATCH_SCHEMA.names if name in read]
+            batches = (batch for ref in refs for batch in heads(self._objects, ref, chosen, columns))
+        return pa.RecordBatchReader.from_batches(schema, (_with_text(one.select(names), schema) for one in batches))
+
+    def messages(
+        self, subject: str | Sequence[str] | None = None, **wanted: Unpack[WantedMessages]
+    ) -> Iterator[MessageBatch]:
+        """Yield its messages in rising sequence, as Arrow record batches of some MiB.
+
+        The columns are `sequence` (int64), `timestamp_ns` (int64, nanoseconds since 1970 in UTC), `subject` (string; in
+        a batch with a subject that is not UTF-8, binary), `headers` (the header block as bytes, null without one) and
+        `data` (bytes).
+
+        `subject` is a subject with wildcards, or several of them, of which one must match; messages are from `since` to
+        `until`, both included. `header` is `NAME` or `NAME:VALUE`, `payload_match` a regular expression of RE2; of
+        several one must hold, and none of what is excluded. `last_per_subject` keeps the newest messages of each
+        subject, `kv_compact` the newest revisions of the keys of a bucket that are not deleted; both take a pass before
+        the first batch.
+
+        Only stored objects that may have such messages are read, one after the other: one is in memory at a time, with
+        at most 32 MiB of messages (or a single larger one). Each is checked against its SHA-256 first.
+
+        Raises, with the first batch or a later one:
+            IntegrityError: messages are missing or damaged; also if the backup was forgotten meanwhile.
+            KeyUnavailable: they are encrypted, and no key that reads them was given.
+            StoreError: they cannot be read.
+
+        Raises at once:
+            UsageError: an argument is wrong, or the backup has only the configuration of the stream.
+            UnsupportedError: they are in an archive format that this version does not know.
+        """
+        self._check_messages()
+        reshape = chosen_by("messages", subject, wanted, WantedMessages)
+        if wanted.get("kv_compact") and StreamKind.KEY_VALUE not in kinds_of(self.name, self._entry.config):
+            raise UsageError(f"kv_compact: stream {self.name} is not a key-value bucket")
+        return self._batches(reshape)
+
+    def _batches(self, reshape: Reshape) -> Iterator[MessageBatch]:
+        # Without the memory budget of a run: a thread that reads two streams side by side would wait for itself.
+        reader = SegmentReader(self._objects)
+        reshape = with_newest(self._objects, self._entry, reshape)
+        batches = (batch for ref in segments_within(self._entry, reshape.cut) for batch in reader.read(ref))
+        yield from reshape.apply(batches, stream=self.name) if reshape else batches
+
+    def message(self, sequence: int) -> StreamMessage:
+        """Return one message. Raises JsBackupError if the backup does not have it, and as `messages`."""
+        self._check_messages()
+        return message_at(self._objects, self.backup._manifest, self._entry, sequence)
+
+    def value(self, key: str, at: Moment | None = None) -> bytes:
+        """Return the value that a key of this bucket had at a moment or revision; by default, when it was backed up.
+
+        Raises:
+            JsBackupError: the key had no value: it did not exist, or was deleted.
+            IncompleteError: the backup cannot say, because older revisions may be gone.
+            UsageError: this is not a bucket, or the moment is after the backup.
+            IntegrityError, KeyUnavailable, StoreError: as `messages`.
+        """
+        return self._bucket.value(key, edge_of(at)).value
+
+    def keys(self, pattern: str = ">", *, at: Moment | None = None) -> dict[str, int]:
+        """Return the keys of this bucket that had a value, with their revisions. Raises as `value`; IncompleteError,
+        whose `result` has those that are known, if there may have been others, or it is not known of some.
+        """
+        edge, bucket = edge_of(at), self._bucket
+        listed = bucket.keys(edge, pattern)
+        found = {state.key: state.revision for state in listed.keys}
+        if not listed.certain:
+            raise bucket.incomplete(listed, edge, found)
+        return found
+
+    def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
+        """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
+        return [
+            Revision(
+                one.revision,
+                datetime_of(one.timestamp_ns),
+                one.operation,
+                one.value if one.operation == "put" else None,
+            )
+            for one in self._bucket.revisions(key, edge_of(at))
+        ]
+
+    def objects(self) -> list[StoredFile]:
+        """Return the files of this object store, without deleted ones. Raises as `value`."""
+        return [
+            StoredFile(one.name, one.size, datetime_of(one.modified_ns), str(one.link or ""))
+            for one in self._object_store.entries()[0]
+        ]
+
+    def read_object(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file of this object store, in pieces. A link is not followed.
+
+        With the last piece, size and digest have been compared with those that were stored.
+
+        Raises:
+            JsBackupError: there is no such file, or it is a link.
+            IntegrityError: it is not whole, or has another digest.
+            UsageError, KeyUnavailable, StoreError: as `value`.
+        """
+        store = self._object_store
+        entry = store.entry(name)
+        if entry.link is not None:
+            raise JsBackupError(f"object {name} is a link to {entry.link}")
+        return store.content(entry)
+
+    @property
+    def _objects(self) -> Objects:
+        return self.backup.repository._opened().objects
+
+    @property
+    def _bucket(self) -> KeyValueBucket:
+        self._check_messages(BUCKET_STREAM, "bucket")
+        return KeyValueBucket(self._objects, self.backup._manifest, self._entry)
+
+    @property
+    def _object_store(self) -> ObjectBucket:
+        self._check_messages(OBJECT_STREAM, "object store")
+        return ObjectBucket(self._objects, self.backup._manifest, self._entry)
+
+    def _check_messages(self, prefix: str = "", kind: str = "") -> None:
+        if not self.name.startswith(prefix):
+            raise UsageError(f"stream {self.name} is not a {kind}", hint=f"Their names begin with {prefix}.")
+        with_messages(self.backup._manifest, self._entry)
+
+    def table(self, subject: str | Sequence[str] | None = None, **wanted: Unpack[WantedMessages]) -> Any:
+        """Return the same messages as one Arrow table (`pyarrow.Table`), all in memory. Raises the same errors as
+        `messages`.
+        """
+        return self.scan((), subject, **wanted).read_all()
+
+    def spark(self, session: SparkSession, *, columns: Sequence[str] = ()) -> DataFrame:
+        """Return its messages as a DataFrame of Spark, with all columns or some. Errors are those of `Backup.spark`."""
+        return self.backup.spark(session, self.name, columns=columns)
+
+    def __repr__(self) -> str:
+        return f"<jsbackup stream {self.name} of backup {self.backup.id}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer in a backup. Sequences are those of the stream.
+
+    `delivered_seq` is the last one delivered, `ack_floor_seq` the one up to which all are acknowledged; None if only
+    the configuration is known. `exact`: its state is known to the last message; if not, `reason` says why.
+    """
+
+    name: str
+    config: JsonObject
+    delivered_seq: int | None
+    ack_floor_seq: int | None
+    exact: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A revision of a key. `operation` is `put`, `delete` or `purge`; `value` is None unless it was put."""
+
+    revision: int
+    time: datetime
+    operation: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of an object store. `time` is when it was stored; `link` says what it is a link to, "" if it is not a
+    link."""
+
+    name: str
+    size: int
+    time: datetime
+    link: str
+
+
+def repository_of(source: Backup | BackupRepository, name: str = "source") -> BackupRepository:
+    """Return the repository. Raises TypeError for anything else; `name` is that of the argument."""
+    if not isinstance(source, Backup | BackupRepository):
+        raise TypeError(f"{name}: not a {type(source).__name__}, but the result of jsbackup.open")
+    return source.repository if isinstance(source, Backup) else source
 
 
 def _origins(origin: str | None) -> tuple[Glob, ...]:
@@ -328,3 +712,13 @@ def _origins(origin: str | None) -> tuple[Glob, ...]:
 
 def _tag_rules(tags: Mapping[str, str] | None) -> tuple[TagRule, ...]:
     return tuple(TagRule(key, value) for key, value in (tags or {}).items())
+
+
+def _with_text(batch: MessageBatch, schema: Any) -> MessageBatch:
+    """Return a batch with subjects as text."""
+    if batch.schema == schema:
+        return batch
+    texts = [one.decode(errors="backslashreplace") for one in batch.column("subject").to_pylist()]
+    return batch.set_column(batch.schema.get_field_index("subject"), "subject", pa.array(texts, pa.string())).cast(
+        schema
+    )

@@ -3,21 +3,38 @@ a running loop.
 
 If the caller is interrupted (Ctrl-C, a cancelled task, an exception of a signal handler), the work is stopped, and the
 caller waits until it has cleaned up. A second interruption ends that wait.
+
+Meanwhile progress is reported to a callback, and waiting for a lock to the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
-from jsbackup.errors import Interrupted, JsBackupError
+from jsbackup.errors import Interrupted, JsBackupError, RepositoryLocked
+from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["Work", "Worker", "blocking", "raise_first", "twins"]
+__all__ = [
+    "OnProgress",
+    "StreamProgress",
+    "Work",
+    "Worker",
+    "blocking",
+    "note_waiting",
+    "progress_to",
+    "raise_first",
+    "twins",
+]
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -133,18 +150,14 @@ def twins(prepare: Callable[P, Work[T]]) -> tuple[Callable[P, T], Callable[P, Co
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> T:
         return await _awaited(prepare(*args, **kwargs))
 
-    for suffix, function in (("", plain), ("_async", awaited)):
-        _name(function, prepare, suffix)
-    return plain, awaited
-
-
-def _name(function: Callable[..., Any], prepare: Callable[..., Any], suffix: str) -> None:
-    """Set name and signature for `help`: the public name, and the result of the work."""
+    # For `help`: the public name, and the result of the work.
     signature = inspect.signature(prepare)
     given = str(signature.return_annotation).removeprefix("Work[").removesuffix("]")
-    function.__name__ = function.__qualname__ = prepare.__name__.removeprefix("_") + suffix
-    function.__annotations__ = {**prepare.__annotations__, "return": given}
-    function.__dict__["__signature__"] = signature.replace(return_annotation=given)
+    for suffix, function in (("", plain), ("_async", awaited)):
+        function.__name__ = function.__qualname__ = prepare.__name__.removeprefix("_") + suffix
+        function.__annotations__ = {**prepare.__annotations__, "return": given}
+        function.__dict__["__signature__"] = signature.replace(return_annotation=given)
+    return plain, awaited
 
 
 def raise_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
@@ -158,3 +171,73 @@ def raise_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     raise first from group
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """The progress of a stream; in a restore it has its name at the server.
+
+    Bytes are of messages, uncompressed. Totals are estimates, which may be off by some percent. A stream that is
+    restarted after a failure is back at 0.
+    """
+
+    stream: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    done_messages: int = 0
+    total_messages: int = 0
+    finished: bool = False
+
+
+OnProgress: TypeAlias = Callable[[StreamProgress], object]
+"""Called from other threads, but never concurrently. It should be quick, because the work waits for it. If it raises an
+error, that is logged, and it is not called again.
+"""
+
+
+def note_waiting(error: RepositoryLocked) -> None:
+    _log.warning("%s; waiting for it", error.message)
+
+
+def progress_to(callback: OnProgress | None) -> Progress:
+    return NullProgress() if callback is None else _Telling(callback)
+
+
+class _Telling(NullProgress):
+    """A progress watcher that calls a callback."""
+
+    def __init__(self, callback: OnProgress) -> None:
+        self._callback: OnProgress | None = callback
+        self._streams: dict[str, StreamProgress] = {}
+        self._lock = threading.Lock()
+
+    def expect(self, totals: Mapping[str, int]) -> None:
+        for name, total_bytes in totals.items():
+            self.start(name, total_bytes, 0)
+
+    def start(self, name: str, total_bytes: int, total_messages: int) -> None:
+        self._tell(StreamProgress(name, total_bytes=total_bytes, total_messages=total_messages))
+
+    def advance(self, name: str, byte_count: int, messages: int) -> None:
+        self._tell(StreamProgress(name, byte_count, done_messages=messages), added=True)
+
+    def finish(self, name: str) -> None:
+        self._tell(StreamProgress(name, finished=True), added=True)
+
+    def _tell(self, now: StreamProgress, *, added: bool = False) -> None:
+        with self._lock:
+            if added and (before := self._streams.get(now.stream)) is not None:
+                now = replace(
+                    before,
+                    done_bytes=before.done_bytes + now.done_bytes,
+                    done_messages=before.done_messages + now.done_messages,
+                    finished=before.finished or now.finished,
+                )
+            self._streams[now.stream] = now
+            if self._callback is None:
+                return
+            try:
+                self._callback(now)
+            except Exception:  # noqa: BLE001 - whatever it is, it is not the work that failed
+                self._callback = None
+                _log.warning("the progress callback failed, and is not called again", exc_info=True)

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jsbackup import __version__
-from jsbackup.api.restore_arguments import RestoreArguments, asked_by
+from jsbackup.api.arguments import RestoreArguments, asked_by
 from jsbackup.api.worker import blocking
 from jsbackup.browse.contents import ComparisonPages, ContentPages, stream_links
 from jsbackup.browse.guard import Guard

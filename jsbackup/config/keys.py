@@ -53,6 +53,7 @@ _PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command",
 
 def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeySecrets:
     """Return the secrets from the options that were `given`, by parameter name (`writer_key` …), and the environment.
+    Bytes in place of the name of a file are its content.
 
     Runs the commands. Raises UsageError if one cannot be read, or is given twice.
     """
@@ -104,6 +105,8 @@ def secret_file(name: str, what: str, environ: Mapping[str, str]) -> bytes:
 
 def _secret(way: _Way, given: Mapping[str, object], environ: Mapping[str, str]) -> bytes | None:
     file, command = given.get(way.file), given.get(way.command)
+    if isinstance(file, bytes):
+        return file
     value = None
     if file and command:
         raise UsageError(f"the {way.what} is given twice", hint="Give a file or a command.")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+
+from jsbackup.times import datetime_of
 
 __all__ = ["Header", "LookedUp", "headers_of", "messages_in", "subject_text"]
 
@@ -20,6 +23,11 @@ class LookedUp(NamedTuple):
     subject: str
     headers: bytes | None
     data: bytes
+
+    @property
+    def time(self) -> datetime:
+        """When the server stored it, to the microsecond."""
+        return datetime_of(self.timestamp_ns)
 
 
 class Header(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from jsbackup.engine.link.source import FindBackup
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
@@ -18,9 +17,9 @@ from jsbackup.repository.manifest import Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command
 from jsbackup.transforms.cut import AtSequence, Cut
-from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+from jsbackup.transforms.subjects import is_literal
 
-__all__ = ["ChosenMessages", "FirstFound", "find_entry", "is_value", "name_of_key", "possible_streams", "target_name"]
+__all__ = ["ChosenMessages", "find_entry", "first_found", "possible_streams", "target_name"]
 
 
 def possible_streams(options: PutBackOptions) -> tuple[str, ...]:
@@ -31,21 +30,21 @@ def possible_streams(options: PutBackOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys([name, _full(BUCKET_STREAM, name)]))
 
 
-@dataclass(frozen=True, slots=True)
-class FirstFound:
-    """Finds a backup by the first search that finds one; at least one is given."""
+def first_found(searches: Sequence[FindBackup]) -> FindBackup:
+    """Return what finds a backup by the first search that finds one, and raises as the first one if all fail for a
+    UsageError.
+    """
 
-    searches: Sequence[FindBackup]
-
-    def __call__(self, source: Source) -> Manifest:
-        """Raises as the first search, if all fail for a UsageError."""
+    def find(source: Source) -> Manifest:
         problems: list[UsageError] = []
-        for search in self.searches:
+        for search in searches:
             try:
                 return search(source)
             except UsageError as error:
                 problems.append(error)
         raise problems[0]
+
+    return find
 
 
 def target_name(options: PutBackOptions, entry: StreamBackup) -> str:
@@ -87,7 +86,8 @@ def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
 class ChosenMessages:
     """What is chosen of a stream. Iteration yields the messages in rising sequence, and reads them again each time.
 
-    Its methods raise the errors of `matching`.
+    Its methods raise the errors of `matching`. `unknown` is what the backup cannot say, in sentences, once the messages
+    were read; with `partial` only.
     """
 
     def __init__(self, objects: Objects, manifest: Manifest, entry: StreamBackup, options: PutBackOptions) -> None:
@@ -97,36 +97,29 @@ class ChosenMessages:
         self._bucket = KeyValueBucket(objects, manifest, entry)
         self._revisions: frozenset[int] | None = None
         self._newest: MessageFilter | None = None
-        self._unknown: list[str] = []
+        self.unknown: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[LookedUp]:
         if self._options.keys:
             return self.at(self._key_revisions())
-        return self._messages(self._options.cut)
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """What the backup cannot say, in sentences, once the messages were read; with `partial` only."""
-        return tuple(self._unknown)
+        return self._messages()
 
     def at(self, sequences: Collection[int]) -> Iterator[LookedUp]:
         """Yield the chosen messages with these sequences."""
         if not sequences:
             return
         bounds = Cut(AtSequence(min(sequences)), AtSequence(max(sequences)))
-        for message in messages_of(self._objects, self.entry, MessageFilter(bounds, self._subjects)):
+        subjects = tuple(subject for key in self._options.keys for subject in key_subjects(self.entry, key))
+        wanted = MessageFilter(bounds, subjects or self._options.filters.subject)
+        for message in messages_of(self._objects, self.entry, wanted):
             if message.sequence in sequences:
                 yield message
 
-    @property
-    def _subjects(self) -> tuple[str, ...]:
-        if self._options.keys:
-            return tuple(subject for key in self._options.keys for subject in key_subjects(self.entry, key))
-        return self._options.filters.subject
-
-    def _messages(self, cut: Cut) -> Iterator[LookedUp]:
-        ranges = self._options.sequences
-        wanted = MessageFilter.of(_narrowed(cut, ranges), self._options.filters)
+    def _messages(self) -> Iterator[LookedUp]:
+        ranges, cut = self._options.sequences, self._options.cut
+        if ranges and not cut:
+            cut = Cut(AtSequence(min(first for first, _ in ranges)), AtSequence(max(last for _, last in ranges)))
+        wanted = MessageFilter.of(cut, self._options.filters)
         if self._options.newest is not None:
             if self._newest is None:
                 self._newest = newest_messages(self._objects, self.entry, wanted, self._options.newest)
@@ -147,21 +140,20 @@ class ChosenMessages:
             problems: list[IncompleteError] = []
             for key in self._options.keys:
                 try:
-                    found |= self._matching(key, problems) if _has_wildcard(key) else {self._value(key)}
+                    found |= self._matching(key, problems)
                 except IncompleteError as error:
                     problems.append(error)
             if problems and not (self._options.partial and found):
                 raise problems[0].with_more_hint("Write the others with --partial.") if found else problems[0]
-            self._unknown = [problem.message for problem in problems]
+            self.unknown = tuple(problem.message for problem in problems)
             self._revisions = frozenset(found)
         return self._revisions
 
-    def _value(self, key: str) -> int:
-        return self._bucket.value(key, self._options.at).revision
-
     def _matching(self, pattern: str, problems: list[IncompleteError]) -> set[int]:
-        """Return the revisions of the keys that match; add what the backup cannot say to `problems`."""
+        """Return the revisions of the keys that match; add what the backup cannot say of several to `problems`."""
         bucket, at = self._bucket, self._options.at
+        if is_literal(pattern):
+            return {bucket.value(pattern, at).revision}
         listed = bucket.keys(at, pattern)
         if not listed.certain:
             problems.append(bucket.incomplete(listed, at))
@@ -172,24 +164,3 @@ class ChosenMessages:
                 hint=f"See {quoted_command('kv ls', bucket.manifest.id, bucket.name)} for its keys.",
             )
         return {state.revision for state in listed.keys}
-
-
-def _narrowed(cut: Cut, ranges: tuple[tuple[int, int], ...]) -> Cut:
-    """Return a cut by which segments are chosen: by the ranges, if there is no other one."""
-    if cut or not ranges:
-        return cut
-    return Cut(AtSequence(min(first for first, _ in ranges)), AtSequence(max(last for _, last in ranges)))
-
-
-def _has_wildcard(key: str) -> bool:
-    return any(token in ("*", ">") for token in key.split("."))
-
-
-def name_of_key(subject: str) -> str:
-    """Return the key of a message of a bucket."""
-    return subject.split(".", 2)[-1]
-
-
-def is_value(block: bytes | None) -> bool:
-    """Return whether a message of a bucket with this header block is the value of its key."""
-    return operation_of(block) is KeyOperation.PUT

@@ -21,6 +21,7 @@ Server source (`stream.go` of nats-server 2.10 to 2.15): these headers act when 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from jsbackup.errors import FormatError
+from jsbackup.look.message import LookedUp
 from jsbackup.names import is_name
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.removal import NEVER, ttl_seconds
@@ -37,10 +39,12 @@ __all__ = [
     "HeaderLine",
     "MessageOrigin",
     "comparable",
+    "content_of",
     "is_marker",
     "message_id",
     "new_block",
     "origin_in",
+    "origin_of_message",
     "reason_against",
 ]
 
@@ -106,6 +110,11 @@ def origin_in(block: bytes | None) -> MessageOrigin | None:
     return next(filter(None, map(MessageOrigin.parse, values)), None)
 
 
+def origin_of_message(backup: str, stream: str, message: LookedUp) -> MessageOrigin:
+    """Return where a message comes from: if it was put back itself, from where it was then."""
+    return origin_in(message.headers) or MessageOrigin(backup, stream, message.sequence, message.timestamp_ns)
+
+
 def reason_against(block: bytes | None, *, stored_ns: int, now_ns: int, allows_ttl: bool) -> str:
     """Return why a message with these headers cannot be put back; "" if it can."""
     if not block:
@@ -151,6 +160,15 @@ def new_block(block: bytes | None, added: Sequence[tuple[str, str]], *, stored_n
 def comparable(block: bytes | None) -> tuple[bytes, ...]:
     """Return the lines of a block that are the same in a message and in the one that is put back for it."""
     return tuple(one.line for one in _lines(block or b"") if not _is_left_out(one.name))
+
+
+def content_of(subject: str, headers: bytes | None, data: bytes) -> bytes:
+    """Return what names the content of a message, whether it was put back or not."""
+    digest = hashlib.sha256()
+    for part in (subject.encode("utf-8", "surrogateescape"), *comparable(headers)):
+        digest.update(len(part).to_bytes(4) + part)
+    digest.update(b"\xff" * 4 + data)
+    return digest.digest()[:20]
 
 
 def is_marker(block: bytes | None) -> bool:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 
+from jsbackup.config import Connection
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, TargetConflict, UsageError
 from jsbackup.look.buckets.object_bucket import ObjectEntry
+from jsbackup.model import JsonObject
+from jsbackup.progress import NullProgress, Progress
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.times import datetime_of
 from jsbackup.transforms.cut import Cut, Edge
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.filters.newest import NewestRule
 from jsbackup.transforms.subjects import check_pattern
 
-__all__ = [
-    "Blocked",
-    "Fate",
-    "MessageResult",
-    "PlannedMessage",
-    "PutBackOptions",
-    "PutBackPlan",
-    "PutBackReport",
-    "Wrote",
-]
+__all__ = ["Fate", "PutBackMessage", "PutBackOptions", "PutBackPlan", "PutBackReport", "PutBackRun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class PutBackOptions:
     overwrite: bool = False
     partial: bool = False
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError if that is nothing, or contradicts itself."""
         by_message = bool(self.filters or self.sequences or self.cut or self.newest)
         kinds = [by_message, bool(self.keys), self.object_name is not None]
@@ -67,8 +63,8 @@ class PutBackOptions:
             raise UsageError("--at applies to keys only", hint="Choose keys with --key, or messages with --until.")
         if self.newest is not None and self.sequences:
             raise UsageError("--sequence names messages, and --last-per-subject chooses some", hint="Leave one out.")
-        for one in self.keys:
-            check_pattern("--key", one)
+        for key in self.keys:
+            check_pattern("--key", key)
 
 
 class Fate(StrEnum):
@@ -77,75 +73,81 @@ class Fate(StrEnum):
     WRITE = "write"
     THERE = "there"  # nothing has to be written
     LEFT_OUT = "left out"  # it cannot be put back, and that blocks nothing
-    DUPLICATE = "duplicate"  # the server will know its message id
+    DUPLICATE = "duplicate"  # the server knows its message id, or will
     REFUSED = "refused"
+    WRITTEN = "written"
+    CONFLICT = "conflict"  # another client wrote it in the meantime
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedMessage:
+class PutBackMessage:
     """A chosen message. `subject` is that at the target; `name` is the key, or the file of an object store, "" of
     others.
 
+    `action` is `written` (as `as_sequence`), `there` (it had been already), `left out`, `refused`, `duplicate` (the
+    server knows its message id, as that of `as_sequence`, or will), `conflict` (something else was written meanwhile),
+    or `write` (in a plan); `reason` says why.
+
     `expected` is the sequence of the last message with the subject that the plan has seen, 0 if there is none; None if
     that does not matter. `overwrites`: the present value is replaced. `conflict`: it is refused because of what is at
-    the target. `origin` is what it says to come from, as `MessageOrigin.message`.
+    the target. `origin` is what it says to come from, as `MessageOrigin.message`, and `content` names subject, headers
+    and payload. `deletes`: it deletes a key of a bucket.
     """
 
     sequence: int
     timestamp_ns: int
     subject: str
     size: int
-    fate: Fate
+    action: Fate
     reason: str = ""
     name: str = ""
+    as_sequence: int | None = None
     expected: int | None = None
     overwrites: bool = False
     conflict: bool = False
-    origin: tuple[str, int, int] = ("", 0, 0)
+    origin: tuple[str, int, int] = field(default=("", 0, 0), repr=False)
+    content: bytes = field(default=b"", repr=False)
+    message_id: bytes = field(default=b"", repr=False)
+    deletes: bool = field(default=False, repr=False)
 
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Why the target takes nothing of it at all. `conflict` as of a `PlannedMessage`."""
-
-    reason: str
-    hint: str = ""
-    conflict: bool = False
+    @property
+    def time(self) -> datetime:
+        """When it was stored, to the microsecond."""
+        return datetime_of(self.timestamp_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class PutBackPlan:
-    """What a run would write, in this order. `blocked` is about the target, and nothing is planned then. `incomplete`:
-    it is not known of all keys what they were at the moment. `counts`: if the target limits the messages of a subject,
-    how many it has of each.
+    """What a run would write, in this order. `blocked` says why the target takes nothing at all (PlanRefused or
+    TargetConflict); nothing is planned then. `unknown`: what the backup cannot say of keys at the moment, in sentences.
+    `counts`: if the target limits the messages of a subject, how many it has of each.
+
+    Of a file of an object store: `file`, the `description` that is stored with it, and `replaces`, the file at the
+    target whose description it takes the place of.
     """
 
     manifest: Manifest
     entry: StreamBackup
     target: StreamInfo
     options: PutBackOptions
-    messages: tuple[PlannedMessage, ...] = ()
-    blocked: tuple[Blocked, ...] = ()
+    messages: tuple[PutBackMessage, ...] = ()
+    blocked: tuple[JsBackupError, ...] = ()
     notes: tuple[str, ...] = ()
-    file: ObjectEntry | None = None
-    incomplete: bool = False
+    unknown: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    file: ObjectEntry | None = None
+    description: JsonObject = field(default_factory=dict)
+    replaces: ObjectEntry | None = None
 
     @property
-    def writes(self) -> list[PlannedMessage]:
-        return [one for one in self.messages if one.fate is Fate.WRITE]
-
-    @property
-    def refused(self) -> list[PlannedMessage]:
-        return [one for one in self.messages if one.fate is Fate.REFUSED]
+    def writes(self) -> list[PutBackMessage]:
+        return [one for one in self.messages if one.action is Fate.WRITE]
 
     def refusal(self) -> JsBackupError | None:
         """Return why nothing may be written: TargetConflict or PlanRefused; None if something may."""
-        kind: type[JsBackupError]
-        for one in self.blocked:
-            kind = TargetConflict if one.conflict else PlanRefused
-            return kind(f"nothing was written: {one.reason}", hint=one.hint or None)
-        refused = self.refused
+        for error in self.blocked:
+            return error.with_message(f"nothing was written: {error.message}")
+        refused = [one for one in self.messages if one.action is Fate.REFUSED]
         if not refused or (self.options.partial and len(refused) < len(self.messages)):
             return None
         first = refused[0]
@@ -158,29 +160,8 @@ class PutBackPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
-    """A message that was written, as `as_sequence`; or, if `duplicate`, not: the server knows its message id as that of
-    `as_sequence`.
-    """
-
-    message: PlannedMessage
-    as_sequence: int
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MessageResult:
-    """What became of a chosen message: `action` is a `Fate`, or `written`, `duplicate` or `conflict`."""
-
-    message: PlannedMessage
-    action: str
-    reason: str
-    as_sequence: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PutBackReport:
-    """A plan, what was written of it, and what was refused meanwhile, because something else was written there.
+    """A plan, and what became of each chosen message, in order.
 
     `replaced` counts written messages that were not there any more when they were read back. `twice` has the sequences
     of messages that are the same: another command has put them back too. `dropped`: limits have removed messages
@@ -188,36 +169,54 @@ class PutBackReport:
     """
 
     plan: PutBackPlan
-    written: tuple[Wrote, ...] = ()
-    duplicates: tuple[Wrote, ...] = ()
-    conflicts: tuple[PlannedMessage, ...] = ()
+    messages: tuple[PutBackMessage, ...]
     replaced: int = 0
     twice: tuple[tuple[int, ...], ...] = ()
     dropped: bool = False
     notes: tuple[str, ...] = ()
 
+    def of(self, *actions: Fate) -> list[PutBackMessage]:
+        return [one for one in self.messages if one.action in actions]
+
     @property
-    def known_ids(self) -> int:
-        """How many messages are not stored because the server knows their message ids, or will."""
-        return len(self.duplicates) + sum(one.fate is Fate.DUPLICATE for one in self.plan.messages)
+    def written(self) -> list[PutBackMessage]:
+        return self.of(Fate.WRITTEN)
 
     @property
     def code(self) -> int:
         """The exit code: 0 if everything chosen is at the target, once, and nothing was lost for it unasked."""
-        if self.conflicts and not self.written and not self.duplicates:
+        if self.of(Fate.CONFLICT) and all(one.as_sequence is None for one in self.messages):
             return TargetConflict.exit_code
-        lacking = self.conflicts or self.known_ids or self.plan.refused or self.plan.incomplete
+        lacking = self.of(Fate.CONFLICT, Fate.DUPLICATE, Fate.REFUSED) or self.plan.unknown
         return IncompleteError.exit_code if lacking or self.twice or self.dropped else 0
 
-    def results(self) -> Iterator[MessageResult]:
-        """Yield what became of each chosen message, in order."""
-        done: dict[int, MessageResult] = {}
-        for one in self.written:
-            done[one.message.sequence] = MessageResult(one.message, "written", one.message.reason, one.as_sequence)
-        for one in self.duplicates:
-            reason = f"the server has stored its message id before, as message {one.as_sequence}"
-            done[one.message.sequence] = MessageResult(one.message, "duplicate", reason, one.as_sequence)
-        for planned in self.conflicts:
-            done[planned.sequence] = MessageResult(planned, "conflict", "another client wrote it in the meantime")
-        for planned in self.plan.messages:
-            yield done.get(planned.sequence) or MessageResult(planned, str(planned.fate), planned.reason)
+
+@dataclass(slots=True)
+class PutBackRun:
+    """A run of `put-back`. `done` has what became of messages so far, by their sequences, also if it fails.
+
+    `around`: if the backup does not know any more what keys were at the moment, another one around it may be taken.
+    """
+
+    connection: Connection
+    options: PutBackOptions
+    dry_run: bool = False
+    around: bool = False
+    watcher: Progress = field(default_factory=NullProgress)
+    done: dict[int, PutBackMessage] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def record(
+        self, message: PutBackMessage, action: Fate, as_sequence: int | None = None, *, reason: str | None = None
+    ) -> None:
+        reason = message.reason if reason is None else reason
+        self.done[message.sequence] = replace(message, action=action, reason=reason, as_sequence=as_sequence)
+
+    @property
+    def written(self) -> int:
+        """How many messages were written."""
+        return sum(1 for one in self.done.values() if one.action is Fate.WRITTEN)
+
+    def report(self, plan: PutBackPlan, replaced: int = 0) -> PutBackReport:
+        messages = tuple(self.done.get(one.sequence, one) for one in plan.messages)
+        return PutBackReport(plan, messages, replaced, notes=tuple(self.notes))

@@ -1,46 +1,74 @@
-"""Plan what to write: read what is chosen and what the target has, and decide about each message."""
+"""Plan what to write: read what is chosen and what the target has, and decide about each message.
+
+The target has messages that are still there, and those that were put back before. A file of an object store is read
+whole and its digest compared before anything is planned.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
+from sys import intern
 
 from jsbackup.config import nearest
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.link.workers import gather_some
-from jsbackup.errors import JsBackupError, NatsError, PlanRefused
-from jsbackup.names import BUCKET_STREAM, is_subject
-from jsbackup.progress import NullProgress, Progress
-from jsbackup.protocol.info import StreamInfo
-from jsbackup.putting_back.candidates import ChosenMessage, Judge, decide_value
-from jsbackup.putting_back.chosen import ChosenMessages, find_entry, name_of_key, target_name
-from jsbackup.putting_back.living import arrivals_at, count_subjects_at, last_messages_at, still_there
-from jsbackup.putting_back.model import Fate, PlannedMessage, PutBackOptions, PutBackPlan
-from jsbackup.putting_back.object_plan import plan_object
+from jsbackup.engine.read.consume import read_messages
+from jsbackup.errors import FormatError, JsBackupError, NatsError, PlanRefused
+from jsbackup.look.buckets.key_states import key_of
+from jsbackup.look.buckets.object_bucket import ObjectBucket, description_tokens, read_description
+from jsbackup.look.message import LookedUp, messages_in, subject_text
+from jsbackup.look.stream import message_at
+from jsbackup.model import JsonObject
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
+from jsbackup.progress import NullProgress, Progress, ignored
+from jsbackup.protocol.info import StoredMessage, StreamInfo
+from jsbackup.putting_back.chosen import ChosenMessages, find_entry, target_name
+from jsbackup.putting_back.headers import (
+    content_of,
+    is_marker,
+    message_id,
+    origin_in,
+    origin_of_message,
+    reason_against,
+)
+from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackPlan
 from jsbackup.putting_back.target import (
+    EXTRA_BYTES,
     blocked_by_config,
     blocked_by_limits,
     crowded_reason,
-    full_filters,
     keeps_one,
     notes_about,
     notes_on_age,
-    room_for,
+    only,
     subject_limit,
+    takes_not,
 )
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.shell import quoted_command
+from jsbackup.strict_json import read_object
+from jsbackup.times import format_time
+from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
 
-__all__ = ["make_plan"]
+__all__ = ["arrivals_at", "decide_value", "make_plan", "object_prefix"]
 
 _CHOSEN = 0  # in place of a sequence: it will be written
 # With less room, a message of a limited subject is only stored if nobody has published to the subject meanwhile.
 _ROOM = 64
 _AT_ONCE = 64  # requests for values of the target
 _COMPARED = 1024  # values from one report of progress to the next
+# Up to so many messages are asked for one by one; more are read in a row.
+_ONE_BY_ONE = 1000
+# Of a description, what says where it is stored, not what is stored.
+_PLACE = ("nuid", "bucket", "mtime", "chunks", "options")
+# For the length of a subject of chunks.
+_NUID = "0" * 22
 
 
 async def make_plan(
@@ -52,7 +80,7 @@ async def make_plan(
     now_ns: int,
     watcher: Progress | None = None,
 ) -> PutBackPlan:
-    """Return the plan. `options` were checked. `watcher` is told how many values were compared.
+    """Return the plan. `watcher` is told how many values were compared.
 
     Raises:
         UsageError: the backup does not have the stream.
@@ -73,183 +101,337 @@ async def make_plan(
     if blocked := tuple(blocked_by_config(info, rolls_up=is_object)):
         return replace(plan, blocked=blocked)
     if is_object:
-        plan = await plan_object(js, objects, plan)
-        return _with_consequences(replace(plan, notes=(*plan.notes, *notes_on_age(info, plan.writes, now_ns))))
-    chosen = ChosenMessages(objects, manifest, entry, options)
-    judge = Judge(entry, info, _subjects_at(entry, info), js.link.max_payload_bytes, now_ns)
-    candidates = await in_thread(lambda: judge.judge(chosen))
-    _refuse_none(manifest, entry, options, candidates)
-    one_each = keeps_one(info)
-    if one_each:
-        plan = await _plan_values(js, plan, candidates, watcher or NullProgress())
+        plan = await _plan_object(js, objects, plan)
     else:
-        plan = await _plan_appended(js, plan, candidates)
-    plan = replace(plan, messages=tuple(_each_id_once(plan.messages, candidates)), incomplete=bool(chosen.unknown))
-    notes = (*_notes_on_identity(plan, plan.messages), *notes_on_age(info, plan.writes, now_ns), *chosen.unknown)
-    plan = replace(plan, notes=(*plan.notes, *notes))
-    added, size = room_for(plan.writes, replacing=one_each)
-    blocked = tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite))
-    return _with_consequences(replace(plan, blocked=blocked))
+        plan = await _plan_messages(js, objects, plan, now_ns, watcher=watcher or NullProgress())
+    plan = replace(plan, notes=(*plan.notes, *notes_on_age(info, plan.writes, now_ns), *plan.unknown))
+    if plan.writes and plan.refusal() is None:  # what happens elsewhere if it is carried out
+        plan = replace(plan, notes=(*notes_about(info), *plan.notes))
+    return plan
 
 
 async def _target(js: JetStream, name: str) -> StreamInfo:
     info = await js.find_stream(name)
     if info is None:
+        near = None
+        with suppress(NatsError):  # the user may not list them
+            near = nearest(name, (await js.stream_names()).entries)
         raise PlanRefused(
             f"nothing was written: there is no stream {name} at the target",
-            hint=await _near(js, name) or "Restore it (jsbackup restore), or name another one with --to.",
+            hint=near or "Restore it (jsbackup restore), or name another one with --to.",
         )
     return info
 
 
-async def _near(js: JetStream, name: str) -> str | None:
-    try:
-        return nearest(name, (await js.stream_names()).entries)
-    except NatsError:  # the user may not list them
-        return None
+# --- messages and keys ---
 
 
-def _with_consequences(plan: PutBackPlan) -> PutBackPlan:
-    """Return the plan with what happens elsewhere if it is carried out."""
-    if not plan.writes or plan.refusal() is not None:
-        return plan
-    return replace(plan, notes=(*notes_about(plan.target), *plan.notes))
-
-
-def _subjects_at(entry: StreamBackup, info: StreamInfo) -> Callable[[str], str]:
-    """Return how subjects are called at the target: those of keys begin with the name of their bucket."""
-    if not entry.name.startswith(BUCKET_STREAM):
-        return lambda subject: subject
-    prefix = f"$KV.{info.name.removeprefix(BUCKET_STREAM)}."
-    return lambda subject: prefix + name_of_key(subject)
-
-
-def _refuse_none(
-    manifest: Manifest, entry: StreamBackup, options: PutBackOptions, candidates: Sequence[ChosenMessage]
-) -> None:
-    found = {one.sequence for one in candidates}
+async def _plan_messages(
+    js: JetStream, objects: Objects, plan: PutBackPlan, now_ns: int, *, watcher: Progress
+) -> PutBackPlan:
+    manifest, entry, info, options = plan.manifest, plan.entry, plan.target, plan.options
+    messages = ChosenMessages(objects, manifest, entry, options)
+    judged = partial(_judged, plan, max_payload=js.link.max_payload_bytes, now_ns=now_ns)
+    chosen = await in_thread(lambda: list(map(judged, messages)))
+    sequences = {one.sequence for one in chosen}
+    hint = f"See {quoted_command('view', manifest.id, entry.name)} for what it has."
     for first, last in options.sequences:
-        if first == last and first not in found:
-            raise JsBackupError(
-                f"stream {entry.name} has no such message {first} in backup {manifest.id}",
-                hint=f"See {quoted_command('view', manifest.id, entry.name)} for what it has.",
-            )
-    if not candidates:
-        raise JsBackupError(
-            f"no message of stream {entry.name} in backup {manifest.id} matches",
-            hint=f"See {quoted_command('view', manifest.id, entry.name)} for what it has.",
+        if first == last and first not in sequences:
+            no_such = f"stream {entry.name} has no such message {first} in backup {manifest.id}"
+            raise JsBackupError(no_such, hint=hint)
+    if not chosen:
+        raise JsBackupError(f"no message of stream {entry.name} in backup {manifest.id} matches", hint=hint)
+    one_each = keeps_one(info)
+    if one_each:
+        plan = replace(plan, messages=await _plan_values(js, plan, chosen, watcher))
+    else:
+        plan = await _plan_appended(js, plan, chosen)
+    plan = replace(plan, messages=_each_id_once(plan.messages), unknown=messages.unknown)
+    is_known = any(one.action is Fate.THERE for one in plan.messages)
+    if not (is_known or one_each or info.name != entry.name or _is_same_stream(plan)):
+        note = (
+            f"stream {info.name} is not the one that was backed up, but was created at {info.created}: "
+            "messages that were published again since are not recognized"
         )
+        plan = replace(plan, notes=(note,))
+    # A value takes the place of the one before.
+    added = sum(1 for one in plan.writes if not (one_each and one.expected))
+    size = sum(one.size + len(one.subject) + EXTRA_BYTES for one in plan.writes)
+    return replace(plan, blocked=tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite)))
+
+
+def _judged(plan: PutBackPlan, message: LookedUp, *, max_payload: int, now_ns: int) -> PutBackMessage:
+    """Return a chosen message by what the target takes, whatever it has."""
+    info, headers, subject, key = plan.target, message.headers, message.subject, ""
+    is_key = plan.entry.name.startswith(BUCKET_STREAM)
+    if is_key:
+        key = key_of(subject)
+        subject = f"$KV.{info.name.removeprefix(BUCKET_STREAM)}.{key}"
+    block_bytes = len(headers or b"")
+    size = block_bytes + len(message.data)
+    reason = reason_against(
+        headers, stored_ns=message.timestamp_ns, now_ns=now_ns, allows_ttl=bool(info.config.get("allow_msg_ttl"))
+    ) or takes_not(info, subject, size, block_bytes=block_bytes, max_payload=max_payload)
+    action = Fate.REFUSED if reason else Fate.WRITE
+    if is_marker(headers):
+        action, reason = Fate.LEFT_OUT, "the server left it where others expired or were removed"
+    return PutBackMessage(
+        message.sequence,
+        message.timestamp_ns,
+        intern(subject),
+        size,
+        action,
+        reason,
+        key,
+        origin=origin_of_message("", plan.entry.name, message).message,
+        content=content_of(subject, headers, message.data),
+        message_id=message_id(headers),
+        deletes=is_key and operation_of(headers) is not KeyOperation.PUT,
+    )
 
 
 async def _plan_values(
-    js: JetStream, plan: PutBackPlan, candidates: Sequence[ChosenMessage], watcher: Progress
-) -> PutBackPlan:
+    js: JetStream, plan: PutBackPlan, chosen: Sequence[PutBackMessage], watcher: Progress
+) -> tuple[PutBackMessage, ...]:
     """Decide where only the last message of each subject counts."""
-    newest = {one.subject: one for one in candidates if not one.marker}
-    name, key = plan.target.name, plan.entry.name.startswith(BUCKET_STREAM)
+    newest = {one.subject: one for one in chosen if one.action is not Fate.LEFT_OUT}
+    name = plan.target.name
 
-    async def decide(one: ChosenMessage) -> PlannedMessage:
-        if one.marker:
-            return one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed")
+    async def decide(one: PutBackMessage) -> PutBackMessage:
+        if one.action is Fate.LEFT_OUT:
+            return one
         if newest[one.subject] is not one:
-            return one.planned(Fate.LEFT_OUT, "a later chosen message has its subject")
+            return replace(one, action=Fate.LEFT_OUT, reason="a later chosen message has its subject")
         if one.deletes:
-            return one.planned(Fate.LEFT_OUT, "it deletes the key, and only values are put back")
+            return replace(one, action=Fate.LEFT_OUT, reason="it deletes the key, and only values are put back")
         last = await js.last_message(name, one.subject) if is_subject(one.subject) else None
-        return decide_value(one, last, key=key, overwrite=plan.options.overwrite)
+        return decide_value(one, last, overwrite=plan.options.overwrite)
 
-    found: list[PlannedMessage] = []
+    decided: list[PutBackMessage] = []
     what = f"values of {name}"
-    watcher.start(what, sum(one.size for one in candidates), len(candidates))
+    watcher.start(what, sum(one.size for one in chosen), len(chosen))
     try:
-        for at in range(0, len(candidates), _COMPARED):
-            some = candidates[at : at + _COMPARED]
-            found += await gather_some(_AT_ONCE, decide, some)
+        for at in range(0, len(chosen), _COMPARED):
+            some = chosen[at : at + _COMPARED]
+            decided += await gather_some(_AT_ONCE, decide, some)
             watcher.advance(what, sum(one.size for one in some), len(some))
     finally:
         watcher.finish(what)
-    return replace(plan, messages=tuple(found))
+    return tuple(decided)
 
 
-async def _plan_appended(js: JetStream, plan: PutBackPlan, candidates: Sequence[ChosenMessage]) -> PutBackPlan:
+def decide_value(one: PutBackMessage, present: StoredMessage | None, *, overwrite: bool) -> PutBackMessage:
+    """Decide about the only message of a subject that counts. `present` is the last one at the target.
+
+    A deleted key has no value that could be lost, so that its value is written.
+    """
+    if present is None:
+        return one if one.action is Fate.REFUSED else replace(one, expected=0)
+    has_value = operation_of(present.headers) is KeyOperation.PUT
+    if has_value and content_of(present.subject, present.headers, present.data) == one.content:
+        return replace(one, action=Fate.THERE, reason=f"message {present.sequence} is the same")
+    if one.action is Fate.REFUSED:
+        return one
+    when = f"message {present.sequence} of {format_time(present.timestamp_ns)}"
+    if has_value and present.timestamp_ns >= one.timestamp_ns and not overwrite:
+        return replace(one, action=Fate.REFUSED, reason=f"{when} is newer, and differs", conflict=True)
+    reason = f"replaces {when}" if has_value else f"removed by {when}"
+    return replace(one, reason=reason, expected=present.sequence, overwrites=has_value)
+
+
+async def _plan_appended(js: JetStream, plan: PutBackPlan, chosen: Sequence[PutBackMessage]) -> PutBackPlan:
     """Decide where messages are added at the end: those that are missing are."""
     info, entry = plan.target, plan.entry
-    filters = full_filters(plan.options.filters.subject)
-    there = await still_there(js, info, {one.sequence: one for one in candidates if not one.marker}, filters)
-    first = 1
-    if _is_same_stream(plan):
-        # What was put back came after the backup.
-        first = max(entry.captured.last_seq, entry.state.last_seq) + 1
-    before = {origin: found[-1] for origin, found in (await arrivals_at(js, info, first, filters)).origins.items()}
-    present, last = await _of_limited_subjects(js, plan, candidates)
+    there = await _still_there(js, plan, {one.sequence: one for one in chosen if one.action is not Fate.LEFT_OUT})
+    # What was put back came after the backup.
+    first = max(entry.captured.last_seq, entry.state.last_seq) + 1 if _is_same_stream(plan) else 1
+    before = {origin: at[-1] for origin, at in (await arrivals_at(js, plan, info, first))[0].items()}
+    present, last = await _of_limited_subjects(js, plan, chosen)
     counts = dict(present)
-    found = []
-    for one in candidates:
+    decided = []
+    for one in chosen:
         again = before.get(one.origin)
-        if one.marker:
-            found.append(one.planned(Fate.LEFT_OUT, "the server left it where others expired or were removed"))
+        if one.action is Fate.LEFT_OUT:
+            pass
         elif one.sequence in there:
-            found.append(one.planned(Fate.THERE, "it is still there"))
+            one = replace(one, action=Fate.THERE, reason="it is still there")
         elif again == _CHOSEN:
-            found.append(one.planned(Fate.LEFT_OUT, "it was put back from another chosen message"))
+            one = replace(one, action=Fate.LEFT_OUT, reason="it was put back from another chosen message")
         elif again is not None:
-            found.append(one.planned(Fate.THERE, f"it was put back before, as message {again}"))
-        elif one.reason:
-            found.append(one.planned(Fate.REFUSED, one.reason))
+            one = replace(one, action=Fate.THERE, reason=f"it was put back before, as message {again}")
+        elif one.action is Fate.REFUSED:
+            pass
         elif crowded := crowded_reason(info, counts.get(one.subject, 0), overwrite=plan.options.overwrite):
-            found.append(one.planned(Fate.REFUSED, crowded, conflict=True))
+            one = replace(one, action=Fate.REFUSED, reason=crowded, conflict=True)
         else:
-            found.append(replace(one.planned(Fate.WRITE), expected=last.get(one.subject)))
+            one = replace(one, expected=last.get(one.subject))
             before[one.origin] = _CHOSEN
             if one.subject in counts:
                 counts[one.subject] += 1
-    return replace(plan, messages=tuple(found), counts=present)
+        decided.append(one)
+    return replace(plan, messages=tuple(decided), counts=present)
 
 
 async def _of_limited_subjects(
-    js: JetStream, plan: PutBackPlan, candidates: Sequence[ChosenMessage]
+    js: JetStream, plan: PutBackPlan, chosen: Sequence[PutBackMessage]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return, where the stream limits the messages of a subject: how many it has of each; and of those with little
     room, the sequence of the last one, 0 if there is none.
     """
-    info = plan.target
-    limit = subject_limit(info)
+    name, limit = plan.target.name, subject_limit(plan.target)
     if limit <= 0:
         return {}, {}
-    wanted = Counter(one.subject for one in candidates if not one.reason)
-    counts = await count_subjects_at(js, info.name, wanted)
+
+    async def count(subject: str) -> int:
+        return (await js.subjects(name, subject)).get(subject, 0)
+
+    wanted = Counter(one.subject for one in chosen if one.action is Fate.WRITE)
+    counts = dict(zip(wanted, await gather_some(_AT_ONCE, count, wanted), strict=True))
     if plan.options.overwrite:
         return counts, {}
-    narrow = [subject for subject, count in wanted.items() if counts[subject] + count + _ROOM > limit]
-    last = await last_messages_at(js, info.name, narrow)
+    narrow = [subject for subject in wanted if counts[subject] + wanted[subject] + _ROOM > limit]
+    last = await gather_some(_AT_ONCE, partial(js.last_message, name), narrow)
     # A message that came after the first count is counted now, or it is after the last one.
-    counts |= await count_subjects_at(js, info.name, narrow)
+    counts |= zip(narrow, await gather_some(_AT_ONCE, count, narrow), strict=True)
     return counts, {subject: 0 if one is None else one.sequence for subject, one in zip(narrow, last, strict=True)}
 
 
-def _each_id_once(messages: Sequence[PlannedMessage], candidates: Sequence[ChosenMessage]) -> Iterator[PlannedMessage]:
-    """Yield the messages; of those with the same message id only the first is written: a server does not store another
+def _each_id_once(messages: Sequence[PutBackMessage]) -> tuple[PutBackMessage, ...]:
+    """Return the messages; of those with the same message id only the first is written: a server does not store another
     one for a while.
     """
-    ids = {one.sequence: one.message_id for one in candidates}
     written: dict[bytes, int] = {}
+    decided = []
     for one in messages:
-        name = ids[one.sequence]
-        if one.fate is Fate.WRITE and name and (first := written.setdefault(name, one.sequence)) != one.sequence:
-            yield replace(one, fate=Fate.DUPLICATE, reason=f"message {first} has its message id, and is written")
-        else:
-            yield one
+        if one.action is Fate.WRITE and one.message_id:
+            first = written.setdefault(one.message_id, one.sequence)
+            if first != one.sequence:
+                reason = f"message {first} has its message id, and is written"
+                one = replace(one, action=Fate.DUPLICATE, reason=reason)
+        decided.append(one)
+    return tuple(decided)
 
 
 def _is_same_stream(plan: PutBackPlan) -> bool:
     return plan.target.name == plan.entry.name and plan.target.created == plan.entry.created
 
 
-def _notes_on_identity(plan: PutBackPlan, messages: Sequence[PlannedMessage]) -> list[str]:
-    known = any(one.fate is Fate.THERE for one in messages)
-    if known or keeps_one(plan.target) or _is_same_stream(plan) or plan.target.name != plan.entry.name:
-        return []
-    return [
-        f"stream {plan.target.name} is not the one that was backed up, but was created at {plan.target.created}: "
-        "messages that were published again since are not recognized"
-    ]
+# --- what the target has ---
+
+
+async def _still_there(js: JetStream, plan: PutBackPlan, chosen: Mapping[int, PutBackMessage]) -> set[int]:
+    """Return the sequences at which the target has the same message: subject, headers, payload, and time."""
+    info = plan.target
+    first, last = info.state.first_seq, info.state.last_seq
+    within = [sequence for sequence in chosen if info.state.messages and first <= sequence <= last]
+
+    def is_same(message: StoredMessage | LookedUp | None) -> bool:
+        one = None if message is None else chosen.get(message.sequence)
+        if message is None or one is None or message.timestamp_ns != one.timestamp_ns:
+            return False
+        return content_of(message.subject, message.headers, message.data) == one.content
+
+    if len(within) <= _ONE_BY_ONE:
+        present = await gather_some(_AT_ONCE, partial(js.message, info.name), within)
+        return {sequence for sequence, message in zip(within, present, strict=True) if is_same(message)}
+    same: set[int] = set()
+    wanted = only(plan.options.filters.subject)
+    reading = read_messages(js, info, ignored, first=min(within), last=max(within), only=wanted)
+    async with aclosing(reading) as batches:
+        async for batch in batches:
+            same |= {message.sequence for message in messages_in(batch) if is_same(message)}
+    return same
+
+
+async def arrivals_at(
+    js: JetStream, plan: PutBackPlan, info: StreamInfo, first: int
+) -> tuple[dict[tuple[str, int, int], list[int]], Counter[str]]:
+    """Read the target's messages from the sequence `first` on. Payloads are not read, if the server allows a consumer.
+
+    Return what they were put back from, with the sequences that they have; and how many there are of each subject that
+    the plan counts.
+    """
+    origins: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    subjects: Counter[str] = Counter()
+    if not info.state.messages or first > info.state.last_seq:
+        return origins, subjects
+    wanted = {**only(plan.options.filters.subject), "headers_only": True}
+    async with aclosing(read_messages(js, info, ignored, first=max(first, 1), only=wanted)) as batches:
+        async for batch in batches:
+            headers, names = batch.column("headers"), batch.column("subject")
+            for row, sequence in enumerate(batch.column("sequence").to_pylist()):
+                if (origin := origin_in(headers[row].as_py())) is not None:
+                    origins[origin.message].append(sequence)
+                if plan.counts and (subject := subject_text(names[row].as_py())) in plan.counts:
+                    subjects[subject] += 1
+    return origins, subjects
+
+
+# --- files of object stores ---
+
+
+def object_prefix(stream: str) -> str:
+    """Return the beginning of the subjects of an object store."""
+    return f"$O.{stream.removeprefix(OBJECT_STREAM)}"
+
+
+async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> PutBackPlan:
+    """Return the plan with the file. Raises as `make_plan`; IntegrityError also if the file in the backup is not whole,
+    or does not have its digest.
+    """
+    name, target = plan.options.object_name or "", plan.target
+    bucket = ObjectBucket(objects, plan.manifest, plan.entry)
+    entry = await in_thread(bucket.entry, name)
+    sizes = await in_thread(lambda: [len(chunk) for chunk in bucket.content(entry)])
+    stored = await in_thread(message_at, objects, plan.manifest, plan.entry, entry.sequence)
+    prefix = object_prefix(target.name)
+    tokens = description_tokens(name)
+    said = [await js.last_message(target.name, f"{prefix}.M.{token}") for token in tokens]
+    present = max(filter(None, said), key=lambda one: one.sequence, default=None)
+    subject = f"{prefix}.M.{tokens[0]}" if present is None else present.subject
+    blocked: list[JsBackupError] = []
+    for where, size in ((f"{prefix}.C.{_NUID}", max(sizes, default=0)), (subject, 0)):
+        if reason := takes_not(target, where, size, block_bytes=0, max_payload=js.link.max_payload_bytes):
+            blocked.append(PlanRefused(f"file {name}: {reason}"))
+    plan = replace(plan, file=entry, description=read_object(stored.data, f"description of object {name}"))
+    message = PutBackMessage(entry.sequence, entry.modified_ns, subject, entry.size, Fate.WRITE, name=name, expected=0)
+    if present is not None:
+        found = LookedUp(present.sequence, present.timestamp_ns, present.subject, present.headers, present.data)
+        with suppress(FormatError):  # then it is something else, which is replaced as well
+            plan = replace(plan, replaces=read_description(found))
+        message = await _decide_file(js, plan, replace(message, expected=present.sequence), present, chunks=len(sizes))
+    if message.action is Fate.WRITE:
+        size = entry.size + (len(sizes) + 1) * EXTRA_BYTES
+        blocked += blocked_by_limits(target, len(sizes) + 1, size, overwrite=False)
+    notes = () if entry.digest or entry.link else ("no digest was stored with the file",)
+    return replace(plan, messages=(message,), blocked=tuple(blocked), notes=notes)
+
+
+async def _decide_file(
+    js: JetStream, plan: PutBackPlan, file: PutBackMessage, present: StoredMessage, *, chunks: int
+) -> PutBackMessage:
+    """Decide about a file whose name has a description at the target. `chunks`: so many are written for it."""
+    entry, before = plan.file, plan.replaces
+    assert entry is not None
+    when = f"message {present.sequence} of {format_time(present.timestamp_ns)}"
+    if before is not None and before.deleted:
+        return replace(file, reason=f"removed by {when}")
+    if before is not None and _content(plan.description) == _content(read_object(present.data, "description")):
+        # NATS.Net does not count an empty chunk at the end.
+        needed = chunks if before.chunks == entry.chunks else before.chunks
+        found = await js.subjects(plan.target.name, before.chunk_subject) if needed else {}
+        if found.get(before.chunk_subject, 0) >= needed:
+            return replace(file, action=Fate.THERE, reason=f"{when} is the same", expected=None)
+        return replace(file, reason=f"replaces {when}, which lacks chunks", overwrites=True)
+    if present.timestamp_ns >= file.timestamp_ns and not plan.options.overwrite:
+        reason = f"{when} is newer, and differs"
+        return replace(file, action=Fate.REFUSED, reason=reason, expected=None, conflict=True)
+    return replace(file, reason=f"replaces {when}", overwrites=True)
+
+
+def _content(description: JsonObject) -> JsonObject:
+    """Return what a description says of the file itself; nothing is the same as an empty member."""
+    said = {name: value for name, value in description.items() if name not in _PLACE and value}
+    options = description.get("options")
+    link = options.get("link") if isinstance(options, dict) else None
+    return {**said, "link": link} if link else said

@@ -16,11 +16,10 @@ afterwards (`arrivals_at`). What is there twice then was written by a command wi
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import FindBackup, found_for
 from jsbackup.engine.link.threads import in_thread, with_own_threads
@@ -28,22 +27,20 @@ from jsbackup.engine.read.reader_consumer import LEFT_SECONDS, PUT_BACK_DESCRIPT
 from jsbackup.errors import ApiError, IncompleteError, JsBackupError, NatsError, NatsPermissionDenied, TargetConflict
 from jsbackup.look.buckets.bucket import KeyValueBucket
 from jsbackup.look.buckets.bucket_series import find_series
-from jsbackup.model import JsonObject, StreamState
+from jsbackup.model import StreamState
 from jsbackup.names import is_subject
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.putting_back.chosen import ChosenMessages, find_entry
-from jsbackup.putting_back.living import Arrivals, arrivals_at
-from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackPlan, PutBackReport
-from jsbackup.putting_back.object_writing import write_object
-from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.publishing import WritingRun, write_messages
-from jsbackup.putting_back.target import full_filters, is_full, keeps_one, subject_limit
+from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackPlan, PutBackReport, PutBackRun
+from jsbackup.putting_back.plan import arrivals_at, make_plan
+from jsbackup.putting_back.target import is_full, keeps_one, subject_limit
+from jsbackup.putting_back.writing import write_messages, write_object
 from jsbackup.readable import format_count
 from jsbackup.repository.crypto.keys import needed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 
-__all__ = ["PutBackRun", "in_turn", "run_put_back", "write_in_turn"]
+__all__ = ["in_turn", "run_put_back", "write_in_turn"]
 
 _NAME = "jsbackup-put-back"
 _HOUR_NS = 3_600_000_000_000
@@ -56,9 +53,23 @@ async def in_turn(js: JetStream, stream: str) -> AsyncIterator[None]:
     Raises TargetConflict if another one does; NatsError.
     """
     inbox = js.link.new_inbox()
+    config = {
+        "name": _NAME,
+        "description": PUT_BACK_DESCRIPTION,
+        "deliver_subject": inbox,
+        "deliver_policy": "new",
+        "replay_policy": "instant",
+        "ack_policy": "explicit",
+        "ack_wait": _HOUR_NS,
+        "max_ack_pending": 1,
+        "headers_only": True,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": int(LEFT_SECONDS * 1e9),
+    }
     async with js.link.subscribe(inbox):
         try:
-            await js.create_consumer(stream, _config(inbox))
+            await js.create_consumer(stream, config)
         except ApiError as error:
             if error.err_code in (ErrCode.CONSUMER_EXISTS, ErrCode.CONSUMER_NAME_IN_USE):
                 raise TargetConflict(
@@ -78,57 +89,34 @@ async def in_turn(js: JetStream, stream: str) -> AsyncIterator[None]:
                 await js.delete_consumer(stream, _NAME)
 
 
-def _config(inbox: str) -> JsonObject:
-    return {
-        "name": _NAME,
-        "description": PUT_BACK_DESCRIPTION,
-        "deliver_subject": inbox,
-        "deliver_policy": "new",
-        "replay_policy": "instant",
-        "ack_policy": "explicit",
-        "ack_wait": _HOUR_NS,
-        "max_ack_pending": 1,
-        "headers_only": True,
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": int(LEFT_SECONDS * 1e9),
-    }
-
-
-async def write_in_turn(js: JetStream, chosen: ChosenMessages, plan: PutBackPlan, run: WritingRun) -> PutBackReport:
+async def write_in_turn(js: JetStream, chosen: ChosenMessages, plan: PutBackPlan, run: PutBackRun) -> PutBackReport:
     """Write what is planned and was not put back since. Raises as `in_turn` and `write_messages`."""
     async with in_turn(js, plan.target.name):
-        plan = await _up_to_now(js, plan)
+        since = plan.target.state.last_seq + 1
+        came, _ = await arrivals_at(js, plan, await js.stream(plan.target.name), since)
+        for at, one in enumerate(messages := list(plan.messages)):
+            if one.action is Fate.WRITE and (again := came.get(one.origin)):
+                reason = f"it was put back before, as message {again[-1]}"
+                messages[at] = replace(one, action=Fate.THERE, reason=reason, expected=None)
+        plan = replace(plan, messages=tuple(messages))
         if not plan.writes:
-            return PutBackReport(plan)
+            return run.report(plan)
         report = await write_messages(js, chosen, plan, run)
         try:
             return await _afterwards(js, report)
         except JsBackupError as error:
-            done = f"{format_count(len(report.written), 'message')} were written and read back"
+            done = f"{format_count(run.written, 'message')} were written and read back"
             raise error.with_message(f"{error.message}; {done}") from error
-
-
-async def _up_to_now(js: JetStream, plan: PutBackPlan) -> PutBackPlan:
-    """Return the plan without messages that were put back since it was made."""
-    came = await _since(js, plan)
-    messages = []
-    for one in plan.messages:
-        if one.fate is Fate.WRITE and (found := came.origins.get(one.origin)):
-            one = replace(one, fate=Fate.THERE, reason=f"it was put back before, as message {found[-1]}", expected=None)
-        messages.append(one)
-    return replace(plan, messages=tuple(messages))
 
 
 async def _afterwards(js: JetStream, report: PutBackReport) -> PutBackReport:
     """Return the report with what is the same now because another command wrote it too, and whether limits have removed
     messages that the plan did not expect.
     """
-    plan = report.plan
-    before, now = plan.target.state, (await js.stream(plan.target.name)).state
-    came = await _since(js, plan)
-    origins = [one.message.origin for one in report.written]
-    twice = tuple(tuple(found) for one in origins if len(found := came.origins.get(one, ())) > 1)
+    plan, written = report.plan, report.written
+    now, since = await js.stream(plan.target.name), plan.target.state.last_seq + 1
+    origins, subjects = await arrivals_at(js, plan, now, since)
+    twice = tuple(tuple(same) for one in written if len(same := origins.get(one.origin, ())) > 1)
     notes = list(report.notes)
     if twice:
         first = " and ".join(map(str, twice[0]))
@@ -136,27 +124,20 @@ async def _afterwards(js: JetStream, report: PutBackReport) -> PutBackReport:
             f"another command put back the same: {format_count(len(twice), 'message')} of stream {plan.target.name} "
             f"twice, such as messages {first}; remove one of each (nats stream rmm)"
         )
-    dropped = [] if plan.options.overwrite else list(_dropped(report, came, before, now))
+    unwatched = {one.subject for one in written if one.expected is None}
+    dropped = [] if plan.options.overwrite else list(_dropped(plan, now.state, {s: subjects[s] for s in unwatched}))
     return replace(report, twice=twice, dropped=bool(dropped), notes=(*notes, *dropped))
 
 
-async def _since(js: JetStream, plan: PutBackPlan) -> Arrivals:
-    """Return what came to the stream since the plan was made."""
-    info = await js.stream(plan.target.name)
-    first = plan.target.state.last_seq + 1
-    return await arrivals_at(js, info, first, full_filters(plan.options.filters.subject), counted=plan.counts)
-
-
-def _dropped(report: PutBackReport, came: Arrivals, before: StreamState, now: StreamState) -> Iterator[str]:
-    """Yield which limits of the stream have removed messages, because others were published since the plan.
+def _dropped(plan: PutBackPlan, now: StreamState, came: Mapping[str, int]) -> Iterator[str]:
+    """Yield which limits of the stream have removed messages, because others were published since the plan. `came`: how
+    many of the subjects that were written to and not watched.
 
     Subjects with little room were watched while they were written to. The others only come to their limit if others
     were published; which of them are gone again is not known.
     """
-    plan = report.plan
-    name, limit, counts = plan.target.name, subject_limit(plan.target), plan.counts
-    unwatched = sorted({one.message.subject for one in report.written if one.message.expected is None})
-    subjects = [one for one in unwatched if 0 < limit <= counts.get(one, 0) + came.subjects.get(one, 0)]
+    name, limit, before = plan.target.name, subject_limit(plan.target), plan.target.state
+    subjects = [one for one in sorted(came) if 0 < limit <= plan.counts.get(one, 0) + came[one]]
     if subjects:
         yield (
             f"stream {name} now has the {limit:,} messages that it keeps of a subject of "
@@ -171,18 +152,58 @@ def _dropped(report: PutBackReport, came: Arrivals, before: StreamState, now: St
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """Another backup that has what was chosen, and the options that choose it there. `notes` are sentences about it."""
+@with_own_threads
+async def run_put_back(run: PutBackRun, repository: Repository, backup: Manifest | FindBackup) -> PutBackReport:
+    """Plan, and write what is planned; nothing if `dry_run` is set or the plan is refused, which the report then has.
 
-    manifest: Manifest
-    options: PutBackOptions
-    notes: tuple[str, ...]
+    Raises:
+        UsageError, JsBackupError, IncompleteError, PlanRefused: as `make_plan`; nothing was written.
+        KeyUnavailable: the repository is encrypted, and no key that reads it was given; nothing was written.
+        IntegrityError, KeyUnavailable, StoreError: the backup cannot be read. The message says what was written.
+        NatsError: the server does not answer, or with an error. Likewise.
+        TargetConflict: another command puts messages back into the stream; nothing was written. Or the stream has no
+            room any more; likewise.
+    """
+    if repository.descriptor.recipient is not None:
+        needed(repository.secret)
+    async with connect_jetstream(run.connection) as js:
+        manifest = await found_for(js, run.connection, backup)
+        plan = await _plan(js, repository, run, manifest)
+        if run.dry_run or plan.refusal() is not None or not plan.writes:
+            return run.report(plan)
+        if plan.file is not None:
+            return await write_object(js, repository.objects, plan, run)
+        chosen = ChosenMessages(repository.objects, plan.manifest, plan.entry, plan.options)
+        write = write_messages if keeps_one(plan.target) else write_in_turn
+        return await write(js, chosen, plan, run)
 
 
-def find_around(repository: Repository, manifest: Manifest, options: PutBackOptions) -> Around | None:
-    """Return the one backup around the moment that has all of the chosen keys, as `kv get latest --at` finds them; None
-    if there is none.
+async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest: Manifest) -> PutBackPlan:
+    """Return the plan, by another backup where this one cannot say what keys were. Raises as `make_plan`."""
+    plan, problem = None, None
+    try:
+        plan = await make_plan(
+            js, repository.objects, manifest, run.options, now_ns=time.time_ns(), watcher=run.watcher
+        )
+    except IncompleteError as error:
+        problem = error
+    if run.around and (plan is None or plan.unknown):
+        around = await in_thread(_find_around, repository, manifest, run.options)
+        if around is not None:
+            another, options, notes = around
+            plan = await make_plan(js, repository.objects, another, options, now_ns=time.time_ns())
+            return replace(plan, notes=(*notes, *plan.notes))
+    if plan is None:
+        assert problem is not None
+        raise problem
+    return plan
+
+
+def _find_around(
+    repository: Repository, manifest: Manifest, options: PutBackOptions
+) -> tuple[Manifest, PutBackOptions, list[str]] | None:
+    """Return the one backup around the moment that has all of the chosen keys, as `kv get latest --at` finds them, the
+    options that choose them there, and sentences about it; None if there is none.
 
     Raises:
         JsBackupError: by these backups, a key had no value.
@@ -202,79 +223,16 @@ def find_around(repository: Repository, manifest: Manifest, options: PutBackOpti
             notes.append(f"keys {key} are taken from backup {series.after.manifest.id}")
             continue
         try:
-            found = series.value(key)
+            value = series.value(key)
         except IncompleteError:
             return None
-        places.add((found.bucket.manifest.id, bool(found.witness)))
-        proof = f"; as backup {found.witness} shows, it was not written until {at}" if found.witness else ""
-        notes.append(f"revision {found.revision.revision} of {key} is in backup {found.bucket.manifest.id}{proof}")
+        backup, witness = value.bucket.manifest.id, value.witness
+        places.add((backup, bool(witness)))
+        proof = f"; as backup {witness} shows, it was not written until {at}" if witness else ""
+        notes.append(f"revision {value.revision.revision} of {key} is in backup {backup}{proof}")
     if len(places) != 1:
         return None
     [(backup, is_proved)] = places
     if is_proved:  # it is from before the moment: what it has last is the value
         options = replace(options, at=None)
-    return Around(repository.manifest(backup, in_part=True), options, tuple(notes))
-
-
-@dataclass(slots=True)
-class PutBackRun:
-    """A run of `put-back`. `plan` is set once it is made, and `progress` says what was written since.
-
-    `around`: if the backup does not know any more what keys were at the moment, another one around it may be taken.
-    """
-
-    connection: Connection
-    options: PutBackOptions
-    dry_run: bool = False
-    around: bool = False
-    plan: PutBackPlan | None = None
-    progress: WritingRun = field(default_factory=WritingRun)
-
-
-@with_own_threads
-async def run_put_back(run: PutBackRun, repository: Repository, backup: Manifest | FindBackup) -> PutBackReport:
-    """Plan, and write what is planned; nothing if `dry_run` is set or the plan is refused, which the report then has.
-
-    Raises:
-        UsageError, JsBackupError, IncompleteError, PlanRefused: as `make_plan`; nothing was written.
-        KeyUnavailable: the repository is encrypted, and no key that reads it was given; nothing was written.
-        IntegrityError, KeyUnavailable, StoreError: the backup cannot be read. The message says what was written.
-        NatsError: the server does not answer, or with an error. Likewise.
-        TargetConflict: another command puts messages back into the stream; nothing was written. Or the stream has no
-            room any more; likewise.
-    """
-    run.options.check()
-    if repository.descriptor.recipient is not None:
-        needed(repository.secret)
-    async with connect_jetstream(run.connection) as js:
-        manifest = await found_for(js, run.connection, backup)
-        objects = repository.objects
-        plan = run.plan = await _plan(js, repository, run, manifest)
-        if run.dry_run or plan.refusal() is not None or not plan.writes:
-            return PutBackReport(plan)
-        if plan.file is not None:
-            return await write_object(js, objects, plan, run.progress)
-        chosen = ChosenMessages(objects, plan.manifest, plan.entry, plan.options)
-        if keeps_one(plan.target):
-            return await write_messages(js, chosen, plan, run.progress)
-        return await write_in_turn(js, chosen, plan, run.progress)
-
-
-async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest: Manifest) -> PutBackPlan:
-    """Return the plan, by another backup where this one cannot say what keys were. Raises as `make_plan`."""
-    plan, problem = None, None
-    try:
-        plan = await make_plan(
-            js, repository.objects, manifest, run.options, now_ns=time.time_ns(), watcher=run.progress.watcher
-        )
-    except IncompleteError as error:
-        problem = error
-    if run.around and (plan is None or plan.incomplete):
-        around = await in_thread(lambda: find_around(repository, manifest, run.options))
-        if around is not None:
-            found = await make_plan(js, repository.objects, around.manifest, around.options, now_ns=time.time_ns())
-            return replace(found, notes=(*around.notes, *found.notes))
-    if plan is None:
-        assert problem is not None
-        raise problem
-    return plan
+    return repository.manifest(backup, in_part=True), options, notes

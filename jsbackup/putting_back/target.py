@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import BUCKET_STREAM, is_subject
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.putting_back.headers import MAX_HEADER_BYTES
-from jsbackup.putting_back.model import Blocked, PlannedMessage
+from jsbackup.putting_back.model import PutBackMessage
 from jsbackup.readable import format_count, format_seconds
 from jsbackup.shell import shell_word
 from jsbackup.transforms.subjects import is_pattern, matcher, overlaps
@@ -18,12 +19,11 @@ __all__ = [
     "blocked_by_config",
     "blocked_by_limits",
     "crowded_reason",
-    "full_filters",
     "is_full",
     "keeps_one",
     "notes_about",
     "notes_on_age",
-    "room_for",
+    "only",
     "subject_limit",
     "takes_not",
 ]
@@ -37,39 +37,40 @@ EXTRA_BYTES = RECORD_BYTES + ADDED_BYTES
 _SOME = 8
 
 
-def blocked_by_config(info: StreamInfo, *, rolls_up: bool = False) -> Iterator[Blocked]:
+def blocked_by_config(info: StreamInfo, *, rolls_up: bool = False) -> Iterator[PlanRefused]:
     """Yield why the stream takes no message that is put back. `rolls_up`: descriptions of object files are written."""
     config, name = info.config, info.name
     elsewhere = "Restore the messages as a stream of another name (jsbackup restore --rename)."
     if config.get("sealed"):
-        yield Blocked(f"stream {name} is sealed, and takes no messages", elsewhere)
+        yield PlanRefused(f"stream {name} is sealed, and takes no messages", hint=elsewhere)
     if isinstance(mirror := config.get("mirror"), dict):
         origin = mirror.get("name")
-        yield Blocked(
+        yield PlanRefused(
             f"stream {name} is a mirror of {origin}, and takes no messages",
-            f"Name the origin: --to {shell_word(str(origin))}.",
+            hint=f"Name the origin: --to {shell_word(str(origin))}.",
         )
     if (retention := config.get("retention", "limits")) != "limits":
         kind = "a work queue" if retention == "workqueue" else "kept by the interest of consumers"
-        yield Blocked(
+        yield PlanRefused(
             f"stream {name} is {kind}: whether a missing message was lost or processed cannot be known",
-            elsewhere,
+            hint=elsewhere,
         )
     if config.get("allow_msg_counter"):
-        yield Blocked(f"stream {name} counts: a message that is put back would be added to its counter", elsewhere)
+        counts = f"stream {name} counts: a message that is put back would be added to its counter"
+        yield PlanRefused(counts, hint=elsewhere)
     if config.get("no_ack"):
-        yield Blocked(f"stream {name} does not acknowledge messages (no_ack): what it stores cannot be known")
+        yield PlanRefused(f"stream {name} does not acknowledge messages (no_ack): what it stores cannot be known")
     if not config.get("subjects") and not config.get("mirror"):
-        yield Blocked(f"stream {name} listens to no subjects, and only copies from other streams", elsewhere)
+        yield PlanRefused(f"stream {name} listens to no subjects, and only copies from other streams", hint=elsewhere)
     if rolls_up and (not config.get("allow_rollup_hdrs") or config.get("deny_purge")):
-        yield Blocked(
+        yield PlanRefused(
             f"stream {name} does not allow replacing the description of a file (allow_rollup_hdrs, deny_purge)"
         )
 
 
 def keeps_one(info: StreamInfo) -> bool:
     """Return whether only the last message of a subject counts: in a bucket, or with `max_msgs_per_subject` 1."""
-    return info.name.startswith(BUCKET_STREAM) or _limit(info.config, "max_msgs_per_subject") == 1
+    return info.name.startswith(BUCKET_STREAM) or subject_limit(info) == 1
 
 
 def takes_not(info: StreamInfo, subject: str, size: int, *, block_bytes: int, max_payload: int) -> str:
@@ -93,7 +94,7 @@ def takes_not(info: StreamInfo, subject: str, size: int, *, block_bytes: int, ma
     return ""
 
 
-def blocked_by_limits(info: StreamInfo, messages: int, size: int, *, overwrite: bool) -> Iterator[Blocked]:
+def blocked_by_limits(info: StreamInfo, messages: int, size: int, *, overwrite: bool) -> Iterator[TargetConflict]:
     """Yield why so many more messages, and bytes with what is added to each, do not fit."""
     for key, present, more, unit in (
         ("max_msgs", info.state.messages, messages, "messages"),
@@ -105,21 +106,15 @@ def blocked_by_limits(info: StreamInfo, messages: int, size: int, *, overwrite: 
         room = f"it has {present:,} {unit} of {limit:,}, and up to {more:,} more are needed"
         if info.config.get("discard") == "new":
             hint = f"Raise {key} of the stream, or choose fewer messages."
-            yield Blocked(f"stream {info.name} is full: {room}", hint, conflict=True)
+            yield TargetConflict(f"stream {info.name} is full: {room}", hint=hint)
         elif not overwrite:
             hint = f"Raise {key} of the stream, choose less, or accept that with --overwrite."
-            yield Blocked(f"stream {info.name} would drop its oldest messages: {room}", hint, conflict=True)
-
-
-def room_for(writes: Sequence[PlannedMessage], *, replacing: bool) -> tuple[int, int]:
-    """Return how many messages and bytes are added, at most. `replacing`: each takes the place of the one before."""
-    added = [one for one in writes if not (replacing and one.expected)]
-    return len(added), sum(one.size + len(one.subject) + EXTRA_BYTES for one in writes)
+            yield TargetConflict(f"stream {info.name} would drop its oldest messages: {room}", hint=hint)
 
 
 def crowded_reason(info: StreamInfo, present: int, *, overwrite: bool) -> str:
     """Return why a message of a subject of which there are `present` ones does not fit; "" if it does."""
-    limit = _limit(info.config, "max_msgs_per_subject")
+    limit = subject_limit(info)
     if limit <= 0 or present < limit:
         return ""
     if info.config.get("discard") == "new" and info.config.get("discard_new_per_subject"):
@@ -152,7 +147,7 @@ def notes_about(info: StreamInfo) -> Iterator[str]:
         yield f"stream {info.name} publishes each message again on {republish.get('dest')}"
 
 
-def notes_on_age(info: StreamInfo, writes: Sequence[PlannedMessage], now_ns: int) -> Iterator[str]:
+def notes_on_age(info: StreamInfo, writes: Sequence[PutBackMessage], now_ns: int) -> Iterator[str]:
     """Yield what becomes of messages that the stream would have removed by now, had it kept them: they begin anew."""
     limit = _limit(info.config, "max_age")
     old = sum(1 for one in writes if 0 < limit <= now_ns - one.timestamp_ns)
@@ -164,10 +159,10 @@ def notes_on_age(info: StreamInfo, writes: Sequence[PlannedMessage], now_ns: int
         )
 
 
-def full_filters(patterns: Sequence[str]) -> list[str]:
-    """Return the patterns if a consumer can have them as filters: none may overlap another one; else none of them."""
+def only(patterns: Sequence[str]) -> JsonObject:
+    """Return the patterns as filters of a consumer: none may overlap another one; else there are none."""
     overlapping = any(overlaps(one, other) for at, one in enumerate(patterns) for other in patterns[:at])
-    return [] if overlapping else list(patterns)
+    return {} if overlapping or not patterns else {"filter_subjects": list(patterns)}
 
 
 def _limit(config: JsonObject, name: str) -> int:

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import jsbackup
-from jsbackup.api.streams import Stream, WantedMessages
+from jsbackup.api.arguments import WantedMessages
+from jsbackup.api.stored import Stream
 from jsbackup.errors import UnsupportedError, UsageError
 from tests.harness import backups
 from tests.harness.batches import Message, some_messages

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.look.message import LookedUp
-from jsbackup.putting_back.candidates import content_of, origin_of_message
 from jsbackup.putting_back.headers import (
     MessageOrigin,
     comparable,
+    content_of,
     is_marker,
     new_block,
     origin_in,
+    origin_of_message,
     reason_against,
 )
 

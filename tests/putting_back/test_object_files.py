@@ -18,10 +18,9 @@ from nats.js.errors import NotFoundError
 
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
-from jsbackup.putting_back.model import PutBackOptions, PutBackReport
-from jsbackup.putting_back.object_writing import write_object
+from jsbackup.putting_back.model import PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.publishing import WritingRun
+from jsbackup.putting_back.writing import write_object
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
@@ -156,7 +155,7 @@ def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_p
             await store.delete(NAME)
             plan = await make_plan(js, opened.objects, manifest, options, now_ns=time.time_ns())
             await store.put(NAME, b"from someone else")
-            return await write_object(js, opened.objects, plan, WritingRun())
+            return await write_object(js, opened.objects, plan, PutBackRun(connection, options))
 
     report = run(race())
     assert report.code == 16 and not report.written

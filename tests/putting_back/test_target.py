@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from jsbackup.errors import TargetConflict
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.putting_back.target import (
     blocked_by_config,
     blocked_by_limits,
     crowded_reason,
-    full_filters,
     keeps_one,
     notes_about,
+    only,
     subject_limit,
     takes_not,
 )
@@ -76,7 +77,10 @@ def test_a_full_stream_is_a_conflict_and_one_that_drops_the_oldest_is_one_unless
         full = info(state=state, max_msgs=10, discard=discard)
         assert len(list(blocked_by_limits(full, 2, 10, overwrite=overwrite))) == conflicts
         assert list(blocked_by_limits(full, 1, 10, overwrite=overwrite)) == []
-    assert all(one.conflict for one in blocked_by_limits(info(state=state, max_bytes=1000), 1, 101, overwrite=False))
+    assert all(
+        isinstance(one, TargetConflict)
+        for one in blocked_by_limits(info(state=state, max_bytes=1000), 1, 101, overwrite=False)
+    )
 
 
 def test_the_messages_of_a_subject_may_be_limited() -> None:
@@ -101,5 +105,5 @@ def test_what_happens_elsewhere_is_noted() -> None:
 
 
 def test_filters_of_a_consumer_do_not_overlap() -> None:
-    assert full_filters(["a.*", "b.>"]) == ["a.*", "b.>"]
-    assert full_filters(["a.*", "a.b"]) == []
+    assert only(["a.*", "b.>"]) == {"filter_subjects": ["a.*", "b.>"]}
+    assert only(["a.*", "a.b"]) == only([]) == {}

@@ -21,9 +21,8 @@ from jsbackup.config import Connection, ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import TargetConflict
 from jsbackup.putting_back.chosen import ChosenMessages
-from jsbackup.putting_back.model import PutBackOptions, PutBackPlan, PutBackReport
+from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackPlan, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.publishing import WritingRun
 from jsbackup.putting_back.run import in_turn, write_in_turn
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
@@ -65,7 +64,8 @@ class Planned:
     plan: PutBackPlan
 
     async def write(self) -> PutBackReport:
-        return await write_in_turn(self.js, self.chosen, self.plan, WritingRun())
+        unused = _connection("nats://127.0.0.1:1")  # it goes through `js`
+        return await write_in_turn(self.js, self.chosen, self.plan, PutBackRun(unused, self.plan.options))
 
 
 async def _planned(js: JetStream, repo: Path, stream: str, **how: Any) -> Planned:
@@ -232,8 +232,8 @@ def test_a_limited_subject_is_not_written_to_if_somebody_else_did(
     lost = [(f"p.{one}", None, b"%s%d" % (one.encode(), n)) for n in range(3) for one in "ab"]
     _lose(server.url, repo, lost, max_msgs_per_subject=4)
     report = run(_between(server.url, repo, [("p.a", None, b"new") for _ in range(2)]))
-    assert (report.code, {one.subject for one in report.conflicts}) == (3, {"p.a"})
-    assert [one.message.subject for one in report.written] == ["p.b"] * 3
+    assert (report.code, {one.subject for one in report.of(Fate.CONFLICT)}) == (3, {"p.a"})
+    assert [one.subject for one in report.written] == ["p.b"] * 3
     assert [one.data for one in run(held(server.url, "P")) if one.subject == b"p.a"] == [b"new", b"new"]
     # Now there is no room for all three of them.
     found = put_back(server.url, repo, "latest", "P", "--subject", ">")
@@ -259,7 +259,7 @@ def test_what_a_busy_subject_drops_for_it_is_said(nats_server: Starter, tmp_path
     run(in_client(server.url, lambda nc: call(nc, "STREAM.PURGE.P", {"filter": "p.b"})))
     run(publish(server.url, [("p.a", None, b"later")]))
     report = run(_between(server.url, repo, [], partial=True))
-    assert ({one.message.subject for one in report.written}, report.dropped) == ({"p.b"}, False)
+    assert ({one.subject for one in report.written}, report.dropped) == ({"p.b"}, False)
 
 
 @pytest.mark.parametrize("limit", [{"max_msgs": 20}, {"max_bytes": 5000}])

@@ -13,9 +13,9 @@ from nats.js.api import KeyValueConfig
 from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.putting_back.chosen import ChosenMessages
-from jsbackup.putting_back.model import PutBackOptions, PutBackReport
+from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.publishing import WritingRun, write_messages
+from jsbackup.putting_back.writing import write_messages
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected, headers
@@ -154,14 +154,14 @@ def test_a_writer_between_plan_and_write_is_not_lost(nats_server: Starter, tmp_p
         async with connect_jetstream(connection) as js, connected(server.url) as nc:
             await remove(nc)
             plan = await make_plan(js, opened.objects, manifest, options, now_ns=time.time_ns())
-            assert [one.fate for one in plan.messages].count("write") == 3
+            assert [one.action for one in plan.messages].count("write") == 3
             await between(nc)
             chosen = ChosenMessages(opened.objects, manifest, plan.entry, options)
-            return await write_messages(js, chosen, plan, WritingRun())
+            return await write_messages(js, chosen, plan, PutBackRun(connection, options))
 
     report = run(race())
     assert report.code == 16 and not report.written
-    assert {one.name for one in report.conflicts} == {"theme", "lang", "prices.eu"}
+    assert {one.name for one in report.of(Fate.CONFLICT)} == {"theme", "lang", "prices.eu"}
     assert run(keys_of(server.url, "settings", "theme", "lang", "prices.eu")) == dict.fromkeys(
         ("theme", "lang", "prices.eu"), b"from someone else"
     )

@@ -61,6 +61,10 @@ class RestoredStream:
     behind: bool = False
 
     @property
+    def lost_messages(self) -> int:
+        return sum(problem.messages for problem in self.lost)
+
+    @property
     def verified(self) -> bool:
         """Whether every message was compared."""
         return self.proof is ProofLevel.FULL

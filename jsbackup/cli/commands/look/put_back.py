@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -30,7 +29,7 @@ from jsbackup.readable import count_were
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.putting_back.model import MessageResult, PutBackReport, Wrote
+    from jsbackup.putting_back.model import PutBackMessage, PutBackReport
     from jsbackup.transforms.filters.filters import Filters
 
 __all__ = ["COMMANDS", "tell_put_back"]
@@ -44,7 +43,7 @@ def tell_put_back(shared: Shared, report: PutBackReport, *, dry_run: bool) -> in
     output, plan = shared.output, report.plan
     refusal = plan.refusal()
     code = report.code if refusal is None else refusal.exit_code
-    rows = list(map(_row, report.results()))
+    rows = list(map(_row, report.messages))
     document: JsonObject = {
         "backup": plan.manifest.id,
         "stream": plan.entry.name,
@@ -56,7 +55,7 @@ def tell_put_back(shared: Shared, report: PutBackReport, *, dry_run: bool) -> in
         "replaced": report.replaced,
         "twice": [list(one) for one in report.twice],
         "messages": rows,
-        "blocked": [one.reason for one in plan.blocked],
+        "blocked": [error.message for error in plan.blocked],
         "notes": [*plan.notes, *report.notes],
         **(error_json(refusal) if refusal is not None else {}),
     }
@@ -67,7 +66,7 @@ def tell_put_back(shared: Shared, report: PutBackReport, *, dry_run: bool) -> in
             output.line(f"note: {note}")
         if refusal is None:
             output.line(_summary(report, document, dry_run=dry_run))
-            if report.known_ids:
+            if document["duplicate"]:
                 output.line(f"note: {_about_duplicates(report)}")
 
     output.result(document, text)
@@ -86,19 +85,18 @@ def _result(report: PutBackReport, *, refused: bool, dry_run: bool) -> str:
     return "complete" if report.written else "nothing to write"
 
 
-def _row(result: MessageResult) -> JsonObject:
-    one = result.message
+def _row(one: PutBackMessage) -> JsonObject:
     return {
         "sequence": one.sequence,
         "time": format_time(one.timestamp_ns),
         "subject": one.subject.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
         "name": one.name or None,
         "bytes": one.size,
-        "action": result.action,
-        "reason": result.reason or None,
+        "action": one.action.value,
+        "reason": one.reason or None,
         "overwrites": one.overwrites,
         "expected_last": one.expected,
-        "as_sequence": result.as_sequence,
+        "as_sequence": one.as_sequence,
     }
 
 
@@ -217,10 +215,9 @@ def put_back(
     the plan was made. Messages have the payloads, headers and message ids that they had, and a header Jsbackup-Origin.
     They are read back and compared.
     """
-    from jsbackup.putting_back.chosen import FirstFound, possible_streams
-    from jsbackup.putting_back.model import PutBackOptions
-    from jsbackup.putting_back.publishing import WritingRun
-    from jsbackup.putting_back.run import PutBackRun, run_put_back
+    from jsbackup.putting_back.chosen import first_found, possible_streams
+    from jsbackup.putting_back.model import PutBackOptions, PutBackRun
+    from jsbackup.putting_back.run import run_put_back
     from jsbackup.transforms.cut import Cut, parse_edge
     from jsbackup.transforms.filters.newest import NewestRule
 
@@ -239,7 +236,6 @@ def put_back(
         overwrite=overwrite,
         partial=partial,
     )
-    options.check()
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
@@ -252,19 +248,19 @@ def put_back(
             wanted = [WantedBackup(backup, (glob,), silent=silent) for glob in globs]
         else:
             wanted = [WantedBackup(backup, silent=silent)]
-        finder = FirstFound(tuple(make_finder(shared, repository, one).early() for one in wanted))
-        run = PutBackRun(connection, options, dry_run, backup == LATEST, progress=WritingRun(progress))
+        finder = first_found([make_finder(shared, repository, one).early() for one in wanted])
+        run = PutBackRun(connection, options, dry_run, backup == LATEST, progress)
         try:
             report = run_async(run_put_back(run, repository, finder))
         except Interrupted as error:
-            raise _interrupted(run.progress.written, error) from None
+            raise _interrupted(run.written, error) from None
     return tell_put_back(shared, report, dry_run=dry_run)
 
 
-def _interrupted(written: Sequence[Wrote], error: Interrupted) -> Interrupted:
+def _interrupted(written: int, error: Interrupted) -> Interrupted:
     if not written:
         return error.with_message("interrupted; probably nothing was written")
-    return error.with_message(f"interrupted; {count_were(len(written), 'message')} written").with_hint(
+    return error.with_message(f"interrupted; {count_were(written, 'message')} written").with_hint(
         "Run the same command again: it goes on with what is missing."
     )
 
