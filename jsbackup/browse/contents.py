@@ -68,7 +68,7 @@ class ContentPages(Pages):
     """A backup, its streams and their messages; a bucket, a key of it; and the files of an object store."""
 
     def backup(self, request: Request) -> Response:
-        query, manifest = Query.of(request), self._manifest(request)
+        query, manifest = Query(request), self._manifest(request)
         search, sort, start = query.line("search"), query.text("sort", "name"), query.number("start", _MOST_START)
         size = sort if sort in ("bytes", "messages") else ""
         streams = sorted(
@@ -93,7 +93,7 @@ class ContentPages(Pages):
         )
 
     def stream(self, request: Request) -> Response:
-        query, (manifest, entry) = Query.of(request), self._stream(request)
+        query, (manifest, entry) = Query(request), self._stream(request)
         library, objects = self._library, self._library.repository.objects
         problems: list[JsBackupError] = []
         timeline: Timeline | None = None
@@ -133,7 +133,7 @@ class ContentPages(Pages):
         )
 
     def messages(self, request: Request) -> Response:
-        query, (manifest, entry) = Query.of(request), self._stream(request)
+        query, (manifest, entry) = Query(request), self._stream(request)
         with_messages(manifest, entry)
         back, objects = query.flag("back"), self._library.repository.objects
         start, wanted = PageStart(query.number("from"), back), query.messages()
@@ -181,16 +181,16 @@ class ContentPages(Pages):
 
     def _stream(self, request: Request) -> tuple[Manifest, StreamBackup]:
         manifest = self._manifest(request)
-        return manifest, find_stream(manifest, Query.of(request).needed("name"))
+        return manifest, find_stream(manifest, Query(request).needed("name"))
 
     def _message(self, request: Request) -> tuple[Manifest, StreamBackup, LookedUp]:
         manifest, entry = self._stream(request)
-        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
+        sequence, objects = Query(request).number("seq"), self._library.repository.objects
         with self._library.reading():
             return manifest, entry, message_at(objects, manifest, with_messages(manifest, entry), sequence)
 
     def bucket(self, request: Request) -> Response:
-        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        query, bucket = Query(request), KeyValueBucket.find(*self._named(request))
         at, search, start = query.edge("at"), query.line("keys"), query.number("start", _MOST_START)
         problem: JsBackupError | None = None
         listed, values = KeyList(()), {}
@@ -224,7 +224,7 @@ class ContentPages(Pages):
         )
 
     def key(self, request: Request) -> Response:
-        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        query, bucket = Query(request), KeyValueBucket.find(*self._named(request))
         key = check_bucket_key(query.needed("key"))
         at = query.edge("at")
         answer: JsBackupError | None = None
@@ -263,7 +263,7 @@ class ContentPages(Pages):
         )
 
     def value(self, request: Request) -> Response:
-        query, bucket = Query.of(request), KeyValueBucket.find(*self._named(request))
+        query, bucket = Query(request), KeyValueBucket.find(*self._named(request))
         key, revision = check_bucket_key(query.needed("key")), query.number("revision")
         with self._library.reading():
             revisions = bucket.newest_revisions(key, _REVISIONS)
@@ -273,7 +273,7 @@ class ContentPages(Pages):
         raise UsageError(f"key {key} has no value at revision {revision}")
 
     def files(self, request: Request) -> Response:
-        query, store = Query.of(request), ObjectBucket.find(*self._named(request))
+        query, store = Query(request), ObjectBucket.find(*self._named(request))
         size, every = size_of(store.stream.segments), query.flag("all")
         search, start = query.line("search"), query.number("start", _MOST_START)
         path, kept = f"/backup/{store.manifest.id}/files", {"name": store.stream.name, "search": search}
@@ -303,7 +303,7 @@ class ContentPages(Pages):
 
     def file(self, request: Request) -> Response:
         """Send a file whose size and digest were compared before: the first reading sends nothing."""
-        query, store = Query.of(request), ObjectBucket.find(*self._named(request))
+        query, store = Query(request), ObjectBucket.find(*self._named(request))
         entry = store.entry(query.needed("file"))
         if entry.link is not None:
             raise UsageError(f"object {entry.name} is a link to {entry.link}", hint="Open that one.")
@@ -320,14 +320,14 @@ class ContentPages(Pages):
         return _attachment(entry.name, pieces(), entry.size)
 
     def _named(self, request: Request) -> tuple[Objects, Manifest, str]:
-        return self._library.repository.objects, self._manifest(request), Query.of(request).needed("name")
+        return self._library.repository.objects, self._manifest(request), Query(request).needed("name")
 
 
 class ComparisonPages(Pages):
     """Two backups side by side: which streams differ, how, and the two values of one message or key."""
 
     def compare(self, request: Request) -> Response:
-        query = Query.of(request)
+        query = Query(request)
         choices = self._library.status().inventory.summaries[:-_CHOICES:-1]
         if not query.line("a") or not query.line("b"):
             return self.page(request, "compare_choice.html", choices=choices, a=query.line("a"))
@@ -348,13 +348,15 @@ class ComparisonPages(Pages):
         )
 
     def stream(self, request: Request) -> Response:
-        query, objects = Query.of(request), self._library.repository.objects
+        query, objects = Query(request), self._library.repository.objects
         (a, b), name = self._sides(query), query.needed("name")
         old, new = (next((one for one in side.streams if one.name == name), None) for side in (a, b))
         if old is None or new is None:
             lacking = a.id if old is None else b.id
             raise UsageError(f"backup {lacking} has no stream {name}", hint="Only streams of both can be compared.")
-        size = _bytes_to_read(old, new)
+        size = 0
+        if not (old.digest == new.digest or old.opaque or new.opaque):
+            size = sum(span.bytes for span in find_spans(old.segments, new.segments))
         diff = None
         keys: list[KeyDifference] = []
         problem: JsBackupError | None = None
@@ -383,7 +385,7 @@ class ComparisonPages(Pages):
         )
 
     def message(self, request: Request) -> Response:
-        sequence, objects = Query.of(request).number("seq"), self._library.repository.objects
+        sequence, objects = Query(request).number("seq"), self._library.repository.objects
 
         def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
             message = message_at(objects, side, entry, sequence)
@@ -392,7 +394,7 @@ class ComparisonPages(Pages):
         return self._both(request, f"Message {sequence}", read)
 
     def key(self, request: Request) -> Response:
-        key, objects = check_bucket_key(Query.of(request).needed("key")), self._library.repository.objects
+        key, objects = check_bucket_key(Query(request).needed("key")), self._library.repository.objects
 
         def read(side: Manifest, entry: StreamBackup) -> tuple[ShownPayload, str]:
             value = KeyValueBucket(objects, side, entry).value(key)
@@ -403,7 +405,7 @@ class ComparisonPages(Pages):
     def _both(
         self, request: Request, title: str, read: Callable[[Manifest, StreamBackup], tuple[ShownPayload, str]]
     ) -> Response:
-        query = Query.of(request)
+        query = Query(request)
         (a, b), name = self._sides(query), query.needed("name")
         shown: list[tuple[ShownPayload | None, str]] = []
         with self._library.reading():
@@ -435,12 +437,6 @@ def _difference(old: StreamBackup | None, new: StreamBackup | None) -> str:
         "another stream of this name": old.incarnation != new.incarnation,
     }
     return ", ".join(what for what, is_so in differs.items() if is_so)
-
-
-def _bytes_to_read(old: StreamBackup, new: StreamBackup) -> int:
-    if old.digest == new.digest or old.opaque or new.opaque:
-        return 0
-    return sum(span.bytes for span in find_spans(old.segments, new.segments))
 
 
 def _bucket_kind(stream: StreamBackup) -> str:

@@ -95,11 +95,12 @@ class Guard:
             return PlainTextResponse("The address is too long.\n", 414)
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="utf-8", errors="surrogateescape")
         typed = next((value for name, value in given if name == _TOKEN), None)
-        if typed is not None and (self._is_token(typed) or self._takes(typed)):
+        if typed is not None and (_same(self._token, typed) or self._takes(typed)):
             return self._welcome(scope["path"], [one for one in given if one[0] != _TOKEN])
         if not set(headers.getlist("sec-fetch-site")) <= _OWN_REQUESTS:
             return PlainTextResponse("Another page has led here: open the address yourself.\n", 403)
-        if not any(map(self._is_session, self._cookies(headers.getlist("cookie")))):
+        cookies = self._cookies(headers.getlist("cookie"))
+        if not any(_same(session, given) for given in cookies for session in self._sessions):
             return PlainTextResponse("Open the address that 'jsbackup browse' has printed, with its token.\n", 403)
         return None
 
@@ -128,12 +129,6 @@ class Guard:
         self._sessions.append(session)
         answer.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
         return answer
-
-    def _is_token(self, given: str) -> bool:
-        return _same(self._token, given)
-
-    def _is_session(self, given: str) -> bool:
-        return any(_same(one, given) for one in self._sessions)
 
     def _cookies(self, lines: Collection[str]) -> list[str]:
         found = []

@@ -58,8 +58,8 @@ class MarkedLine:
 
 def visible(text: str) -> str:
     """Return text with its line breaks and tabs; all else that is not visible is escaped."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+    text = text.replace("\r\n", "\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def payload_preview(data: bytes, size: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -61,13 +60,9 @@ def words_of(text: str) -> list[str]:
 class Query:
     """The parameters of a request. All methods raise UsageError for one that is not valid."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    @classmethod
-    def of(cls, request: Request) -> Query:
-        raw = request.scope["query_string"].decode("latin-1")
-        return cls(dict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape", max_num_fields=40)))
+    def __init__(self, request: Request) -> None:
+        raw: str = request.scope["query_string"].decode("latin-1")
+        self._given = dict(parse_qsl(raw, keep_blank_values=True, errors="surrogateescape", max_num_fields=40))
 
     def text(self, name: str, default: str = "") -> str:
         value = self._given.get(name, default)
@@ -111,14 +106,10 @@ class Query:
 def browse_environment(**shared: object) -> Environment:
     """Return what renders the pages. `shared` is known to all of them."""
     made = overview_environment(address=address, preview=payload_preview, quoted_command=quoted_command, **shared)
-    made.filters |= {"exact": format_time, "kept": _kept, "config": _config, "logins": hide_logins}
+    # `kept`: text whose line breaks count.
+    made.filters |= {"exact": format_time, "kept": escape, "config": _config, "logins": hide_logins}
     made.tests["subject"] = is_subject
     return made
-
-
-def _kept(text: str) -> Markup:
-    """Return text whose line breaks count."""
-    return escape(text)
 
 
 def _config(document: Any) -> Markup:

@@ -68,8 +68,8 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     if seconds == 0:
         raise UsageError("--for 0 would show nothing", hint="Leave it out to go on until Ctrl-C.")
     try:
+        from jsbackup.browse.app import PageServer
         from jsbackup.browse.library import Library
-        from jsbackup.browse.serving import PageServer, listen
     except ImportError as error:
         raise UnsupportedError(
             f"'browse' needs packages that are not installed ({error.name})",
@@ -89,10 +89,9 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
         profile=shared.profile,
         options=[*_typed(S3_OPTIONS, shared.s3), *_typed(KEY_OPTIONS, shared.keys)],
     )
-    listener = listen(bind, port)
-    server = PageServer(library, listener, bind=bind)
+    server = PageServer(library, bind, port)
     output = shared.output
-    if not listener.loopback:
+    if not server.loopback:
         output.warning("other machines can reach this page, and the connection is not encrypted")
         output.announce("anyone who knows the address can read all backups")
     document = {"url": server.url, "repository": library.location}
