@@ -52,7 +52,7 @@ __all__ = ["write_messages", "write_object"]
 _IN_FLIGHT = 64
 _IN_FLIGHT_BYTES = 4 << 20
 _AT_ONCE = 64
-_WAIT_SECONDS = 3.0  # after an error, for answers that are under way
+_WAIT_SECONDS = 3.0
 _WRONG_LAST = (ErrCode.WRONG_LAST_SEQUENCE, ErrCode.WRONG_LAST_SEQUENCE_IN_FLIGHT)
 _CHUNKS_IN_FLIGHT = 8
 _NUID_BYTES = 11  # 22 characters, as many as clients use
@@ -112,12 +112,67 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
     Raises the errors of `_publish`, and of `ChosenMessages`; the message says how much was written before. Raises
     IntegrityError if a message is another one when it is read back.
     """
-    writer, name = _Writer(js, plan, run), plan.target.name
-    run.watcher.start(name, sum(one.size for one in plan.writes), len(plan.writes))
+    name, planned = plan.target.name, {one.sequence: one for one in plan.writes}
+    pending: dict[asyncio.Task[int | None], int] = {}  # with the sizes of their messages
+    last: dict[str, asyncio.Task[int | None]] = {}  # of subjects that are watched: who writes the last one
+
+    async def write(one: PutBackMessage, message: LookedUp, before: asyncio.Task[int | None] | None) -> int | None:
+        """Write a message after `before`; return the last sequence of its subject then. None if that is not known, so
+        that no other one of the subject may be written.
+        """
+        expected = one.expected if before is None else await before
+        if before is not None and expected is None:
+            run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
+            return None
+        added = _expecting(name, origin_of_message(plan.manifest.id, plan.entry.name, message), expected)
+        block = new_block(message.headers, added, stored_ns=message.timestamp_ns, now_ns=time.time_ns())
+        try:
+            ack = await _publish(js, name, one.subject, message.data, block=block)
+        except ApiError as error:
+            if one.expected is None or not _is_overtaken(error):
+                raise
+            run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
+            return None
+        run.watcher.advance(name, one.size, 1)
+        if ack.duplicate:
+            reason = f"the server has stored its message id before, as message {ack.sequence}"
+            run.record(one, Fate.DUPLICATE, ack.sequence, reason=reason)
+            return expected
+        run.record(one, Fate.WRITTEN, ack.sequence)
+        return ack.sequence
+
+    async def make_room(most: int, most_bytes: int = 1) -> None:
+        """Wait until less is under way. Raises what has failed."""
+        while pending and (len(pending) >= most or sum(pending.values()) >= most_bytes):
+            for task in (await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))[0]:
+                task.result()
+                del pending[task]
+
+    run.watcher.start(name, sum(one.size for one in plan.writes), len(planned))
     try:
-        await writer.write(chosen)
+        try:
+            messages = chosen.at(planned.keys())
+            while batch := await in_thread(_next, messages):
+                for message in batch:
+                    await make_room(_IN_FLIGHT, _IN_FLIGHT_BYTES)
+                    one = planned[message.sequence]
+                    # The order of messages is the order in which their tasks begin.
+                    task = asyncio.create_task(write(one, message, last.get(one.subject)))
+                    pending[task] = one.size
+                    if one.expected is not None:
+                        last[one.subject] = task
+            await make_room(1)
+        finally:
+            if pending:  # after an error or an interruption, for answers that are under way
+                answered, others = await asyncio.wait(pending, timeout=_WAIT_SECONDS)
+                for task in others:
+                    task.cancel()
+                for task in answered:
+                    task.exception()  # marked as retrieved
+        if lacking := planned.keys() - run.done.keys():
+            raise IntegrityError(f"{len(lacking)} planned messages are not in the backup any more")
     except JsBackupError as error:
-        done = f"{run.written:,} of {format_count(len(plan.writes), 'message')} written"
+        done = f"{run.written:,} of {format_count(len(planned), 'message')} written"
         failed = error.with_message(f"{error.message}; {done}")
         raise (failed.with_more_hint(_AGAIN) if run.written else failed) from error
     finally:
@@ -133,97 +188,6 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
         return stored is None
 
     return run.report(plan, sum(await gather_some(_AT_ONCE, is_replaced, run.report(plan).written)))
-
-
-class _Writer:
-    def __init__(self, js: JetStream, plan: PutBackPlan, run: PutBackRun) -> None:
-        self._js = js
-        self._plan = plan
-        self._name = plan.target.name
-        self._run = run
-        self._bytes = 0
-        self._failure: JsBackupError | None = None
-        self._room = asyncio.Condition()
-        self._pending: set[asyncio.Task[int | None]] = set()
-        self._last: dict[str, asyncio.Task[int | None]] = {}  # of subjects that are watched: who writes the last one
-
-    async def write(self, chosen: ChosenMessages) -> None:
-        """Write all, or raise the first error when no answer is under way any more."""
-        planned = {one.sequence: one for one in self._plan.writes}
-        messages = chosen.at(planned.keys())
-        try:
-            while batch := await in_thread(_next, messages):
-                for message in batch:
-                    await self._start(planned[message.sequence], message)
-            while self._pending:
-                await asyncio.wait(self._pending)
-            self._check()
-        finally:
-            if self._pending:
-                await asyncio.wait(self._pending, timeout=_WAIT_SECONDS)
-            for task in self._pending:
-                task.cancel()
-        if lacking := planned.keys() - self._run.done.keys():
-            raise IntegrityError(f"{len(lacking)} planned messages are not in the backup any more")
-
-    async def _start(self, one: PutBackMessage, message: LookedUp) -> None:
-        async with self._room:
-            await self._room.wait_for(
-                lambda: len(self._pending) < _IN_FLIGHT and (self._bytes < _IN_FLIGHT_BYTES or not self._pending)
-            )
-        self._check()
-        self._bytes += one.size
-        # The order of messages is the order in which their tasks begin.
-        before = None if one.expected is None else self._last.get(one.subject)
-        task = asyncio.get_running_loop().create_task(self._write_one(one, message, before))
-        self._pending.add(task)
-        if one.expected is not None:
-            self._last[one.subject] = task
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    async def _write_one(
-        self, one: PutBackMessage, message: LookedUp, before: asyncio.Task[int | None] | None
-    ) -> int | None:
-        """Write a message after `before`; return the last sequence of its subject then. None if that is not known, so
-        that no other one of the subject may be written.
-        """
-        try:
-            expected = one.expected if before is None else await before
-            if before is not None and expected is None:
-                if self._failure is None:
-                    self._run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
-                return None
-            ack = await self._publish(one, message, expected)
-            return expected if ack.duplicate else ack.sequence
-        except JsBackupError as error:
-            if _is_overtaken(error) and one.expected is not None:
-                self._run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
-            elif self._failure is None:
-                self._failure = error
-            return None
-        finally:
-            self._bytes -= one.size
-            if (task := asyncio.current_task()) is not None:
-                self._pending.discard(task)
-            async with self._room:
-                self._room.notify_all()
-
-    async def _publish(self, one: PutBackMessage, message: LookedUp, expected: int | None) -> PubAck:
-        plan = self._plan
-        origin = origin_of_message(plan.manifest.id, plan.entry.name, message)
-        added = _expecting(self._name, origin, expected)
-        block = new_block(message.headers, added, stored_ns=message.timestamp_ns, now_ns=time.time_ns())
-        ack = await _publish(self._js, self._name, one.subject, message.data, block=block)
-        self._run.watcher.advance(self._name, one.size, 1)
-        if ack.duplicate:
-            reason = f"the server has stored its message id before, as message {ack.sequence}"
-            self._run.record(one, Fate.DUPLICATE, ack.sequence, reason=reason)
-        else:
-            self._run.record(one, Fate.WRITTEN, ack.sequence)
-        return ack
 
 
 def _next(messages: Iterator[LookedUp]) -> list[LookedUp]:
