@@ -31,18 +31,17 @@ from jsbackup.engine.backup.backup import run_backup
 from jsbackup.engine.backup.lease_renewal import hold_lease, hold_to_read, lease_terms
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.link.source import FindBackup
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.engine.restore.partial_proof import ProofLevel
 from jsbackup.engine.restore.preview import preview_restore
-from jsbackup.engine.restore.restore import RestoreReport, run_restore
+from jsbackup.engine.restore.restore import run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, TargetConflict, UsageError
 from jsbackup.failure import FailedProof, all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
-from jsbackup.planning.model import RestoreOptions, RestorePlan
+from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.chosen_streams import needed_by
@@ -54,6 +53,7 @@ from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.read.latest import Choice, Wanted
+from jsbackup.repository.read.needed import Needed
 from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.locking import LockRequest
@@ -312,7 +312,7 @@ def _restore(
             _reading(opened, "restore", worker, lock_timeout_seconds),
             keeping_obfuscated(asked.obfuscation_key, options.reshape),
         ):
-            search = _search(opened, source, options)
+            search = _search(opened, source, Wanted(options.streams, options.exclude), needed_by(options))
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
         choice = search.choice
         report = replace(report, plan=with_elsewhere(report.plan, choice))
@@ -329,7 +329,14 @@ def _restore(
             usable = any(isinstance(failure, FailedProof) for failure in report.failures)
             raise all_failed([failure.error for failure in report.failures], "verified" if usable else "restored")
         if report.code:
-            raise IncompleteError(f"not all was restored: {'; '.join(_lacking(report))}", result=outcome)
+            lacking = in_sentences((failure.name, failure.error.message) for failure in report.failures)
+            lacking += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
+            for stream in report.streams:
+                if stream.lost_messages:
+                    lacking.append(f"stream {stream.name}: lacks {format_count(stream.lost_messages, 'message')}")
+                elif stream.incomplete:
+                    lacking.append(f"stream {stream.name}: {', '.join(stream.notes)}")
+            raise IncompleteError(f"not all was restored: {'; '.join(lacking)}", result=outcome)
         return outcome
 
     return work
@@ -362,7 +369,7 @@ def _plan(
     def work(worker: Worker) -> PlannedRestore:
         opened = repository._opened()
         with _reading(opened, "plan", worker, lock_timeout_seconds):
-            search = _search(opened, source, options)
+            search = _search(opened, source, Wanted(options.streams, options.exclude), needed_by(options))
             preview = worker.complete(preview_restore(connection, opened, search, options, now_ns=time.time_ns))
         choice = search.choice
         made = with_elsewhere(preview.plan, choice)
@@ -408,27 +415,16 @@ def _reading(
     )
 
 
-def _search(repository: Repository, source: Backup | BackupRepository, options: RestoreOptions) -> BackupSearch:
+def _search(
+    repository: Repository, source: Backup | BackupRepository, wanted: Wanted, needed: Needed = ()
+) -> BackupSearch:
     if isinstance(source, Backup):
         return BackupSearch(repository, source.id, known=Choice(source._manifest))
-    wanted = Wanted(options.streams, options.exclude)
-    return BackupSearch(repository, layout.LATEST, wanted, needed=needed_by(options))
+    return BackupSearch(repository, layout.LATEST, wanted, needed=needed)
 
 
 def _warnings(made: RestorePlan) -> tuple[Finding, ...]:
     return (*made.warnings, *(found for action in made.actions for found in action.warnings))
-
-
-def _lacking(report: RestoreReport) -> list[str]:
-    """Return why a restore is incomplete, in half sentences."""
-    found = in_sentences((failure.name, failure.error.message) for failure in report.failures)
-    found += in_sentences((one.stream, one.reason) for one in (*report.plan.missing, *report.plan.skipped))
-    for stream in report.streams:
-        if stream.lost_messages:
-            found.append(f"stream {stream.name}: lacks {format_count(stream.lost_messages, 'message')}")
-        elif stream.incomplete:
-            found.append(f"stream {stream.name}: {', '.join(stream.notes)}")
-    return found
 
 
 # --- put-backs ---
@@ -490,12 +486,17 @@ def _put_back(
         IntegrityError, KeyUnavailable, StoreError: the backup cannot be read.
     """
     repository, chosen = repository_of(source), chosen_by("put_back", subject, conditions, MessageConditions)
+    given = [sequences] if isinstance(sequences, int) else sequences
+    ranges = tuple((one, one) if isinstance(one, int) else (one[0], one[1]) for one in given)
+    for first, last in ranges:
+        if not 0 < first <= last < 1 << 63:
+            raise UsageError(f"sequences: not a range: {first} to {last}")
     options = PutBackOptions(
         stream=stream,
         to=to,
         filters=chosen.filters,
         newest=chosen.newest,
-        sequences=_ranges(sequences),
+        sequences=ranges,
         cut=chosen.cut,
         keys=as_texts(key),
         at=edge_of(at),
@@ -507,10 +508,11 @@ def _put_back(
 
     def work(worker: Worker) -> PutBackOutcome:
         opened = repository._opened()
-        around = isinstance(source, BackupRepository)
-        run = PutBackRun(connection, options, dry_run, around, watcher)
+        run = PutBackRun(connection, options, dry_run, isinstance(source, BackupRepository), watcher)
+        names = ("".join(f"[{c}]" if c in "*?[" else c for c in name) for name in possible_streams(options))
+        find = first_found([_search(opened, source, Wanted((Glob(name),))) for name in names])
         with _reading(opened, "put-back", worker, lock_timeout_seconds):
-            report = worker.complete(run_put_back(run, opened, _put_back_search(opened, source, options)))
+            report = worker.complete(run_put_back(run, opened, find))
         plan = report.plan
         outcome = PutBackOutcome(
             backup=Backup(repository, plan.manifest.id, manifest=plan.manifest),
@@ -537,19 +539,3 @@ def _put_back(
 
 
 put_back, put_back_async = twins(_put_back)
-
-
-def _ranges(sequences: int | Sequence[int | tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    given = [sequences] if isinstance(sequences, int) else sequences
-    found = [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in given]
-    for first, last in found:
-        if not 0 < first <= last < 1 << 63:
-            raise UsageError(f"sequences: not a range: {first} to {last}")
-    return tuple(found)
-
-
-def _put_back_search(repository: Repository, source: Backup | BackupRepository, options: PutBackOptions) -> FindBackup:
-    if isinstance(source, Backup):
-        return BackupSearch(repository, source.id, known=Choice(source._manifest))
-    names = ("".join(f"[{c}]" if c in "*?[" else c for c in name) for name in possible_streams(options))
-    return first_found([BackupSearch(repository, layout.LATEST, Wanted((Glob(name),))) for name in names])

@@ -151,11 +151,12 @@ class BackupRepository:
     def __init__(self, place: RepositoryRef, keys: GivenKeys, *, create: bool, in_memory: bool) -> None:
         self._place = place
         self._keys = keys
-        self._create = create
         self._in_memory = in_memory  # whether a key was given that only this process has
         self._store = place.store()
-        self._found: Repository | None = None
-        self._found = self._look()
+        self._found = open_unless_vacant(self._store, keys) if create else None
+        if not create:
+            with in_a_folder():
+                self._found = Repository.open(self._store, keys)
 
     @property
     def location(self) -> str:
@@ -265,16 +266,10 @@ class BackupRepository:
     def __repr__(self) -> str:
         return f"<jsbackup repository {self.location}>"
 
-    def _look(self) -> Repository | None:
-        if self._create:
-            return open_unless_vacant(self._store, self._keys)
-        with in_a_folder():
-            return Repository.open(self._store, self._keys)
-
     def _opened(self) -> Repository:
         """Return the repository; if it does not exist yet, one that is created when something is stored in it."""
         if self._found is None:
-            self._found = self._look()
+            self._found = open_unless_vacant(self._store, self._keys)
         return self._found or open_or_make(
             self._store,
             self._keys,

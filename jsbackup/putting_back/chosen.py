@@ -74,10 +74,9 @@ def find_entry(manifest: Manifest, options: PutBackOptions) -> StreamBackup:
             hint="Choose what to put back with --object NAME.",
         )
     entry = with_messages(manifest, find_stream(manifest, name))
-    if options.keys and not name.startswith(BUCKET_STREAM):
-        raise UsageError(f"stream {name} is not a bucket", hint="Choose messages with --subject or --sequence.")
-    if options.object_name is not None and not name.startswith(OBJECT_STREAM):
-        raise UsageError(f"stream {name} is not an object store", hint="Choose messages with --subject or --sequence.")
+    prefix, kind = (BUCKET_STREAM, "a bucket") if options.keys else (OBJECT_STREAM, "an object store")
+    if (options.keys or options.object_name is not None) and not name.startswith(prefix):
+        raise UsageError(f"stream {name} is not {kind}", hint="Choose messages with --subject or --sequence.")
     if options.object_name is None and name.startswith(OBJECT_STREAM):
         raise UsageError(f"stream {name} is an object store", hint="Choose a file with --object.")
     return entry
@@ -95,8 +94,6 @@ class ChosenMessages:
         self._objects = objects
         self._options = options
         self._bucket = KeyValueBucket(objects, manifest, entry)
-        self._revisions: frozenset[int] | None = None
-        self._newest: MessageFilter | None = None
         self.unknown: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[LookedUp]:
@@ -105,9 +102,7 @@ class ChosenMessages:
         return self._messages()
 
     def at(self, sequences: Collection[int]) -> Iterator[LookedUp]:
-        """Yield the chosen messages with these sequences."""
-        if not sequences:
-            return
+        """Yield the chosen messages with these sequences, of which there are some."""
         bounds = Cut(AtSequence(min(sequences)), AtSequence(max(sequences)))
         subjects = tuple(subject for key in self._options.keys for subject in key_subjects(self.entry, key))
         wanted = MessageFilter(bounds, subjects or self._options.filters.subject)
@@ -121,33 +116,29 @@ class ChosenMessages:
             cut = Cut(AtSequence(min(first for first, _ in ranges)), AtSequence(max(last for _, last in ranges)))
         wanted = MessageFilter.of(cut, self._options.filters)
         if self._options.newest is not None:
-            if self._newest is None:
-                self._newest = newest_messages(self._objects, self.entry, wanted, self._options.newest)
-            wanted = self._newest
+            wanted = newest_messages(self._objects, self.entry, wanted, self._options.newest)
         for message in messages_of(self._objects, self.entry, wanted):
             if not ranges or any(first <= message.sequence <= last for first, last in ranges):
                 yield message
 
-    def _key_revisions(self) -> frozenset[int]:
+    def _key_revisions(self) -> set[int]:
         """Return the revisions that the keys had at the moment.
 
         Raises:
             JsBackupError: a key had no value.
             IncompleteError: the backup cannot say; with `partial` only if it can say so of nothing.
         """
-        if self._revisions is None:
-            found: set[int] = set()
-            problems: list[IncompleteError] = []
-            for key in self._options.keys:
-                try:
-                    found |= self._matching(key, problems)
-                except IncompleteError as error:
-                    problems.append(error)
-            if problems and not (self._options.partial and found):
-                raise problems[0].with_more_hint("Write the others with --partial.") if found else problems[0]
-            self.unknown = tuple(problem.message for problem in problems)
-            self._revisions = frozenset(found)
-        return self._revisions
+        found: set[int] = set()
+        problems: list[IncompleteError] = []
+        for key in self._options.keys:
+            try:
+                found |= self._matching(key, problems)
+            except IncompleteError as error:
+                problems.append(error)
+        if problems and not (self._options.partial and found):
+            raise problems[0].with_more_hint("Write the others with --partial.") if found else problems[0]
+        self.unknown = tuple(problem.message for problem in problems)
+        return found
 
     def _matching(self, pattern: str, problems: list[IncompleteError]) -> set[int]:
         """Return the revisions of the keys that match; add what the backup cannot say of several to `problems`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from jsbackup.config import Connection
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, TargetConflict, UsageError
@@ -206,11 +207,9 @@ class PutBackRun:
     done: dict[int, PutBackMessage] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def record(
-        self, message: PutBackMessage, action: Fate, as_sequence: int | None = None, *, reason: str | None = None
-    ) -> None:
-        reason = message.reason if reason is None else reason
-        self.done[message.sequence] = replace(message, action=action, reason=reason, as_sequence=as_sequence)
+    def record(self, message: PutBackMessage, action: Fate, **known: Any) -> None:
+        """Say what became of a message; `known` are fields of it."""
+        self.done[message.sequence] = replace(message, action=action, **known)
 
     @property
     def written(self) -> int:

@@ -1,13 +1,13 @@
 """Plan what to write: read what is chosen and what the target has, and decide about each message.
 
-The target has messages that are still there, and those that were put back before. A file of an object store is read
-whole and its digest compared before anything is planned.
+The target has messages that are still there, and those that were put back before. What it takes is known from its
+configuration and state. A file of an object store is read whole and its digest compared before anything is planned.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,17 +18,18 @@ from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consume import read_messages
-from jsbackup.errors import FormatError, JsBackupError, NatsError, PlanRefused
+from jsbackup.errors import FormatError, JsBackupError, NatsError, PlanRefused, TargetConflict
 from jsbackup.look.buckets.key_states import key_of
 from jsbackup.look.buckets.object_bucket import ObjectBucket, description_tokens, read_description
 from jsbackup.look.message import LookedUp, messages_in, subject_text
 from jsbackup.look.stream import message_at
-from jsbackup.model import JsonObject
+from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM, is_subject
 from jsbackup.progress import NullProgress, Progress, ignored
 from jsbackup.protocol.info import StoredMessage, StreamInfo
 from jsbackup.putting_back.chosen import ChosenMessages, find_entry, target_name
 from jsbackup.putting_back.headers import (
+    MAX_HEADER_BYTES,
     content_of,
     is_marker,
     message_id,
@@ -37,38 +38,48 @@ from jsbackup.putting_back.headers import (
     reason_against,
 )
 from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, PutBackPlan
-from jsbackup.putting_back.target import (
-    EXTRA_BYTES,
-    blocked_by_config,
-    blocked_by_limits,
-    crowded_reason,
-    keeps_one,
-    notes_about,
-    notes_on_age,
-    only,
-    subject_limit,
-    takes_not,
-)
+from jsbackup.readable import format_count, format_seconds
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
-from jsbackup.shell import quoted_command
+from jsbackup.shell import quoted_command, shell_word
 from jsbackup.strict_json import read_object
 from jsbackup.times import format_time
 from jsbackup.transforms.filters.key_marker import KeyOperation, operation_of
+from jsbackup.transforms.subjects import is_pattern, matcher, overlaps
 
-__all__ = ["arrivals_at", "decide_value", "make_plan", "object_prefix"]
+__all__ = [
+    "arrivals_at",
+    "blocked_by_config",
+    "blocked_by_limits",
+    "crowded_reason",
+    "decide_value",
+    "is_full",
+    "keeps_one",
+    "make_plan",
+    "notes_about",
+    "object_prefix",
+    "only",
+    "subject_limit",
+    "takes_not",
+]
 
 _CHOSEN = 0  # in place of a sequence: it will be written
 # With less room, a message of a limited subject is only stored if nobody has published to the subject meanwhile.
 _ROOM = 64
 _AT_ONCE = 64  # requests for values of the target
-_COMPARED = 1024  # values from one report of progress to the next
 # Up to so many messages are asked for one by one; more are read in a row.
 _ONE_BY_ONE = 1000
 # Of a description, what says where it is stored, not what is stored.
 _PLACE = ("nuid", "bucket", "mtime", "chunks", "options")
 # For the length of a subject of chunks.
 _NUID = "0" * 22
+# What a store adds to each message, at most (nats-server's `filestore.go` and `memstore.go`).
+_RECORD_BYTES = 34
+# Headers that are added to a message.
+_ADDED_BYTES = 600
+_EXTRA_BYTES = _RECORD_BYTES + _ADDED_BYTES
+# A stream that drops messages for lack of space has so much less than its limit: so many messages of average size.
+_SOME = 8
 
 
 async def make_plan(
@@ -91,7 +102,16 @@ async def make_plan(
         NatsError: the server does not answer, or with an error.
     """
     entry = find_entry(manifest, options)
-    info = await _target(js, target_name(options, entry))
+    name = target_name(options, entry)
+    info = await js.find_stream(name)
+    if info is None:
+        near = None
+        with suppress(NatsError):  # the user may not list them
+            near = nearest(name, (await js.stream_names()).entries)
+        raise PlanRefused(
+            f"nothing was written: there is no stream {name} at the target",
+            hint=near or "Restore it (jsbackup restore), or name another one with --to.",
+        )
     # What was written is read back in the end. An empty request is a bad one, and changes nothing.
     denied = await js.link.denial(js.prefix.subject("STREAM", "MSG", "GET", info.name), b"{}")
     if denied is not None:
@@ -108,19 +128,6 @@ async def make_plan(
     if plan.writes and plan.refusal() is None:  # what happens elsewhere if it is carried out
         plan = replace(plan, notes=(*notes_about(info), *plan.notes))
     return plan
-
-
-async def _target(js: JetStream, name: str) -> StreamInfo:
-    info = await js.find_stream(name)
-    if info is None:
-        near = None
-        with suppress(NatsError):  # the user may not list them
-            near = nearest(name, (await js.stream_names()).entries)
-        raise PlanRefused(
-            f"nothing was written: there is no stream {name} at the target",
-            hint=near or "Restore it (jsbackup restore), or name another one with --to.",
-        )
-    return info
 
 
 # --- messages and keys ---
@@ -156,7 +163,7 @@ async def _plan_messages(
         plan = replace(plan, notes=(note,))
     # A value takes the place of the one before.
     added = sum(1 for one in plan.writes if not (one_each and one.expected))
-    size = sum(one.size + len(one.subject) + EXTRA_BYTES for one in plan.writes)
+    size = sum(one.size + len(one.subject) + _EXTRA_BYTES for one in plan.writes)
     return replace(plan, blocked=tuple(blocked_by_limits(info, added, size, overwrite=options.overwrite)))
 
 
@@ -195,9 +202,10 @@ async def _plan_values(
 ) -> tuple[PutBackMessage, ...]:
     """Decide where only the last message of each subject counts."""
     newest = {one.subject: one for one in chosen if one.action is not Fate.LEFT_OUT}
-    name = plan.target.name
+    name, what = plan.target.name, f"values of {plan.target.name}"
 
     async def decide(one: PutBackMessage) -> PutBackMessage:
+        watcher.advance(what, one.size, 1)
         if one.action is Fate.LEFT_OUT:
             return one
         if newest[one.subject] is not one:
@@ -207,17 +215,11 @@ async def _plan_values(
         last = await js.last_message(name, one.subject) if is_subject(one.subject) else None
         return decide_value(one, last, overwrite=plan.options.overwrite)
 
-    decided: list[PutBackMessage] = []
-    what = f"values of {name}"
     watcher.start(what, sum(one.size for one in chosen), len(chosen))
     try:
-        for at in range(0, len(chosen), _COMPARED):
-            some = chosen[at : at + _COMPARED]
-            decided += await gather_some(_AT_ONCE, decide, some)
-            watcher.advance(what, sum(one.size for one in some), len(some))
+        return tuple(await gather_some(_AT_ONCE, decide, chosen))
     finally:
         watcher.finish(what)
-    return tuple(decided)
 
 
 def decide_value(one: PutBackMessage, present: StoredMessage | None, *, overwrite: bool) -> PutBackMessage:
@@ -401,7 +403,7 @@ async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> Pu
             plan = replace(plan, replaces=read_description(found))
         message = await _decide_file(js, plan, replace(message, expected=present.sequence), present, chunks=len(sizes))
     if message.action is Fate.WRITE:
-        size = entry.size + (len(sizes) + 1) * EXTRA_BYTES
+        size = entry.size + (len(sizes) + 1) * _EXTRA_BYTES
         blocked += blocked_by_limits(target, len(sizes) + 1, size, overwrite=False)
     notes = () if entry.digest or entry.link else ("no digest was stored with the file",)
     return replace(plan, messages=(message,), blocked=tuple(blocked), notes=notes)
@@ -435,3 +437,139 @@ def _content(description: JsonObject) -> JsonObject:
     options = description.get("options")
     link = options.get("link") if isinstance(options, dict) else None
     return {**said, "link": link} if link else said
+
+
+# --- what the target takes; pure ---
+
+
+def blocked_by_config(info: StreamInfo, *, rolls_up: bool = False) -> Iterator[PlanRefused]:
+    """Yield why the stream takes no message that is put back. `rolls_up`: descriptions of object files are written."""
+    config, name = info.config, info.name
+    elsewhere = "Restore the messages as a stream of another name (jsbackup restore --rename)."
+    if config.get("sealed"):
+        yield PlanRefused(f"stream {name} is sealed, and takes no messages", hint=elsewhere)
+    if isinstance(mirror := config.get("mirror"), dict):
+        origin = mirror.get("name")
+        yield PlanRefused(
+            f"stream {name} is a mirror of {origin}, and takes no messages",
+            hint=f"Name the origin: --to {shell_word(str(origin))}.",
+        )
+    if (retention := config.get("retention", "limits")) != "limits":
+        kind = "a work queue" if retention == "workqueue" else "kept by the interest of consumers"
+        yield PlanRefused(
+            f"stream {name} is {kind}: whether a missing message was lost or processed cannot be known",
+            hint=elsewhere,
+        )
+    if config.get("allow_msg_counter"):
+        counts = f"stream {name} counts: a message that is put back would be added to its counter"
+        yield PlanRefused(counts, hint=elsewhere)
+    if config.get("no_ack"):
+        yield PlanRefused(f"stream {name} does not acknowledge messages (no_ack): what it stores cannot be known")
+    if not config.get("subjects") and not config.get("mirror"):
+        yield PlanRefused(f"stream {name} listens to no subjects, and only copies from other streams", hint=elsewhere)
+    if rolls_up and (not config.get("allow_rollup_hdrs") or config.get("deny_purge")):
+        yield PlanRefused(
+            f"stream {name} does not allow replacing the description of a file (allow_rollup_hdrs, deny_purge)"
+        )
+
+
+def keeps_one(info: StreamInfo) -> bool:
+    """Return whether only the last message of a subject counts: in a bucket, or with `max_msgs_per_subject` 1."""
+    return info.name.startswith(BUCKET_STREAM) or subject_limit(info) == 1
+
+
+def takes_not(info: StreamInfo, subject: str, size: int, *, block_bytes: int, max_payload: int) -> str:
+    """Return why the stream takes no message of this subject and size (with headers); "" if it does."""
+    if not is_subject(subject):
+        return "its subject cannot be published to"
+    patterns = [one for one in info.config.get("subjects") or () if isinstance(one, str) and is_pattern(one)]
+    if not any(matcher(one).fullmatch(subject) for one in patterns):
+        return f"stream {info.name} does not listen to its subject"
+    transform = info.config.get("subject_transform")
+    source = transform.get("src") if isinstance(transform, dict) else None
+    if isinstance(transform, dict) and (not source or not is_pattern(source) or matcher(source).fullmatch(subject)):
+        return f"stream {info.name} would rename its subject (subject_transform)"
+    limit = _limit(info.config, "max_msg_size")
+    if 0 < limit < size + _ADDED_BYTES:
+        return f"it may be too large for stream {info.name} (max_msg_size {limit:,}), with the headers that are added"
+    if max_payload < size + _ADDED_BYTES:
+        return f"it is too large for the server (max_payload {max_payload:,})"
+    if block_bytes + _ADDED_BYTES > MAX_HEADER_BYTES:
+        return "its headers are too large to add where it comes from"
+    return ""
+
+
+def blocked_by_limits(info: StreamInfo, messages: int, size: int, *, overwrite: bool) -> Iterator[TargetConflict]:
+    """Yield why so many more messages, and bytes with what is added to each, do not fit."""
+    for key, present, more, unit in (
+        ("max_msgs", info.state.messages, messages, "messages"),
+        ("max_bytes", info.state.bytes, size, "bytes"),
+    ):
+        limit = _limit(info.config, key)
+        if limit <= 0 or not more or present + more <= limit:
+            continue
+        room = f"it has {present:,} {unit} of {limit:,}, and up to {more:,} more are needed"
+        if info.config.get("discard") == "new":
+            hint = f"Raise {key} of the stream, or choose fewer messages."
+            yield TargetConflict(f"stream {info.name} is full: {room}", hint=hint)
+        elif not overwrite:
+            hint = f"Raise {key} of the stream, choose less, or accept that with --overwrite."
+            yield TargetConflict(f"stream {info.name} would drop its oldest messages: {room}", hint=hint)
+
+
+def crowded_reason(info: StreamInfo, present: int, *, overwrite: bool) -> str:
+    """Return why a message of a subject of which there are `present` ones does not fit; "" if it does."""
+    limit = subject_limit(info)
+    if limit <= 0 or present < limit:
+        return ""
+    if info.config.get("discard") == "new" and info.config.get("discard_new_per_subject"):
+        return f"stream {info.name} has {format_count(present, 'message')} of its subject, and takes no more"
+    return (
+        ""
+        if overwrite
+        else f"stream {info.name} would drop another message of its subject, of which it keeps {limit:,}"
+    )
+
+
+def subject_limit(info: StreamInfo) -> int:
+    """Return how many messages of a subject the stream keeps; 0 or less if that is not limited."""
+    return _limit(info.config, "max_msgs_per_subject")
+
+
+def is_full(info: StreamInfo, state: StreamState) -> bool:
+    """Return whether the stream, now in this state, has as much as its limits let it have: of bytes, about as much."""
+    most, most_bytes = _limit(info.config, "max_msgs"), _limit(info.config, "max_bytes")
+    some = _SOME * state.bytes // max(state.messages, 1)
+    return 0 < most <= state.messages or 0 < most_bytes < state.bytes + some
+
+
+def notes_about(info: StreamInfo) -> Iterator[str]:
+    """Yield what happens elsewhere because of new messages."""
+    if info.state.consumers:
+        yield f"the consumers of stream {info.name} ({info.state.consumers:,}) get the messages as new ones"
+    republish = info.config.get("republish")
+    if isinstance(republish, dict):
+        yield f"stream {info.name} publishes each message again on {republish.get('dest')}"
+
+
+def notes_on_age(info: StreamInfo, writes: Sequence[PutBackMessage], now_ns: int) -> Iterator[str]:
+    """Yield what becomes of messages that the stream would have removed by now, had it kept them: they begin anew."""
+    limit = _limit(info.config, "max_age")
+    old = sum(1 for one in writes if 0 < limit <= now_ns - one.timestamp_ns)
+    if old:
+        what = "is 1 message" if old == 1 else f"are {old:,} messages"
+        yield (
+            f"there {what} older than stream {info.name} keeps them (max_age {format_seconds(limit / 1e9)}): "
+            "put back, a message is kept for that long again"
+        )
+
+
+def only(patterns: Sequence[str]) -> JsonObject:
+    """Return the patterns as filters of a consumer: none may overlap another one; else there are none."""
+    overlapping = any(overlaps(one, other) for at, one in enumerate(patterns) for other in patterns[:at])
+    return {} if overlapping or not patterns else {"filter_subjects": list(patterns)}
+
+
+def _limit(config: JsonObject, name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) else 0

@@ -20,7 +20,7 @@ from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.putting_back.model import PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.writing import write_object
+from jsbackup.putting_back.run import write_object
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected

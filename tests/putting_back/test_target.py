@@ -10,7 +10,7 @@ import pytest
 from jsbackup.errors import TargetConflict
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.putting_back.target import (
+from jsbackup.putting_back.plan import (
     blocked_by_config,
     blocked_by_limits,
     crowded_reason,

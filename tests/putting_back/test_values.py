@@ -15,7 +15,7 @@ from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.putting_back.chosen import ChosenMessages
 from jsbackup.putting_back.model import Fate, PutBackOptions, PutBackReport, PutBackRun
 from jsbackup.putting_back.plan import make_plan
-from jsbackup.putting_back.writing import write_messages
+from jsbackup.putting_back.run import write_messages
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected, headers
