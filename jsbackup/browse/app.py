@@ -72,8 +72,9 @@ class AppPages(Pages):
         library = self._library
         taken = library.status(fresh=Query(request).flag("fresh"))
         status, inventory, held = taken.status, taken.inventory, taken.held
-        now_ns, damaged = status.now_ns, status.damaged
-        expiry = next_removal(inventory, held, library.policy, now_ns=now_ns, profile=library.profile, damaged=damaged)
+        expiry = next_removal(
+            inventory, held, library.policy, now_ns=status.now_ns, profile=library.profile, damaged=status.damaged
+        )
         return self.page(
             request,
             "home.html",
@@ -213,8 +214,7 @@ def _app(library: Library) -> Starlette:
         Route("/icon.svg", partial(_text, _ICON, "image/svg+xml")),
         Route("/page.js", partial(_text, _SCRIPT, "text/javascript")),
     ]
-    handlers = {JsBackupError: pages.error, HTTPException: pages.nothing}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(routes=routes, exception_handlers={JsBackupError: pages.error, HTTPException: pages.nothing})
 
 
 class _KnownEnds(logging.Filter):
@@ -277,22 +277,23 @@ class PageServer:
             names |= {socket.gethostname(), socket.getfqdn(), address} - {""}
         self._library = library
         self._guard = Guard(_app(library), token, names)
-        config = uvicorn.Config(
-            self._guard,
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            h11_max_incomplete_event_size=_LONGEST_HEAD,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
+        self._server = _QuietServer(
+            uvicorn.Config(
+                self._guard,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MOST_CONNECTIONS,
+                h11_max_incomplete_event_size=_LONGEST_HEAD,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
         )
-        self._server = _QuietServer(config)
 
     def url_once(self) -> str:
         """Return an address for the command line of a browser of this machine, which others can see: it works once."""

@@ -405,8 +405,12 @@ async def _plan_object(js: JetStream, objects: Objects, plan: PutBackPlan) -> Pu
     if message.action is Fate.WRITE:
         size = entry.size + (len(sizes) + 1) * _EXTRA_BYTES
         blocked += blocked_by_limits(target, len(sizes) + 1, size, overwrite=False)
-    notes = () if entry.digest or entry.link else ("no digest was stored with the file",)
-    return replace(plan, messages=(message,), blocked=tuple(blocked), notes=notes)
+    return replace(
+        plan,
+        messages=(message,),
+        blocked=tuple(blocked),
+        notes=() if entry.digest or entry.link else ("no digest was stored with the file",),
+    )
 
 
 async def _decide_file(

@@ -77,6 +77,7 @@ _IN_FLIGHT = 64
 _IN_FLIGHT_BYTES = 4 << 20
 _AT_ONCE = 64
 _WAIT_SECONDS = 3.0
+# Another message came before.
 _WRONG_LAST = (ErrCode.WRONG_LAST_SEQUENCE, ErrCode.WRONG_LAST_SEQUENCE_IN_FLIGHT)
 _CHUNKS_IN_FLIGHT = 8
 _NUID_BYTES = 11  # 22 characters, as many as clients use
@@ -201,16 +202,16 @@ async def in_turn(js: JetStream, stream: str) -> AsyncIterator[None]:
     async with js.link.subscribe(inbox):
         try:
             await js.create_consumer(stream, config)
-        except ApiError as error:
-            if error.err_code in (ErrCode.CONSUMER_EXISTS, ErrCode.CONSUMER_NAME_IN_USE):
+        except (ApiError, NatsPermissionDenied) as error:
+            if isinstance(error, ApiError) and error.err_code in (
+                ErrCode.CONSUMER_EXISTS,
+                ErrCode.CONSUMER_NAME_IN_USE,
+            ):
                 raise TargetConflict(
                     f"nothing was written: another command is putting messages back into stream {stream}",
                     hint="Run this again when that command has ended; of a killed one, after "
                     f"{LEFT_SECONDS:.0f} seconds.",
                 ) from error
-            yield
-            return
-        except NatsPermissionDenied:
             yield
             return
         try:
@@ -306,7 +307,7 @@ async def write_messages(js: JetStream, chosen: ChosenMessages, plan: PutBackPla
         try:
             ack = await _publish(js, name, one.subject, message.data, block=block)
         except ApiError as error:
-            if one.expected is None or not _is_overtaken(error):
+            if one.expected is None or error.err_code not in _WRONG_LAST:
                 raise
             run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
             return None
@@ -406,7 +407,7 @@ async def write_object(js: JetStream, objects: Objects, plan: PutBackPlan, run: 
         ack = await _publish(js, name, one.subject, data, block=block)
     except JsBackupError as error:
         useless = useless or isinstance(error, _NOT_STORED)
-        if not _is_overtaken(error):
+        if not (isinstance(error, ApiError) and error.err_code in _WRONG_LAST):
             said = "the file was not written" if useless else "it is not known whether the file was written"
             raise error.with_message(f"{error.message}; {said}") from error
         run.record(one, Fate.CONFLICT, reason=_MEANWHILE)
@@ -489,12 +490,5 @@ async def _publish(js: JetStream, stream: str, subject: str, data: bytes, *, blo
 
 def _expecting(stream: str, origin: MessageOrigin, expected: int | None) -> list[tuple[str, str]]:
     """Return the headers that are added."""
-    added = [(ORIGIN_HEADER, str(origin)), ("Nats-Expected-Stream", stream)]
-    if expected is not None:
-        added.append(("Nats-Expected-Last-Subject-Sequence", str(expected)))
-    return added
-
-
-def _is_overtaken(error: JsBackupError) -> bool:
-    """Return whether a message was not stored because another one came before it."""
-    return isinstance(error, ApiError) and error.err_code in _WRONG_LAST
+    last = [] if expected is None else [("Nats-Expected-Last-Subject-Sequence", str(expected))]
+    return [(ORIGIN_HEADER, str(origin)), ("Nats-Expected-Stream", stream), *last]
