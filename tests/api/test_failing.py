@@ -84,6 +84,10 @@ def test_arguments_that_make_no_sense(shop: Shop) -> None:
         jsbackup.plan("latest", shop.url)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"restore\(\).*'stream'"):
         jsbackup.restore(backup, shop.url, stream="ORDERS")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"messages\(\).*'sinse'"):
+        orders.messages(sinse=9)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"put_back\(\).*'kv_compact'"):
+        jsbackup.put_back(backup, shop.url, "ORDERS", kv_compact=True)  # type: ignore[call-arg]
     with pytest.raises(errors.UsageError, match="jobs"):
         jsbackup.backup(shop.url, backup.repository, jobs=0)
     with pytest.raises(errors.UsageError, match="incremental"):
