@@ -36,6 +36,8 @@ HEAVY = {
     "jsbackup.repository",
     "jsbackup.pipeline",
 }
+# What every use of some commands needs: their modules import it, so `COMMAND --help` waits for it, too.
+STORED = {"jsbackup.repository", "pyarrow", "ssl", "zstandard"}
 # nats-py imports aiohttp where it is installed; only URLs of the kind ws:// take it.
 _WITHOUT = "import sys; sys.modules['aiohttp'] = None; "
 _IMPORTED = "print('', *(name for name, module in sys.modules.items() if module is not None))"
@@ -67,7 +69,7 @@ def _imported(*line: str, **extra: str) -> set[str]:
 def test_nothing_heavy_is_imported(line: str) -> None:
     imported = _imported(*line.split())
     assert "click" in imported
-    assert HEAVY & imported == set()
+    assert (HEAVY - STORED if line.removesuffix(" --help") in COMMANDS else HEAVY) & imported == set()
 
 
 @pytest.mark.parametrize("words", ["jsbackup ba", "jsbackup backup --ex", "jsbackup restore --if-exists s"])

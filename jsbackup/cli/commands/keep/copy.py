@@ -1,4 +1,4 @@
-"""`jsbackup copy`. Slow modules are imported when it is called: `--help` and completion load this module.
+"""`jsbackup copy`. What only changed copies and encrypted repositories need is imported where it is used.
 
 The second repository has the options of the first, with the prefix `--to-`, and its variables begin with
 `JSBACKUP_TO_`.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -35,9 +35,11 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
 from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, said_lines
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, failure_json, format_bytes, format_count
+from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.result import Block, Result, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
@@ -45,100 +47,28 @@ from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, Rep
 from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject
 from jsbackup.planning.asked import AskedChanges
-from jsbackup.readable import in_short
+from jsbackup.readable import count_are, in_short
+from jsbackup.repository import layout
+from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
+from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.keep.damage import known_damage
+from jsbackup.repository.keep.holds import held_backups
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.copying import CopyReport, UncopiedBackup, copy_backups, is_replica
+from jsbackup.repository.write.late_repository import make_late, make_now
 from jsbackup.shell import quoted_command
+from jsbackup.stores.base import Store
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-if TYPE_CHECKING:
-    from jsbackup.pipeline.jobs.transform import Made
-    from jsbackup.pipeline.session.repository_ref import RepositoryRef
-    from jsbackup.repository.crypto.access import GivenKeys
-    from jsbackup.repository.manifest import Manifest
-    from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.copying import CopyReport
-    from jsbackup.stores.base import Store
-
-__all__ = ["COMMANDS", "CopyFindings", "lacking_holds", "tell_copy"]
-
-
-@dataclass(frozen=True, slots=True)
-class CopyFindings:
-    """What is to be said beside the report: ids of backups that are damaged in the target; sentences on other damage;
-    other sentences.
-    """
-
-    damaged: Sequence[str]
-    lost: Sequence[str]
-    notes: Sequence[str]
-
-
-def lacking_holds(source: Repository, target: Repository, backups: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence if backups are held in the source and not in the target. Raises StoreError."""
-    from jsbackup.repository.keep.holds import held_backups
-
-    held = held_backups(source).intersection(backups)
-    lacking = sorted(held - held_backups(target)) if held else []
-    if not lacking:
-        return ()
-    here, there = source.store.location, target.store.location
-    return (
-        f"held in {here}, not in {there}: {in_short(lacking)}; a hold is of one repository, so 'forget' may remove "
-        "them there: hold them there, too, with 'jsbackup hold'",
-    )
-
-
-def tell_copy(
-    output: Output, source: Repository, target: Repository, report: CopyReport, *, found: CopyFindings
-) -> int:
-    """Print the result and return the exit code. Raises the error of a single backup that was not copied."""
-    if len(report.failed) == 1 and not report.copied and not report.present:
-        raise report.failed[0].error
-
-    def text() -> None:
-        for one in report.failed:
-            output.line(State("not copied"), f": {one.id}: {one.error.message}")
-        if found.damaged:
-            output.line(State("problem"), f": {_about_damaged(source, target, found.damaged)}")
-        for sentence in found.lost:
-            output.line(State("warning"), f": {sentence}")
-        for sentence in found.notes:
-            output.line(State("note"), f": {sentence}")
-        present = f", {format_count(len(report.present))} there already" if report.present else ""
-        output.line(
-            f"copied {format_count(len(report.copied), 'backup')} to {target.store.location}: "
-            f"{format_count(report.copied_objects, 'object')}, {format_bytes(report.copied_bytes)}{present}"
-        )
-
-    document = {
-        "copied_objects": report.copied_objects,
-        "copied_bytes": report.copied_bytes,
-        "skipped_objects": report.skipped_objects,
-        "backups": list(report.copied),
-        "present": list(report.present),
-        "failed": [failure_json(one.id, one.error, "backup") for one in report.failed],
-        "damaged": list(found.damaged),
-        "notes": [*found.lost, *found.notes],
-    }
-    output.result(document, text)
-    return damage([*found.damaged, *found.lost]) or (IncompleteError.exit_code if report.failed else 0)
-
-
-def _about_damaged(source: Repository, target: Repository, backups: Sequence[str]) -> str:
-    here, there = source.store.location, target.store.location
-    how = quoted_command("repair", options=[("--from", here), ("-r", there)])
-    are = "is" if len(backups) == 1 else "are"
-    return (
-        f"in {there}, {format_count(len(backups), 'backup')} {are} known to be damaged: {in_short(backups)}; {how} "
-        "brings back what is lost"
-    )
-
+__all__ = ["COMMANDS"]
 
 _log = logging.getLogger(__name__)
 
 _PREFIX = "to_"
 _JOBS = 4  # objects at the same time
-_OWN_ENDPOINT = "The second repository has an endpoint of its own: --to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT."
 
 
 def _to(option: click.Option) -> click.Option:
@@ -154,30 +84,23 @@ _WRITES = ("writer_key", "writer_key_command", "expect_signer")
 TO_OPTIONS = [_to(option) for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]]
 
 
-@dataclass(frozen=True, slots=True)
-class Second:
-    """The given options of the second repository, with the names of the first one's."""
-
-    s3: Mapping[str, Any]
-    keys: Mapping[str, Any]
-
-
 class CopyCommand(Command):
-    """A command with options for a second repository, passed to its function as `second`."""
+    """A command with options for a second repository. Its function gets those given as `second`: by their group, `s3`
+    or `keys`, and by the name that the first repository's have.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params = [*self.params, *TO_OPTIONS]
 
     def invoke(self, ctx: click.Context) -> Any:
-        s3: dict[str, Any] = {}
-        keys: dict[str, Any] = {}
+        second: dict[str, dict[str, Any]] = {"s3": {}, "keys": {}}
         for option in TO_OPTIONS:
-            given = ctx.get_parameter_source(str(option.name)) in GIVEN
-            name, value = str(option.name).removeprefix(_PREFIX), ctx.params.pop(str(option.name))
+            name = str(option.name).removeprefix(_PREFIX)
+            given, value = ctx.get_parameter_source(_PREFIX + name) in GIVEN, ctx.params.pop(_PREFIX + name)
             if given:
-                (s3 if name.startswith("s3_") else keys)[name] = value
-        ctx.params["second"] = Second(s3, keys)
+                second["s3" if name.startswith("s3_") else "keys"][name] = value
+        ctx.params["second"] = second
         return super().invoke(ctx)
 
     def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -208,7 +131,7 @@ class CopyCommand(Command):
 @no_init_option
 def copy(
     shared: Shared,
-    second: Second,
+    second: Mapping[str, Mapping[str, Any]],
     backups: tuple[str, ...],
     to_repo: str,
     *,
@@ -218,7 +141,7 @@ def copy(
     decrypt: bool,
     no_init: bool,
     where: Where | None,
-) -> int:
+) -> Result:
     """Copy backups into another repository: all of them, or those that you name (ids, their starts, or `latest`).
 
     Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
@@ -242,7 +165,7 @@ def copy(
     does that.
     """
     start_log(shared)
-    to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
+    to = replace(shared, repo=to_repo, variables="JSBACKUP_TO_", s3=second["s3"], keys=second["keys"])
     if streams or asked != AskedChanges():
         return _copy_changed(
             shared,
@@ -257,11 +180,6 @@ def copy(
         )
     if mask_key or where:
         raise UsageError("nothing to change", hint="--spark and --mask-key-file are of a changed copy: add --mask.")
-    from jsbackup.repository import layout
-    from jsbackup.repository.checks.evidence import find_missing
-    from jsbackup.repository.keep.damage import known_damage
-    from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
-
     source, keys = open_with_keys(shared)
     known = source.backups()
     chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
@@ -279,10 +197,55 @@ def copy(
         lost = _lost_readers(source, target)
         there = [*report.present, *report.copied]
         damaged, unknown = known_damage(target, there)
-        notes += lacking_holds(source, target, there)
-    unknown = tuple(f"{target.store.location}: {one}" for one in unknown)
-    findings = CopyFindings(sorted(damaged), (*lost, *unknown), notes)
-    return tell_copy(shared.output, source, target, report, found=findings)
+        held = held_backups(source).intersection(there)
+        lacking = sorted(held - held_backups(target)) if held else []
+    locations = source.store.location, target.store.location
+    if lacking:
+        notes.append(
+            f"held in {locations[0]}, not in {locations[1]}: {in_short(lacking)}; a hold is of one repository, so "
+            "'forget' may remove them there: hold them there, too, with 'jsbackup hold'"
+        )
+    lost += [f"{locations[1]}: {each}" for each in unknown]
+    return _copy_result(report, locations, sorted(damaged), lost, notes)
+
+
+def _copy_result(
+    report: CopyReport, locations: tuple[str, str], damaged: Sequence[str], lost: Sequence[str], notes: Sequence[str]
+) -> Result:
+    """Return the result of a copy from one location to the other. Raises the error of a single backup that was not
+    copied.
+    """
+    if len(report.failed) == 1 and not report.copied and not report.present:
+        raise report.failed[0].error
+    source, target = locations
+    blocks: list[Block] = [(State("not copied"), f": {each.id}: {each.error.message}") for each in report.failed]
+    if damaged:
+        known = f"{count_are(len(damaged), 'backup')} known to be damaged: {in_short(damaged)}"
+        how = quoted_command("repair", options=[("--from", source), ("-r", target)])
+        blocks.append((State("problem"), f": in {target}, {known}; {how} brings back what is lost"))
+    present = f", {format_count(len(report.present))} there already" if report.present else ""
+    blocks += [
+        *_sentences(lost, notes),
+        f"copied {format_count(len(report.copied), 'backup')} to {target}: "
+        f"{format_count(report.copied_objects, 'object')}, {format_bytes(report.copied_bytes)}{present}",
+    ]
+    document = {
+        "copied_objects": report.copied_objects,
+        "copied_bytes": report.copied_bytes,
+        "skipped_objects": report.skipped_objects,
+        "backups": list(report.copied),
+        "present": list(report.present),
+        "failed": [failure_json(each.id, each.error, "backup") for each in report.failed],
+        "damaged": list(damaged),
+        "notes": [*lost, *notes],
+    }
+    code = damage([*damaged, *lost]) or (IncompleteError.exit_code if report.failed else 0)
+    return Result(document, blocks, code)
+
+
+def _sentences(lost: Sequence[str], notes: Sequence[str]) -> Iterator[Block]:
+    for word, sentences in (("warning", lost), ("note", notes)):
+        yield from ((State(word), f": {sentence}") for sentence in sentences)
 
 
 def _copy_changed(
@@ -296,17 +259,14 @@ def _copy_changed(
     decrypt: bool,
     may_make: bool,
     where: Where | None,
-) -> int:
-    """Make a changed copy of a backup. Returns the exit code."""
+) -> Result:
+    """Make a changed copy of a backup."""
     from jsbackup.cli.options.jobs import job_runner
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable, lent
     from jsbackup.pipeline.tasks.reshape_task import MaskKey
     from jsbackup.planning.typed_options import keeping_obfuscated, transform_options
-    from jsbackup.repository.crypto.access import NO_KEYS
-    from jsbackup.repository.write.copying import is_replica
-    from jsbackup.repository.write.late_repository import make_now
 
     if len(backups) != 1:
         raise UsageError(
@@ -318,8 +278,10 @@ def _copy_changed(
         refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
     place, target_place = place_given(shared), place_given(to)
     source, keys = open_with_keys(shared)
-    if _is_same(place, target_place):
-        target, target_place, notes = source, place, tuple[str, ...]()
+    here, there = (os.path.realpath(each.store().location) for each in (place, target_place))
+    # Buckets of two servers may have the same name.
+    if here == there and (place.folder is not None or place.s3.endpoint == target_place.s3.endpoint):
+        target, target_place, notes = source, place, list[str]()
     else:
         target, notes = _open_target(shared, to, source, keys, decrypt=decrypt, may_make=may_make)
         if is_replica(source, target) and keys_of(to) == NO_KEYS:  # as it was opened
@@ -341,110 +303,68 @@ def _copy_changed(
             run = JobRun(runner, target_place, target, lease, progress)
             made, results = transform_backup(run, plan, place, mask_key=key)
         lost = _lost_readers(source, target)
-    _tell_changed(shared.output, target, made, results, source=manifest.id, lost=lost, notes=notes)
-    return damage(lost)
-
-
-def _is_same(place: RepositoryRef, other: RepositoryRef) -> bool:
-    """Return whether both are one repository. Buckets of two servers may have the same name."""
-    here, there = (os.path.realpath(one.store().location) for one in (place, other))
-    return here == there and (place.folder is not None or place.s3.endpoint == other.s3.endpoint)
-
-
-def _lost_readers(source: Repository, target: Repository) -> tuple[str, ...]:
-    """Return a sentence for each reader's key file that is missing or damaged in one of them."""
-    from jsbackup.repository.checks.document_checks import lost_readers, tend_readers
-
-    lost = lost_readers(source)
-    return lost + tuple(f"{target.store.location}: {one}" for one in tend_readers(target) if one not in lost)
-
-
-def _tell_changed(
-    output: Output,
-    target: Repository,
-    manifest: Manifest,
-    streams: Sequence[Made],
-    *,
-    source: str,
-    lost: Sequence[str],
-    notes: Sequence[str],
-) -> None:
-    from jsbackup.cli.output.grouped import Said, tell_each
-
-    rows = [(one.kept.entry.name, one.kept.had, one.stored.stream, one.notes) for one in streams]
     document: JsonObject = {
-        "backup": manifest.id,
-        "made_of": source,
-        "result": manifest.result,
+        "backup": made.id,
+        "made_of": manifest.id,
+        "result": made.result,
         "streams": [
             {
-                "name": old,
-                "as": stream.name,
-                "messages_before": had,
-                "messages": stream.captured.messages,
-                "bytes": stream.captured.bytes,
-                "first_seq": stream.captured.first_seq,
-                "last_seq": stream.captured.last_seq,
-                "digest": stream.digest.hex,
-                "segments": len(stream.segments),
-                "notes": list(said),
+                "name": each.kept.entry.name,
+                "as": each.stored.stream.name,
+                "messages_before": each.kept.had,
+                "messages": each.stored.stream.captured.messages,
+                "bytes": each.stored.stream.captured.bytes,
+                "first_seq": each.stored.stream.captured.first_seq,
+                "last_seq": each.stored.stream.captured.last_seq,
+                "digest": each.stored.stream.digest.hex,
+                "segments": len(each.stored.stream.segments),
+                "notes": list(each.notes),
             }
-            for old, had, stream, said in rows
+            for each in results
         ],
-        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in made.skipped],
         "notes": [*lost, *notes],
     }
-
-    def text() -> None:
-        output.table(
-            ["STREAM", "OF", ">MESSAGES BEFORE", ">MESSAGES", ">BYTES", ">SEGMENTS"],
-            [
-                (
-                    stream.name,
-                    old,
-                    format_count(had),
-                    format_count(stream.captured.messages),
-                    format_bytes(stream.captured.bytes),
-                    str(len(stream.segments)),
-                )
-                for old, had, stream, _ in rows
-            ],
-        )
-        tell_each(output, (Said("note", stream.name, note) for _, _, stream, said in rows for note in said))
-        tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
-        for word, sentences in (("warning", lost), ("note", notes)):
-            for sentence in sentences:
-                output.line(State(word), f": {sentence}")
-        output.line(f"made backup {manifest.id} in {target.store.location} from {source}")
-
-    output.result(document, text)
+    end = f"made backup {made.id} in {target.store.location} from {manifest.id}"
+    return Result(document, [*_changed_text(document), *_sentences(lost, notes), end], damage(lost))
 
 
-def _overlap(source: str, target: str) -> str:
-    """Return how the target relates to the source if one of them is inside the other, else ""."""
-    if source == target:
-        return "itself"
-    if target.startswith(f"{source}/"):
-        return "a part of itself"
-    return "a folder that contains it" if source.startswith(f"{target}/") else ""
+def _changed_text(document: JsonObject) -> Iterator[Block]:
+    yield table(
+        document["streams"],
+        {
+            "STREAM": "as",
+            "OF": "name",
+            ">MESSAGES BEFORE": ("messages_before", format_count),
+            ">MESSAGES": ("messages", format_count),
+            ">BYTES": ("bytes", format_bytes),
+            ">SEGMENTS": "segments",
+        },
+    )
+    yield from said_lines(Said("note", row["as"], note) for row in document["streams"] for note in row["notes"])
+    yield from said_lines(Said("skipped", row["name"], row["reason"]) for row in document["skipped"])
+
+
+def _lost_readers(source: Repository, target: Repository) -> list[str]:
+    """Return a sentence for each reader's key file that is missing or damaged in one of them."""
+    lost = lost_readers(source)
+    return [*lost, *(f"{target.store.location}: {each}" for each in tend_readers(target) if each not in lost)]
 
 
 def _open_target(
     shared: Shared, to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool
-) -> tuple[Repository, tuple[str, ...]]:
+) -> tuple[Repository, list[str]]:
     """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
     those of the first one. A replica gets the keys that it lacks: also returns a sentence for each thing to know of it.
     """
-    from jsbackup.repository.crypto.access import NO_KEYS
-    from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.copying import is_replica
-
     assert to.repo is not None
     store, own_keys = store_at(to.repo, to), keys_of(to)
+    here, there = (os.path.realpath(each.location) for each in (source.store, store))
     one_server = s3_of(shared).endpoint == s3_of(to).endpoint or "://" not in source.store.location
-    if one_server and (what := _overlap(*(os.path.realpath(one.location) for one in (source.store, store)))):
+    if one_server and (here == there or there.startswith(f"{here}/") or here.startswith(f"{there}/")):
         raise UsageError(
-            f"{source.store.location} would be copied into {what}", hint="Name another one with --to-repo."
+            f"{source.store.location} would be copied into itself, or one of the two is inside the other",
+            hint="Name another one with --to-repo.",
         )
     try:
         target = Repository.open(store)
@@ -453,10 +373,11 @@ def _open_target(
             raise
         if not may_make:
             raise not_made(missing) from None
-        return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt), ()
+        return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt), []
     except StoreError as error:
         if not s3_of(to).endpoint and s3_of(shared).endpoint and to.repo.lower().startswith("s3://"):
-            raise error.with_more_hint(_OWN_ENDPOINT) from None
+            own = "The second repository has an endpoint of its own: --to-s3-endpoint, or JSBACKUP_TO_S3_ENDPOINT."
+            raise error.with_more_hint(own) from None
         raise
     if source.descriptor.recipient is not None and target.descriptor.recipient is None and not decrypt:
         raise UsageError(
@@ -471,55 +392,57 @@ def _open_target(
             raise error.with_message(f"{store.location}: {error.message}").with_hint(
                 "Give its writer key with --to-writer-key FILE, or in JSBACKUP_TO_WRITER_KEY_FILE."
             ) from None
-        return target, ()
+        return target, []
     own_keys = keys if own_keys == NO_KEYS else own_keys
     notes = _follow_keys(source, target, own_keys)  # first: the given identity may be among what is brought
     return Repository.open(store, own_keys), notes
 
 
-def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> tuple[str, ...]:
+def _follow_keys(source: Repository, target: Repository, keys: GivenKeys) -> list[str]:
     """Bring the keys that a replica lacks, and return what is to be said of it."""
-    from jsbackup.repository.crypto.access import GivenKeys
     from jsbackup.repository.crypto.copied_keys import follow_keys
 
     given = keys if source.secret is None else GivenKeys(identities=(source.secret.identity,))
     # Only then it is known which of the two follows the other, and so has readers that were removed since.
-    theirs, ours = (one.backups()[-1:] for one in (target, source))
+    theirs, ours = (each.backups()[-1:] for each in (target, source))
     behind = not theirs or theirs < ours
     done = follow_keys(source.store, target.store, source.descriptor, source.signers, given=given, behind=behind)
     here, there = source.store.location, target.store.location
-    notes = [f"brought to {there}: {', '.join(done.writers)}"] if done.writers else []
     if done.readers:
-        names = ", ".join(done.readers)
-        notes.append(f"brought to {there}: {names}")
         _log.warning(
             "the readers of %s can read %s from now on, too; take away those that were removed there: 'jsbackup key "
             "remove'",
-            names,
+            ", ".join(done.readers),
             there,
         )
-    if done.left:
-        notes.append(
+    sentences = (
+        (f"brought to {there}", done.writers, ""),
+        (f"brought to {there}", done.readers, ""),
+        (
             f"{here} has no newer backup than {there}, so these readers' key files were not brought, which may have "
-            f"been removed there: {', '.join(done.left)}; the copy after the next backup brings them, so a reader "
-            "who was removed there has to be removed here, too, by 'jsbackup key remove'"
-        )
-    if done.removed:
-        notes.append(
-            f"these readers' key files were removed in {there} and were not brought: {', '.join(done.removed)}; "
-            "'jsbackup key add' there lets them read it again"
-        )
-    if done.only_there:
-        notes.append(
-            f"{there} has readers' key files that {here} does not have: {', '.join(done.only_there)}; if their readers "
-            "were removed, take them away with 'jsbackup key remove' there, too; if they were lost, copy back"
-        )
-    if done.different:
-        notes.append(
-            f"{there} has other key files than {here}, and no records of them: {', '.join(done.different)}; try "
-            "whether their readers can open it"
-        )
-    return tuple(notes)
+            "been removed there",
+            done.left,
+            "; the copy after the next backup brings them, so a reader who was removed there has to be removed here, "
+            "too, by 'jsbackup key remove'",
+        ),
+        (
+            f"these readers' key files were removed in {there} and were not brought",
+            done.removed,
+            "; 'jsbackup key add' there lets them read it again",
+        ),
+        (
+            f"{there} has readers' key files that {here} does not have",
+            done.only_there,
+            "; if their readers were removed, take them away with 'jsbackup key remove' there, too; if they were lost, "
+            "copy back",
+        ),
+        (
+            f"{there} has other key files than {here}, and no records of them",
+            done.different,
+            "; try whether their readers can open it",
+        ),
+    )
+    return [f"{found}: {', '.join(names)}{advice}" for found, names, advice in sentences if names]
 
 
 def _late_target(
@@ -533,9 +456,6 @@ def _late_target(
 ) -> Repository:
     """Return a repository to be created at `store`: a plain one, or a replica."""
     from jsbackup.repository.crypto.opening import open_access
-    from jsbackup.repository.descriptor import Descriptor
-    from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.late_repository import make_late
 
     created = format_time(time.time_ns())
     if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):

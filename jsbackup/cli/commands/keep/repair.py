@@ -1,15 +1,11 @@
-"""`jsbackup repair`.
-
-What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
-"""
+"""`jsbackup repair`."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,124 +14,20 @@ from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.result import Block, Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import IncompleteError, JsBackupError, KeyUnavailable, RepositoryNotFound, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.repair import Broken, RepairOutcome
+from jsbackup.repository.write.repair_run import RepairReport, RepairRun
+from jsbackup.stores.base import Store
 
-if TYPE_CHECKING:
-    from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.repair import Broken, RepairOutcome
-    from jsbackup.repository.write.repair_manifests import BrokenManifest
-    from jsbackup.repository.write.repair_run import RepairReport
-    from jsbackup.stores.base import Store
-
-__all__ = ["COMMANDS", "tell_repair"]
-
-
-def tell_repair(output: Output, report: RepairReport) -> int:
-    """Print the result; return the exit code."""
-    last = report.last_verify
-    document = {
-        "dry_run": report.dry_run,
-        "mended": report.mended,
-        "beside": report.beside,
-        "lost": report.lost,
-        "sound": report.sound,
-        "checked": report.checked,
-        "last_verify": None if last is None else {"ended": last.ended, "problems": last.problems},
-        "readers": [{"key": one.key, "problem": one.problem, **_became(error)} for one, error in report.readers],
-        "writers": [{"key": one.key, "problem": one.problem, **_became(error)} for one, error in report.writers],
-        "manifests": [_manifest_json(one, error) for one, error in report.manifests],
-        "objects": [_object_json(one, outcome) for one, outcome in report.objects],
-        "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
-    }
-    if report.not_recorded is not None:
-        with_key = " --writer-key FILE" if isinstance(report.not_recorded, KeyUnavailable) else ""
-        output.note(f"the repair is not recorded; run 'jsbackup verify{with_key}': {report.not_recorded.message}")
-    output.result(document, lambda: _print(output, report))
-    return IncompleteError.exit_code if report.incomplete else 0
-
-
-def _object_json(one: Broken, outcome: RepairOutcome | JsBackupError) -> JsonObject:
-    return {
-        "key": one.ref.key,
-        "stream": one.first,
-        "messages": one.messages,
-        "problem": one.problem,
-        "backups": list(one.backups),
-        "outcome": "lost" if isinstance(outcome, JsBackupError) else outcome.value,
-        "reason": outcome.message if isinstance(outcome, JsBackupError) else None,
-    }
-
-
-def _manifest_json(one: BrokenManifest, error: JsBackupError | None) -> JsonObject:
-    return {
-        "backup": one.backup or None,
-        "key": one.key,
-        "problem": one.problem,
-        **_became(error),
-    }
-
-
-def _became(error: JsBackupError | None) -> JsonObject:
-    return {"outcome": "mended" if error is None else "lost", "reason": None if error is None else error.message}
-
-
-def _print(output: Output, report: RepairReport) -> None:
-    if report.sound:
-        which = (
-            "object that is recorded as damaged is sound"
-            if report.sound == 1
-            else "objects that are recorded as damaged are sound"
-        )
-        output.line(f"{report.sound:,} {which}" + ("" if report.dry_run or report.not_recorded else "; recorded"))
-    if not (report.objects or report.manifests or report.writers or report.readers or report.beyond):
-        _print_nothing(output, report)
-        return
-    documents = [(one.problem, error) for one, error in report.readers]
-    documents += [(one.problem, error) for one, error in report.writers]
-    for problem, error in [*documents, *((one.problem, error) for one, error in report.manifests)]:
-        could = "could be put back" if report.dry_run else "put back"
-        output.line(f"{problem}: {could if error is None else 'lost: ' + error.message}")
-    for one, outcome in report.objects:
-        said = f"lost: {outcome.message}" if isinstance(outcome, JsBackupError) else _said(outcome, report)
-        holds = f" ({format_count(one.messages, 'message')})" if one.messages else ""
-        output.line(f"{one.first}: {one.problem}{holds}: {said}")
-    for _, problem in report.beyond:
-        output.line(f"{problem}: lost")
-    would = "would be repaired" if report.dry_run else "repaired"
-    beside = f", {report.beside:,} stored under another name" if report.beside else ""
-    output.line(f"{format_count(report.mended, 'object')} {would}{beside}, {report.lost_keys:,} lost")
-
-
-def _print_nothing(output: Output, report: RepairReport) -> None:
-    """Say that nothing is broken, as far as was looked."""
-    where = "" if report.whole else " in these backups"
-    last = report.last_verify
-    if report.checked:
-        output.line(f"nothing {'else ' if report.sound else ''}is missing or damaged{where}")
-        return
-    found = (
-        f"no {'other ' if report.sound else ''}object is missing, has a wrong size, or is recorded as damaged{where}"
-    )
-    output.line(f"{found}; objects were not read: --check reads them all")
-    if last is not None and not last.ok and not report.sound:
-        problems = format_count(last.problems, "problem")
-        # What an earlier repair has done about it is not recorded as such.
-        output.line(
-            f"the last recorded verify, of {last.ended}, found {problems}, which may have been repaired since; "
-            "'jsbackup verify' checks again"
-        )
-
-
-def _said(outcome: RepairOutcome, report: RepairReport) -> str:
-    if outcome == "mended":
-        return "could be repaired" if report.dry_run else "repaired"
-    return "stored under another name for later backups, because the damaged object is locked"
+__all__ = ["COMMANDS"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -162,7 +54,7 @@ def repair(
     *,
     trust_copy: bool,
     dry_run: bool,
-) -> int:
+) -> Result:
     """Restore stored objects and manifests that are missing or damaged, in all backups or in those that you name.
 
     Their bytes come from another repository (--from), or from the messages of a server (-s or --context). With both,
@@ -177,8 +69,6 @@ def repair(
     What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
     has.
     """
-    from jsbackup.repository.write.repair_run import RepairRun
-
     start_log(shared)
     live = bool(shared.server.get("server") or shared.server.get("context"))
     if from_repo is None and not live:
@@ -215,12 +105,14 @@ def repair(
             dry_run=dry_run,
         )
         report = run.carry_out()
-    return tell_repair(shared.output, report)
+    if (reason := report.not_recorded) is not None:
+        with_key = " --writer-key FILE" if isinstance(reason, KeyUnavailable) else ""
+        shared.output.note(f"the repair is not recorded; run 'jsbackup verify{with_key}': {reason.message}")
+    document = _repair_json(report)
+    return Result(document, _repair_text(report, document), IncompleteError.exit_code if report.incomplete else 0)
 
 
 def _other(shared: Shared, repository: Repository, location: str) -> Store:
-    from jsbackup.repository.repository import Repository
-
     other = store_at(location, replace(shared, s3={}, variables="JSBACKUP_FROM_"))
     if other.location == repository.store.location:
         raise UsageError(f"{other.location} cannot be repaired from itself", hint="Name another one with --from.")
@@ -231,6 +123,85 @@ def _other(shared: Shared, repository: Repository, location: str) -> Store:
         hint = near if near.startswith("Did you mean") else "Name a repository that has copies of these backups."
         raise error.with_message(f"--from: {error.message}").with_hint(hint) from None
     return other
+
+
+def _repair_json(report: RepairReport) -> JsonObject:
+    last = report.last_verify
+    return {
+        "dry_run": report.dry_run,
+        "mended": report.mended,
+        "beside": report.beside,
+        "lost": report.lost,
+        "sound": report.sound,
+        "checked": report.checked,
+        "last_verify": None if last is None else {"ended": last.ended, "problems": last.problems},
+        "readers": [{"key": each.key, "problem": each.problem, **_outcome(error)} for each, error in report.readers],
+        "writers": [{"key": each.key, "problem": each.problem, **_outcome(error)} for each, error in report.writers],
+        "manifests": [
+            {"backup": each.backup or None, "key": each.key, "problem": each.problem, **_outcome(error)}
+            for each, error in report.manifests
+        ],
+        "objects": [
+            {
+                "key": broken.ref.key,
+                "stream": broken.first,
+                "messages": broken.messages,
+                "problem": broken.problem,
+                "backups": list(broken.backups),
+                **_outcome(outcome),
+            }
+            for broken, outcome in report.objects
+        ],
+        "beyond": [{"key": key, "problem": problem} for key, problem in report.beyond],
+    }
+
+
+def _outcome(outcome: RepairOutcome | JsBackupError | None) -> JsonObject:
+    if isinstance(outcome, JsBackupError):
+        return {"outcome": "lost", "reason": outcome.message}
+    return {"outcome": outcome or RepairOutcome.MENDED, "reason": None}
+
+
+def _repair_text(report: RepairReport, document: JsonObject) -> Iterator[Block]:
+    dry_run, sound = report.dry_run, report.sound
+    if sound:
+        are = "object that is recorded as damaged is" if sound == 1 else "objects that are recorded as damaged are"
+        yield f"{sound:,} {are} sound" + ("" if dry_run or report.not_recorded else "; recorded")
+    documents = [*document["readers"], *document["writers"], *document["manifests"]]
+    if not (documents or report.objects or report.beyond):
+        yield from _nothing_text(report)
+        return
+    for row in documents:
+        mended = "could be put back" if dry_run else "put back"
+        yield f"{row['problem']}: {'lost: ' + row['reason'] if row['reason'] else mended}"
+    outcomes = {
+        RepairOutcome.MENDED: "could be repaired" if dry_run else "repaired",
+        RepairOutcome.BESIDE: "stored under another name for later backups, because the damaged object is locked",
+    }
+    for row in document["objects"]:
+        holds = f" ({format_count(row['messages'], 'message')})" if row["messages"] else ""
+        outcome = outcomes.get(row["outcome"], f"lost: {row['reason']}")
+        yield f"{row['stream']}: {row['problem']}{holds}: {outcome}"
+    yield from (f"{problem}: lost" for _, problem in report.beyond)
+    would = "would be repaired" if dry_run else "repaired"
+    beside = f", {report.beside:,} stored under another name" if report.beside else ""
+    yield f"{format_count(report.mended, 'object')} {would}{beside}, {report.lost_keys:,} lost"
+
+
+def _nothing_text(report: RepairReport) -> Iterator[Block]:
+    """Say that nothing is broken, as far as was looked."""
+    where, last = "" if report.whole else " in these backups", report.last_verify
+    if report.checked:
+        yield f"nothing {'else ' if report.sound else ''}is missing or damaged{where}"
+        return
+    which = f"no {'other ' if report.sound else ''}object is missing, has a wrong size, or is recorded as damaged"
+    yield f"{which}{where}; objects were not read: --check reads them all"
+    if last is not None and not last.ok and not report.sound:
+        # What an earlier repair has done about it is not recorded as such.
+        yield (
+            f"the last recorded verify, of {last.ended}, found {format_count(last.problems, 'problem')}, which may "
+            "have been repaired since; 'jsbackup verify' checks again"
+        )
 
 
 COMMANDS = {"repair": repair}

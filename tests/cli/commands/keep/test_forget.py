@@ -256,7 +256,7 @@ def test_many_damaged_backups_are_one_sentence_and_can_be_removed_by_name(typed:
     told = typed("forget", "-r", repo, "--keep-last", "1")
     assert told.code == 14 and backups(repo) == IDS
     assert f"12 backups are known to be damaged, and take no other's place: {IDS[0]}, " in told.out
-    assert f"{IDS[9]}, …; 'jsbackup verify'" in told.out
+    assert f"{IDS[9]} and 2 more; 'jsbackup verify'" in told.out
     gone = typed("forget", *IDS[1:], "-r", repo)
     assert gone.code == 0 and backups(repo) == IDS[:1]
 
