@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "schedule": ("jsbackup.cli.schedules.schedule", "Print files for cron, systemd or Kubernetes."),
     },
     "More": {
-        "init": ("jsbackup.cli.commands.repo", "Create a repository and test its store."),
+        "init": ("jsbackup.cli.commands.operate.keys", "Create a repository and test its store."),
         "follow": ("jsbackup.cli.commands.backup", "Keep streams backed up within seconds of what is published."),
         "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),

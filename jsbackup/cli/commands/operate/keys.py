@@ -1,41 +1,47 @@
-"""`jsbackup key`: who can read an encrypted repository, and who signs; also used by `init`.
+"""`jsbackup init` and `jsbackup key`: create a repository, and manage who reads an encrypted one, and who signs.
 
-What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+What only encrypted and signed repositories need is imported where it is used.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from jsbackup.cli.options.key_file import new_key_file
-from jsbackup.cli.options.opening import open_repository, open_with_keys
+from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository, open_with_keys
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_bytes
+from jsbackup.cli.output.result import Block, Result, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
-from jsbackup.config import environment, new_writer_key_file, secret_file
+from jsbackup.config import environment, new_writer_key_file, parse_size, secret_file
 from jsbackup.config.secrets import read_file
 from jsbackup.errors import UsageError
+from jsbackup.formats.compression import ZSTD, Compression
+from jsbackup.model import JsonObject
+from jsbackup.repository import layout
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.age import Recipient
-    from jsbackup.repository.crypto.new_keys import NewKeys
-    from jsbackup.repository.descriptor import Descriptor
-    from jsbackup.repository.repository import Repository
 
-__all__ = ["COMMANDS", "encryption_options", "new_keys_of", "writer_key_file"]
+__all__ = ["COMMANDS"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def encryption_options(command: F) -> F:
+def _encryption_options(command: F) -> F:
     """Add `--encrypt-to` and `--encrypt-passphrase-file`, passed as `encrypt_to` and `passphrase`."""
     to = click.option(
         "--encrypt-to",
@@ -52,15 +58,102 @@ def encryption_options(command: F) -> F:
     return to(passphrase(command))
 
 
-def new_keys_of(
-    repository_id: str, encrypt_to: tuple[str, ...], passphrase: str | None, *, sign: bool
-) -> NewKeys | None:
-    """Return the keys of a new repository; None for a plain one."""
-    if not encrypt_to and passphrase is None and not sign:
-        return None
-    from jsbackup.repository.crypto.new_keys import make_new_keys
+@click.command(cls=Command)
+@_encryption_options
+@click.option("--sign", is_flag=True, help="Sign backups of a repository that is not encrypted, too.")
+@click.option(
+    "--segment-size",
+    metavar="SIZE",
+    help="Messages in a stored segment, before compression: 4KiB to 256MiB (default 32MiB). It cannot be changed "
+    "later.",
+)
+@click.option(
+    "--compression",
+    metavar="HOW",
+    help="How segments are compressed: zstd (the default, level 1), zstd:LEVEL up to 22, or none. It cannot be changed "
+    "later.",
+)
+def init(
+    shared: Shared,
+    *,
+    encrypt_to: tuple[str, ...],
+    passphrase: str | None,
+    sign: bool,
+    segment_size: str | None,
+    compression: str | None,
+) -> Result:
+    """Create a repository in an empty location and test its store.
 
-    return make_new_keys(repository_id, _recipients(encrypt_to), _passphrase(passphrase), os.urandom)
+    An encrypted repository is always signed. Its writer key is written to the new file of --writer-key. Backups need
+    this key; it reads no messages. Restores need the identity of a recipient.
+    """
+    start_log(shared)
+    segment_bytes = None if segment_size is None else _parse_segment_size(segment_size)
+    try:
+        how = None if compression is None else Compression.parse(compression)
+    except ValueError as error:
+        raise UsageError(f"--compression: {error}") from error
+    repository_id, new_keys = new_repository_id(), None
+    written: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
+    file = new_writer_key_file(shared.keys, environment())
+    if encrypt_to or passphrase is not None or sign:
+        from jsbackup.repository.crypto.new_keys import make_new_keys
+        from jsbackup.repository.crypto.writer_key import encode_writer_key
+
+        new_keys = make_new_keys(repository_id, _recipients(encrypt_to), _passphrase(passphrase), os.urandom)
+        if file is None:
+            raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
+        written = new_key_file(file, encode_writer_key(new_keys.writer_key))
+    elif file is not None:
+        raise UsageError(
+            "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
+        )
+    with written as use:
+        repository = make_repository(
+            shared, repository_id, new_keys, segment_bytes=segment_bytes, compression=how or ZSTD, making=use
+        )
+    store, descriptor = repository.descriptor.extra["store"], repository.descriptor
+    probed = [yes if store[name] else no for name, (yes, no) in _PROBED.items()]
+    lines = [f"made repository {descriptor.id} at {repository.store.location}"]
+    if new_keys is not None:
+        lines.append(f"its writer key is in {file}; keep a copy elsewhere")
+        lines.append(f"root signing key {descriptor.authority} (for --expect-signer)")
+    lines.append(f"its store {', '.join(filter(None, probed))}")
+    if segment_bytes is not None:
+        lines.append(f"its segments take up to {format_bytes(segment_bytes)} of messages")
+    if how is not None:
+        lines.append(f"its segments are compressed by {how}" if how.level else "its segments are not compressed")
+    document = {
+        "repository": descriptor.id,
+        "location": repository.store.location,
+        "store": store,
+        "encrypted": descriptor.recipient is not None,
+        "authority": descriptor.authority,
+        "segment_bytes": descriptor.segment_bytes,
+        "compression": str(descriptor.compression),
+        "writer_key": None if new_keys is None else str(file),
+    }
+    return Result(document, lines)
+
+
+# Result of the probe -> text if it is true, text if it is false.
+_PROBED = {
+    "conditional_writes": ("supports write-once", "does not support write-once (jsbackup looks before it writes)"),
+    "checksums": ("rejects what was damaged in transit", ""),
+    "object_lock": ("can lock objects", ""),
+    "versioned": ("keeps versions (jsbackup deletes them all)", ""),
+}
+
+
+def _parse_segment_size(text: str) -> int:
+    size = parse_size(text)
+    if not is_segment_size(size):
+        why = "a segment is held in memory as a whole" if size > MAX_SEGMENT_BYTES else "each segment is an object"
+        raise UsageError(
+            f"--segment-size {text}: {why}, so sizes from {format_bytes(MIN_SEGMENT_BYTES)} to "
+            f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
+        )
+    return size
 
 
 def _recipients(texts: Sequence[str]) -> list[Recipient]:
@@ -75,11 +168,6 @@ def _recipients(texts: Sequence[str]) -> list[Recipient]:
         lines = [line for line in read_file(Path(text), "file of recipients").splitlines() if line.strip()]
         found += [parse_recipient(line) for line in lines if not line.lstrip().startswith("#")] or [parse_recipient("")]
     return found
-
-
-def writer_key_file(shared: Shared) -> Path | None:
-    """Return the file for a new writer key."""
-    return new_writer_key_file(shared.keys, environment())
 
 
 def _passphrase(file: str | None) -> str | None:
@@ -103,8 +191,8 @@ def key(ctx: click.Context) -> None:
 
 
 @key.command("add", cls=Command, short_help="Let others read the repository, too.")
-@encryption_options
-def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> None:
+@_encryption_options
+def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> Result:
     """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it.
 
     A replica that has backups, made with `copy`, only gets the new reader with a copy while the newest backup here is
@@ -123,19 +211,13 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     added = [put_identity(store, descriptor.id, secret, recipient) for recipient in recipients]
     if words is not None:
         added.append(put_passphrase(store, descriptor.id, secret, words, random=os.urandom(3)))
-
-    def text() -> None:
-        for one in added:
-            shared.output.line(f"added {one}")
-
-    shared.output.result({"added": added}, text)
+    return Result({"added": added}, [f"added {each}" for each in added])
 
 
 @key.command("list", cls=Command, short_help="List who reads and who signs.")
-def list_keys(shared: Shared) -> None:
+def list_keys(shared: Shared) -> Result:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
     start_log(shared)
-    from jsbackup.repository import layout
     from jsbackup.repository.crypto.keys import list_identities, list_lost
     from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
     from jsbackup.repository.crypto.writers import load_writers
@@ -143,52 +225,48 @@ def list_keys(shared: Shared) -> None:
     repository = open_repository(shared)
     store, descriptor = repository.store, repository.descriptor
     identities = list_identities(store, descriptor) if descriptor.recipient else []
-    lost = list_lost(store, descriptor) if descriptor.recipient else []
-    gone = {layout.KEYS, *(one.key for one in lost)}
-    damaged = [one for one in examine_readers(store, descriptor, repository.signers).broken if one.key not in gone]
+    missing = [each.key for each in list_lost(store, descriptor)] if descriptor.recipient else []
+    broken = examine_readers(store, descriptor, repository.signers).broken
+    damaged = [each for each in broken if each.key not in {layout.KEYS, *missing}]
     writers = load_writers(store, descriptor) if descriptor.authority else []
     replaced = {signer for writer in writers for signer in writer.replaces}
     readers = [
-        {"key": one.id, "for": one.whom, "created": format_time(int(one.created_seconds) * 10**9)} for one in identities
+        {"key": each.id, "for": each.whom, "created": format_time(int(each.created_seconds) * 10**9)}
+        for each in identities
     ]
     signers = [
-        {"signer": one.signer, "created": one.created, "replaced": one.signer in replaced}
-        for one in sorted(writers, key=lambda writer: writer.created)
+        {"signer": each.signer, "created": each.created, "replaced": each.signer in replaced}
+        for each in sorted(writers, key=lambda writer: writer.created)
     ]
-    output = shared.output
+    document = {
+        "authority": descriptor.authority,
+        "readers": readers,
+        "missing": missing,
+        "damaged": [{"key": each.key, "problem": each.problem} for each in damaged],
+        "writers": signers,
+    }
+    problems = [("missing", key) for key in missing] + [("damaged", each.problem) for each in damaged]
+    if descriptor.recipient and not readers and not missing:
+        problems.append(("missing", NO_READER))
+    lines = [(State(what), f": {problem}; {AGAIN_FROM_COPY}") for what, problem in problems]
+    return Result(document, [*_keys_text(document), *lines])
 
-    def text() -> None:
-        if descriptor.authority is None:
-            output.line("the repository is neither encrypted nor signed")
-            return
-        output.line(f"root signing key {descriptor.authority}")
-        for signer in signers:
-            state = "replaced" if signer["replaced"] else "signs"
-            output.line(f"writer {signer['signer']}  made {str(signer['created'])[:19]}Z  {state}")
-        if readers:
-            output.table(["KEY", "CREATED"], [(one["key"], one["created"]) for one in readers])
-        for one in lost:
-            output.line(State("missing"), f": {one.key}; {AGAIN_FROM_COPY}")
-        for broken in damaged:
-            output.line(State("damaged"), f": {broken.problem}; {AGAIN_FROM_COPY}")
-        if descriptor.recipient and not readers and not lost:
-            output.line(State("missing"), f": {NO_READER}; {AGAIN_FROM_COPY}")
 
-    output.result(
-        {
-            "authority": descriptor.authority,
-            "readers": readers,
-            "missing": [one.key for one in lost],
-            "damaged": [{"key": one.key, "problem": one.problem} for one in damaged],
-            "writers": signers,
-        },
-        text,
-    )
+def _keys_text(document: JsonObject) -> Iterator[Block]:
+    if document["authority"] is None:
+        yield "the repository is neither encrypted nor signed"
+        return
+    yield f"root signing key {document['authority']}"
+    for writer in document["writers"]:
+        state = "replaced" if writer["replaced"] else "signs"
+        yield f"writer {writer['signer']}  made {writer['created'][:19]}Z  {state}"
+    if document["readers"]:
+        yield table(document["readers"], {"KEY": "key", "CREATED": "created"})
 
 
 @key.command("remove", cls=Command, short_help="Remove a reader's key.")
 @click.argument("key_id", metavar="KEY")
-def remove(shared: Shared, key_id: str) -> None:
+def remove(shared: Shared, key_id: str) -> Result:
     """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it.
 
     A reader who has used the key before may have kept what opens everything in the repository, later backups
@@ -199,18 +277,17 @@ def remove(shared: Shared, key_id: str) -> None:
 
     repository = open_repository(shared)
     removed = remove_identity(repository.store, _encrypted(repository), key_id)
-
-    def text() -> None:
-        shared.output.line(f"removed {removed.key}")
-        shared.output.line("anyone who has used it before can still read everything, also new backups: only a new")
-        shared.output.line("repository locks someone out")
-
-    shared.output.result({"removed": removed.key}, text)
+    lines = [
+        f"removed {removed.key}",
+        "anyone who has used it before can still read everything, also new backups: only a new",
+        "repository locks someone out",
+    ]
+    return Result({"removed": removed.key}, lines)
 
 
 @key.command("replace-writer", cls=Command, short_help="Make a new writer key in place of the old.")
 @click.option("--new-writer-key", "file", required=True, metavar="FILE", help="Where to write the new writer key.")
-def replace_writer_key(shared: Shared, file: str) -> None:
+def replace_writer_key(shared: Shared, file: str) -> Result:
     """Replace a writer key that was lost or stolen. The old key can no longer sign.
 
     Needs a key that reads the repository; if the repository is only signed, its first writer key. Backups signed before
@@ -235,9 +312,7 @@ def replace_writer_key(shared: Shared, file: str) -> None:
         use()
         enthrone()
     signer = new.signatory.public
-    shared.output.result(
-        {"signer": signer, "writer_key": file}, lambda: shared.output.line(f"{signer} signs now; its key is in {file}")
-    )
+    return Result({"signer": signer, "writer_key": file}, [f"{signer} signs now; its key is in {file}"])
 
 
 def _encrypted(repository: Repository) -> Descriptor:
@@ -247,4 +322,4 @@ def _encrypted(repository: Repository) -> Descriptor:
     return repository.descriptor
 
 
-COMMANDS = {"key": key}
+COMMANDS = {"init": init, "key": key}
