@@ -29,6 +29,7 @@ from jsbackup.stores.url import open_store
 
 if TYPE_CHECKING:
     from jsbackup.repository.checks.doctor import Purpose
+    from jsbackup.repository.crypto.access import GivenKeys
 
 __all__ = ["COMMANDS"]
 
@@ -109,7 +110,7 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     start_log(shared)
     what = Purpose(purpose)
     there = [*_server(shared, what), *_repository(shared, what)] if usable else []
-    checks = [*profiles, *there, *_machine()]
+    checks = [*profiles, *there, _kernel(), _java()]
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
     return Result(document, _text(checks), combined(check.code for check in problems))
@@ -137,14 +138,10 @@ def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
     except JsBackupError as error:
         return [Check.failed("repository", error, "Check --repo.")]
     try:
-        keys = keys_of(shared)
+        keys: GivenKeys | JsBackupError = keys_of(shared)
     except JsBackupError as error:
-        return examine_repository(store, error, purpose, clock=time.time, random=os.urandom)
+        keys = error
     return examine_repository(store, keys, purpose, clock=time.time, random=os.urandom)
-
-
-def _machine() -> list[Check]:
-    return [_kernel(), _java()]
 
 
 def _kernel() -> Check:

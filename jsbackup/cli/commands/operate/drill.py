@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from jsbackup.cli.commands.look.opened import check_readable
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
@@ -19,7 +20,7 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
-from jsbackup.cli.output.result import Block, Result, Table
+from jsbackup.cli.output.result import Block, Result, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
@@ -32,24 +33,16 @@ from jsbackup.model import JsonObject
 if TYPE_CHECKING:
     from jsbackup.engine.check.drill_run import DrillReport
     from jsbackup.engine.check.kept_server import KeptServer
-    from jsbackup.engine.restore.restore import RestoreReport
-    from jsbackup.engine.restore.restored_stream import RestoredStream
 
 __all__ = ["COMMANDS"]
 
 
 def _result(report: DrillReport) -> Result:
     """Return the result; its servers may still run."""
-    document = _drill_json(report)
-    if report.kept is None:
-        return Result(document, _text(report), report.outcome.code)
-    text = [*_text(report), *_kept_text(report.kept)]
-    return Result({**document, "kept": _kept_json(report.kept)}, text, report.outcome.code, at_once=True)
-
-
-def _drill_json(report: DrillReport) -> JsonObject:
-    outcome, newest_age = report.outcome, report.newest_message_age_seconds
-    return {
+    outcome, restored, kept = report.outcome, report.restored, report.kept
+    newest_age = report.newest_message_age_seconds
+    notes = {each.name: [*report.adapted.get(each.name, ()), *each.notes] for each in restored.streams}
+    document = {
         "backup": outcome.backup,
         "created": outcome.backup_created,
         "ok": outcome.ok,
@@ -62,85 +55,62 @@ def _drill_json(report: DrillReport) -> JsonObject:
             "newest_message": outcome.newest_message,
             "newest_message_age_seconds": None if newest_age is None else round(newest_age, 3),
         },
-        "streams": [restored_stream_json(s, _notes(report, s)) for s in report.restored.streams],
-        "failed": [failure_json(one.name, one.error) for one in report.restored.failures],
+        "streams": [restored_stream_json(each, notes[each.name]) for each in restored.streams],
+        "failed": [failure_json(each.name, each.error) for each in restored.failures],
         "warnings": list(report.warnings),
     }
-
-
-def _notes(report: DrillReport, stream: RestoredStream) -> list[str]:
-    return [*report.adapted.get(stream.name, ()), *stream.notes]
-
-
-def _text(report: DrillReport) -> Iterator[Block]:
-    from jsbackup.engine.check.health_rules import span
-
-    outcome, streams = report.outcome, report.restored.streams
-    yield from _proved_streams(report.restored, report.adapted)
-    newest_age = report.newest_message_age_seconds
-    last = "" if newest_age is None else f", its newest message {span(newest_age)}"
-    yield f"recovery point: the backup is {span(report.backup_age_seconds)} old{last}"
-    if report.uncounted:
-        yield f"note: it does not count as a drill of everything: {report.uncounted}"
-    came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
-    if not streams and not report.restored.failures:
-        came = "nothing restored, nothing proved: the backup has no stream"
-    where = f"nats-server {outcome.server}" + (f", {outcome.nodes} of them" if outcome.nodes > 1 else "")
-    yield f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came)
-
-
-def _kept_json(kept: KeptServer) -> JsonObject:
-    """Return how to reach a server that stays."""
-    return {
+    if kept is None:
+        return Result(document, _text(report, document), outcome.code)
+    reach = {
         "url": kept.url,
         "user": kept.user,
         "password": kept.password,
         "context": str(kept.context),
         "folder": str(kept.folder),
     }
+    look = f"nats --context {shlex.quote(reach['context'])} stream ls -a"
+    lines = {**{name: reach[name] for name in ("url", "user", "password", "folder")}, "look": look}
+    text = [
+        *_text(report, document),
+        "",
+        *(f"{name:<10}{value}" for name, value in lines.items()),
+        "Ctrl-C ends the server and removes the folder.",
+    ]
+    return Result({**document, "kept": reach}, text, outcome.code, at_once=True)
 
 
-def _kept_text(kept: KeptServer) -> Iterator[Block]:
-    yield ""
-    for name, value in (
-        ("url", kept.url),
-        ("user", kept.user),
-        ("password", kept.password),
-        ("folder", str(kept.folder)),
-        ("look", f"nats --context {shlex.quote(str(kept.context))} stream ls -a"),
-    ):
-        yield f"{name:<10}{value}"
-    yield "Ctrl-C ends the server and removes the folder."
+def _text(report: DrillReport, document: JsonObject) -> Iterator[Block]:
+    from jsbackup.engine.check.health_rules import span
 
-
-def _proved_streams(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> Iterator[Block]:
-    """Yield the streams of a throwaway server; `adapted` says by stream what was adapted."""
-    yield Table(
-        ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "PROOF"],
-        [
-            (
-                s.as_name,
-                format_count(s.messages),
-                format_bytes(s.bytes),
-                str(len(s.consumers)),
-                format_seconds(s.seconds),
-                State("verified" if s.verified else "not verified"),
-            )
-            for s in restored.streams
-        ],
+    outcome, newest_age = report.outcome, report.newest_message_age_seconds
+    yield table(
+        document["streams"],
+        {
+            "STREAM": "as",
+            ">MESSAGES": ("messages", format_count),
+            ">BYTES": ("bytes", format_bytes),
+            ">CONSUMERS": ("consumers", lambda consumers: str(len(consumers))),
+            ">TIME": ("seconds", format_seconds),
+            "PROOF": ("verified", lambda verified: State("verified" if verified else "not verified")),
+        },
     )
-    yield from said_lines(_remarks(restored, adapted))
+    yield from said_lines(_remarks(report, document))
+    last = "" if newest_age is None else f", its newest message {span(newest_age)}"
+    yield f"recovery point: the backup is {span(report.backup_age_seconds)} old{last}"
+    if report.uncounted:
+        yield f"note: it does not count as a drill of everything: {report.uncounted}"
+    came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
+    if not document["streams"] and not document["failed"]:
+        came = "nothing restored, nothing proved: the backup has no stream"
+    where = f"nats-server {outcome.server}" + (f", {outcome.nodes} of them" if outcome.nodes > 1 else "")
+    yield f"drilled backup {outcome.backup} in {format_seconds(report.seconds)} ({where}): ", State(came)
 
 
-def _remarks(restored: RestoreReport, adapted: Mapping[str, Sequence[str]]) -> Iterator[Said]:
-    for s in restored.streams:
-        for note in (*adapted.get(s.name, ()), *s.notes):
-            yield Said("note", s.as_name, note)
-        for c in s.consumers:
-            if c.note:
-                yield Said("note", s.as_name, consumer_result_text(c))
-    for failure in restored.failures:
-        yield Said("failed", failure.name, failure.error.message)
+def _remarks(report: DrillReport, document: JsonObject) -> Iterator[Said]:
+    for stream, row in zip(report.restored.streams, document["streams"], strict=True):
+        yield from (Said("note", stream.as_name, note) for note in row["notes"])
+        yield from (Said("note", stream.as_name, consumer_result_text(each)) for each in stream.consumers if each.note)
+    yield from (Said("failed", row["name"], row["reason"]) for row in document["failed"])
 
 
 @click.command(cls=Command, unattended=True, chooses=True)
@@ -200,7 +170,6 @@ def drill(
     from jsbackup.engine.check.drill_run import DrillRun
     from jsbackup.engine.check.server_program import find_program
     from jsbackup.planning.model import RestoreOptions
-    from jsbackup.repository.crypto.keys import needed
 
     start_log(shared)
     output = shared.output
@@ -210,8 +179,7 @@ def drill(
     wanted = WantedBackup(backup or LATEST, options.streams, options.exclude, silent=output.as_json)
     server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
     repository = open_repository(shared)
-    if repository.descriptor.recipient is not None:
-        needed(repository.secret)
+    check_readable(repository)
     with closing_undisturbed() as kept:
         with reading(shared, repository, "drill"):
             manifest = find_backup(shared, repository, wanted)
