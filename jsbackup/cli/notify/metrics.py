@@ -11,7 +11,8 @@ HTTP basic authentication, and never shown. Redirects are not followed.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
@@ -24,7 +25,6 @@ from jsbackup.engine.check.backup_series import BackupSeries
 from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, not_backed_up
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.errors import JsBackupError, UsageError
-from jsbackup.repository.checks.outcomes import DrillOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import Result
 from jsbackup.times import parse_time
@@ -39,32 +39,27 @@ _Family = tuple[str, str, float | _Series | None]
 """The name of a metric without its prefix, what it is, and its value, or labels with values. None is left out."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Metrics:
     """A collector of `prometheus_client`. The first of equal series counts; a family without values is left out."""
 
-    def __init__(self, families: Iterable[_Family]) -> None:
-        self._families: list[GaugeMetricFamily] = []
-        for name, about, given in families:
-            series = given if isinstance(given, Iterable) else [({}, given)]
+    families: Iterable[_Family]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, about, given in self.families:
             values: dict[tuple[str, ...], float] = {}
             names: list[str] = []
-            for labels, value in series:
+            for labels, value in given if isinstance(given, Iterable) else [({}, given)]:
                 if value is not None:
                     names = list(labels)
-                    values.setdefault(tuple(map(_whole, labels.values())), value)
+                    # Lone surrogates are escaped.
+                    texts = tuple(text.encode("utf-8", "backslashreplace").decode() for text in labels.values())
+                    values.setdefault(texts, value)
             if values:
                 family = GaugeMetricFamily(f"jsbackup_{name}", about, labels=names)
                 for texts, value in values.items():
                     family.add_metric(texts, value)
-                self._families.append(family)
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return self._families
-
-
-def _whole(text: str) -> str:
-    """Return the text with lone surrogates escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+                yield family
 
 
 def failure_metrics(now_ns: int, code: int) -> bytes:
@@ -93,71 +88,55 @@ def status_metrics(
     named = {line.origin.account: line.origin.account_name for line in status.lines if line.origin.account_name}
     newest, stored = status.newest_complete, status.stored
     at_work = sum(work.live for work in status.work)
-    return generate_latest(
-        _Metrics(
-            [
-                *_head(status.now_ns, 1, code),
-                ("breaches", "What is wrong, by rule.", [({"rule": rule}, broken.count(rule)) for rule in BreachRule]),
-                *_of_lines(status.lines),
-                (
-                    "account_info",
-                    "What the operator calls an account that is known by its key.",
-                    [({"account": key, "account_name": name}, 1) for key, name in sorted(named.items())],
-                ),
-                (
-                    "newest_backup_timestamp_seconds",
-                    "When the newest complete backup of all began.",
-                    None if newest is None else _seconds(newest.created),
-                ),
-                ("backups_unreadable", "Backups whose manifest cannot be read.", len(status.unreadable)),
-                ("backups_from_the_future", "Backups dated in the future.", len(status.ahead)),
-                *_of_verifies(status),
-                *_of_drills(status.drills_of(None)),
-                ("stored_objects", "Stored objects of streams.", stored.objects),
-                ("stored_bytes", "Their bytes.", stored.bytes),
-                (
-                    "unused_objects",
-                    "Objects that the last prune found not needed by any backup.",
-                    stored.unused_objects,
-                ),
-                ("unused_bytes", "Their bytes.", stored.unused_bytes),
-                ("interrupted_runs", "Interrupted backups whose objects are left.", stored.interrupted_runs),
-                (
-                    "leases",
-                    "Leases in the repository, active and expired.",
-                    [({"state": "live"}, at_work), ({"state": "expired"}, len(status.work) - at_work)],
-                ),
-                *(_of_server(status, live) if live is not None else ()),
-                *_of_accounts(status, accounts),
-            ]
-        )
-    )
-
-
-def _of_server(status: RepositoryStatus, live: LiveStreams) -> list[_Family]:
-    missing = not_backed_up(status, live)
-    return [
-        ("server_streams", "Streams on the server.", len(live.names)),
+    families: list[_Family] = [
+        *_head(status.now_ns, 1, code),
+        ("breaches", "What is wrong, by rule.", [({"rule": rule}, broken.count(rule)) for rule in BreachRule]),
+        *_of_lines(status.lines),
         (
-            "server_streams_not_backed_up",
-            "Streams missing from the newest backups, except excluded ones.",
-            len(missing),
+            "account_info",
+            "What the operator calls an account that is known by its key.",
+            [({"account": key, "account_name": name}, 1) for key, name in sorted(named.items())],
         ),
         (
-            "stream_not_backed_up",
-            "A stream on the server that is in no newest backup.",
-            [({"stream": name}, 1) for name in missing[:_MOST_STREAMS]],
+            "newest_backup_timestamp_seconds",
+            "When the newest complete backup of all began.",
+            None if newest is None else _seconds(newest.created),
+        ),
+        ("backups_unreadable", "Backups whose manifest cannot be read.", len(status.unreadable)),
+        ("backups_from_the_future", "Backups dated in the future.", len(status.ahead)),
+        *_of_checks(status),
+        ("stored_objects", "Stored objects of streams.", stored.objects),
+        ("stored_bytes", "Their bytes.", stored.bytes),
+        ("unused_objects", "Objects that the last prune found not needed by any backup.", stored.unused_objects),
+        ("unused_bytes", "Their bytes.", stored.unused_bytes),
+        ("interrupted_runs", "Interrupted backups whose objects are left.", stored.interrupted_runs),
+        (
+            "leases",
+            "Leases in the repository, active and expired.",
+            [({"state": "live"}, at_work), ({"state": "expired"}, len(status.work) - at_work)],
         ),
     ]
-
-
-def _of_accounts(status: RepositoryStatus, accounts: Sequence[LiveStreams]) -> list[_Family]:
+    if live is not None:
+        missing = not_backed_up(status, live)
+        families += [
+            ("server_streams", "Streams on the server.", len(live.names)),
+            (
+                "server_streams_not_backed_up",
+                "Streams missing from the newest backups, except excluded ones.",
+                len(missing),
+            ),
+            (
+                "stream_not_backed_up",
+                "A stream on the server that is in no newest backup.",
+                [({"stream": name}, 1) for name in missing[:_MOST_STREAMS]],
+            ),
+        ]
     known = [
         ({"account": o.account, "account_name": o.account_name, "domain": o.domain}, account)
         for account in accounts
         for o in [account.origin]
     ]
-    return [
+    families += [
         (
             "account_streams",
             "Streams of an account on the servers.",
@@ -169,10 +148,15 @@ def _of_accounts(status: RepositoryStatus, accounts: Sequence[LiveStreams]) -> l
             [(labels, len(not_backed_up(status, account))) for labels, account in known],
         ),
     ]
+    return generate_latest(_Metrics(families))
 
 
 def _of_lines(lines: Sequence[BackupSeries]) -> list[_Family]:
-    known = [(_labels(line), line) for line in lines]
+    known = [
+        ({"cluster": o.cluster, "account": o.account, "domain": o.domain, "line": line.words}, line)
+        for line in lines
+        for o in [line.origin]
+    ]
     complete = [(labels, line, newest) for labels, line in known if (newest := line.newest_complete) is not None]
     streams = sorted(
         (({**labels, "stream": one.name}, one) for labels, line in known if not line.covered for one in line.streams),
@@ -226,47 +210,42 @@ def _of_lines(lines: Sequence[BackupSeries]) -> list[_Family]:
     ]
 
 
-def _labels(line: BackupSeries) -> dict[str, str]:
-    origin = line.origin
-    return {"cluster": origin.cluster, "account": origin.account, "domain": origin.domain, "line": line.words}
-
-
-def _of_verifies(status: RepositoryStatus) -> list[_Family]:
-    newest = next(iter(status.verifies), None)
-    if newest is None:
-        return []
-    good = {level: next((one for one in status.verifies if one.ok and one.level is level), None) for level in Level}
+def _of_checks(status: RepositoryStatus) -> list[_Family]:
+    """Return those of `verify` and `drill`; without any, there is no value."""
+    verifies, drills = status.verifies, status.drills_of(None)
+    verify, drill = next(iter(verifies), None), next(iter(drills), None)
+    good_verifies = {each.level: _seconds(each.ended) for each in reversed(verifies) if each.ok}
+    good = next((each for each in drills if each.ok and each.everything), None)
     return [
         (
             "last_good_verify_timestamp_seconds",
             "When the last verify of this level ended that found nothing wrong.",
-            [({"level": level}, None if one is None else _seconds(one.ended)) for level, one in good.items()],
+            [({"level": level}, good_verifies.get(level)) for level in Level],
         ),
-        ("last_verify_timestamp_seconds", "When the last verify ended.", _seconds(newest.ended)),
-        ("last_verify_ok", "Whether it found nothing wrong.", newest.ok),
-        ("last_verify_problems", "What it found.", newest.problems),
-    ]
-
-
-def _of_drills(drills: Sequence[DrillOutcome]) -> list[_Family]:
-    newest = next(iter(drills), None)
-    if newest is None:
-        return []
-    good = next((one for one in drills if one.ok and one.everything), None)
-    return [
+        (
+            "last_verify_timestamp_seconds",
+            "When the last verify ended.",
+            None if verify is None else _seconds(verify.ended),
+        ),
+        ("last_verify_ok", "Whether it found nothing wrong.", None if verify is None else verify.ok),
+        ("last_verify_problems", "What it found.", None if verify is None else verify.problems),
         (
             "last_good_drill_timestamp_seconds",
             "When the last drill ended that succeeded.",
             None if good is None else _seconds(good.ended),
         ),
-        ("last_drill_timestamp_seconds", "When the last drill ended.", _seconds(newest.ended)),
-        ("last_drill_ok", "Whether it restored and proved everything.", newest.ok),
-        ("last_drill_duration_seconds", "How long it took.", newest.seconds),
-        ("last_drill_messages", "Messages that it restored.", newest.messages),
+        (
+            "last_drill_timestamp_seconds",
+            "When the last drill ended.",
+            None if drill is None else _seconds(drill.ended),
+        ),
+        ("last_drill_ok", "Whether it restored and proved everything.", None if drill is None else drill.ok),
+        ("last_drill_duration_seconds", "How long it took.", None if drill is None else drill.seconds),
+        ("last_drill_messages", "Messages that it restored.", None if drill is None else drill.messages),
         (
             "last_drill_stream_duration_seconds",
             "What each stream took.",
-            [({"stream": one.name}, one.seconds) for one in newest.streams[:_MOST_STREAMS]],
+            [({"stream": each.name}, each.seconds) for each in (drill.streams[:_MOST_STREAMS] if drill else ())],
         ),
     ]
 
