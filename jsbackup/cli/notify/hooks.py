@@ -33,8 +33,9 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from jsbackup import __version__
+from jsbackup.cli.output.terminal import printable
 from jsbackup.cli.stop_signals import stop_signals
-from jsbackup.config import Secret, environment, parse_duration, resolve_secret
+from jsbackup.config import Secret, environment, hide_logins, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
 
 __all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "check_url", "run_between"]
@@ -103,24 +104,19 @@ def run_between(hooks: Hooks, about: Mapping[str, str], work: Callable[[], Any])
         begun = True
         returned = work()
     except BaseException as error:
-        _finish(hooks, about, _code_of(error), _message_of(error), begun=begun)
+        known = _known(error)
+        _finish(hooks, about, known.exit_code, printable(hide_logins(known.message)), begun=begun)
         raise
     return _finish(hooks, about, returned if isinstance(returned, int) else 0, "", begun=begun)
 
 
-def _code_of(error: BaseException) -> int:
+def _known(error: BaseException) -> JsBackupError:
+    """Return the error, or one with the same exit code and without a text, which may hold a secret."""
     if isinstance(error, JsBackupError):
-        return error.exit_code
+        return error
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return Interrupted.exit_code
-    return UsageError.exit_code if isinstance(error, click.ClickException) else JsBackupError.exit_code
-
-
-def _message_of(error: BaseException) -> str:
-    from jsbackup.cli.output.terminal import printable
-    from jsbackup.config import hide_logins
-
-    return printable(hide_logins(error.message)) if isinstance(error, JsBackupError) else ""
+        return Interrupted("")
+    return UsageError("") if isinstance(error, click.ClickException) else JsBackupError("")
 
 
 def _finish(hooks: Hooks, about: Mapping[str, str], code: int, message: str, *, begun: bool) -> int:

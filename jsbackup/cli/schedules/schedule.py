@@ -27,6 +27,7 @@ import click
 
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.result import Result, Verbatim
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import parse_duration, read_config
@@ -85,7 +86,7 @@ def schedule(
     without: tuple[str, ...],
     image: str,
     run_as: str,
-) -> None:
+) -> Result:
     """Print files that run the profile of --profile: backup and status regularly, forget --prune and verify every
     day, drill every month. Nothing is installed.
 
@@ -119,15 +120,10 @@ def schedule(
     }
     for note in notes:
         shared.output.note(note)
-
-    def text() -> None:
-        for name, content in files.items():
-            if output is not None:
-                shared.output.line(f"wrote {output / name}")
-            else:
-                shared.output.verbatim(f"# ---- {name}\n{content}\n" if len(files) > 1 else content)
-
-    shared.output.result(document, text)
+    if output is not None:
+        return Result(document, [f"wrote {output / name}" for name in files])
+    texts = [f"# ---- {name}\n{content}\n" if len(files) > 1 else content for name, content in files.items()]
+    return Result(document, map(Verbatim, texts))
 
 
 def _profile(shared: Shared) -> Profile:
@@ -183,8 +179,6 @@ class When:
 
 
 _DAY_MINUTES: Final = 24 * 60
-_DAYS: Final = 28  # exists in every month
-_FORGET_AFTER, _VERIFY_AFTER, _DRILL_AFTER = 60, 120, 180
 
 
 def times_of(profile: str, every: str, at: datetime | None) -> tuple[Mapping[str, When], int]:
@@ -199,10 +193,10 @@ def times_of(profile: str, every: str, at: datetime | None) -> tuple[Mapping[str
 
     return {
         "backup": _every(between, start),
-        "forget": daily(_FORGET_AFTER),
-        "verify": daily(_VERIFY_AFTER),
-        "status": _every(between, start + between // 2 if between < _DAY_MINUTES else start + _FORGET_AFTER // 2),
-        "drill": daily(_DRILL_AFTER, seed // 60 % _DAYS + 1),
+        "forget": daily(60),
+        "verify": daily(120),
+        "status": _every(between, start + (between // 2 if between < _DAY_MINUTES else 30)),
+        "drill": daily(180, day=seed // 60 % 28 + 1),  # a day that every month has
     }, between
 
 
