@@ -77,13 +77,13 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Check what a backup or restore needs, and say what is wrong.",
         ),
         "hold": ("jsbackup.cli.commands.keep.forget", "Hold backups, so that 'forget' keeps them."),
-        "prune": ("jsbackup.cli.commands.keep.prune", "Delete what no backup needs any more."),
+        "prune": ("jsbackup.cli.commands.keep.forget", "Delete what no backup needs any more."),
         "copy": (
             "jsbackup.cli.commands.keep.copy",
             "Copy backups into another repository, also masked.",
         ),
         "repair": ("jsbackup.cli.commands.keep.repair", "Put back stored objects that are missing or damaged."),
-        "unlock": ("jsbackup.cli.commands.keep.prune", "Show leases of running commands, and remove expired ones."),
+        "unlock": ("jsbackup.cli.commands.keep.forget", "Show leases of running commands, and remove expired ones."),
         "key": ("jsbackup.cli.commands.operate.keys", "Manage who reads an encrypted repository, and who signs."),
         "export": (
             "jsbackup.cli.commands.exchange",

@@ -121,28 +121,21 @@ def _known(error: BaseException) -> JsBackupError:
 
 def _finish(hooks: Hooks, about: Mapping[str, str], code: int, message: str, *, begun: bool) -> int:
     """Run the hooks after the command; return the exit code."""
-    if hooks.after and begun:
+    for name, command in (("after", hooks.after if begun else None), ("on-failure", hooks.on_failure)):
+        if not command or (name == "on-failure" and not code):
+            continue
+        outcome = {
+            "JSBACKUP_RESULT": {0: "success", IncompleteError.exit_code: "incomplete"}.get(code, "failure"),
+            "JSBACKUP_EXIT_CODE": str(code),
+            "JSBACKUP_ERROR": message.replace("\0", ""),
+        }
         try:
-            _run("after", hooks.after, hooks, {**about, **_outcome(code, message)})
+            _run(name, command, hooks, {**about, **outcome})
         except JsBackupError as error:
             _log.error("%s", error.message)
             code, message = code or JsBackupError.exit_code, message or error.message
-    if hooks.on_failure and code:
-        try:
-            _run("on-failure", hooks.on_failure, hooks, {**about, **_outcome(code, message)})
-        except JsBackupError as error:
-            _log.warning("%s", error.message)
     _ping(hooks.ping_url, "fail" if code else "")
     return code
-
-
-def _outcome(code: int, message: str) -> dict[str, str]:
-    result = {0: "success", IncompleteError.exit_code: "incomplete"}.get(code, "failure")
-    return {
-        "JSBACKUP_RESULT": result,
-        "JSBACKUP_EXIT_CODE": str(code),
-        "JSBACKUP_ERROR": message.replace("\0", ""),
-    }
 
 
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:

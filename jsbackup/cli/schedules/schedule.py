@@ -304,15 +304,12 @@ def _plan(profile: Profile, every: str, at: datetime | None, without: Sequence[s
 
 
 def _job(name: str, values: Mapping[str, Any], when: When, between: int) -> Job:
-    arguments = [name]
-    if name == "backup" and "no_init" not in values:  # an unmounted disk must not get a new repository
-        arguments.append("--no-init")
-    if name == "forget" and not values.get("prune"):
-        arguments.append("--prune")
-    if name == "verify" and not values.keys() & {"sample", "max_bytes"}:
-        arguments += ["--sample", "4"]
-    if name == "status" and "max_age" not in values:
-        arguments += ["--max-age", f"{3 * between}m"]
+    defaults = {
+        "backup": () if "no_init" in values else ("--no-init",),  # an unmounted disk must not get a new repository
+        "forget": () if values.get("prune") else ("--prune",),
+        "verify": () if values.keys() & {"sample", "max_bytes"} else ("--sample", "4"),
+        "status": () if "max_age" in values else ("--max-age", f"{3 * between}m"),
+    }
     files = {option: str(values.get(key) or "").removeprefix("file://") for key, option in _FILE_OPTIONS.items()}
     credentials = tuple(
         (option, str(_absolute(path, option)))
@@ -322,7 +319,7 @@ def _job(name: str, values: Mapping[str, Any], when: When, between: int) -> Job:
     if values.get("accounts"):
         _absolute(values["accounts"], "accounts")
     outputs = tuple(_absolute(values[key], key).parent for key in ("metrics", "page") if values.get(key))
-    return Job(name, tuple(arguments), when, credentials, _folder(values), outputs)
+    return Job(name, (name, *defaults.get(name, ())), when, credentials, _folder(values), outputs)
 
 
 def _folder(values: Mapping[str, Any]) -> Path | None:

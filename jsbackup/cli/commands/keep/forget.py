@@ -1,25 +1,30 @@
-"""`jsbackup forget` and `jsbackup hold`: which backups are removed, which are kept, and why."""
+"""`jsbackup forget`, `hold`, `prune` and `unlock`: which backups are removed and why, and what nothing needs then.
+
+What takes long to import, and only `forget` needs, is imported where it is used.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.commands.keep.prune import grace_option, prune_json, prune_text, run_prune
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag
@@ -30,17 +35,29 @@ from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exit_codes import DAMAGE, damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
-from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
+from jsbackup.repository.keep import prune as pruning
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, put_hold, release_hold
+from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.retention import Policy
+from jsbackup.repository.keep.seen_leases import store_now
+from jsbackup.repository.keep.unlocking import LeaseOutcome, unlock_leases
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
-__all__ = ["COMMANDS", "GROUPINGS"]
+if TYPE_CHECKING:
+    from jsbackup.repository.keep.forget import ForgetPlan
 
-GROUPINGS = ("selection", "source", "none")  # as `repository/keep/retention.py` has them
+__all__ = ["COMMANDS"]
+
+_grace_option = click.option(
+    "--grace",
+    metavar="DURATION",
+    default="24h",
+    show_default=True,
+    help="Delete only objects that have been marked as unused for this long.",
+)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,7 +90,7 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
 )
 @click.option(
     "--group-by",
-    type=click.Choice(GROUPINGS),
+    type=click.Choice([each.value for each in Grouping]),
     default="selection",
     show_default=True,
     help="Apply the policy separately to the backups of each cluster, account and selection of streams; of "
@@ -82,7 +99,7 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
 @click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
-@grace_option
+@_grace_option
 def forget(
     shared: Shared,
     backups: tuple[str, ...],
@@ -109,6 +126,8 @@ def forget(
     profile has none yet. Where no backup has a profile, it applies to all. Objects that only removed backups need stay
     stored until 'jsbackup prune'.
     """
+    from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
+
     start_log(shared)
     policy = Policy(
         last=keep_last,
@@ -120,7 +139,9 @@ def forget(
         within_seconds=parse_duration(keep_within) if keep_within is not None else 0,
         tags=tuple(map(parse_tag_rule, tags)),
     )
-    if backups and not _typed_to_keep(click.get_current_context()):
+    ctx = click.get_current_context()
+    keeping = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
+    if backups and all(ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE for name in keeping):
         policy = Policy()  # the policy of a profile is only for runs without named backups
     if backups and not policy.is_empty:
         raise UsageError(
@@ -147,8 +168,8 @@ def forget(
         if prune:
             removed = sorted(each.backup for each in plan.decisions.removed)
             pruned = None if dry_run else removed
-            done = run_prune(repository, take, grace_seconds, dry_run=dry_run, without=frozenset(removed))
-            report = prune_json(done, dry_run=dry_run)
+            done = _run_prune(repository, take, grace_seconds, dry_run=dry_run, without=frozenset(removed))
+            report = _prune_json(done, dry_run=dry_run)
     except JsBackupError as error:
         count = error.facts.get("removed", len(pruned or ()))
         backups_removed = f"removed {format_count(count, 'backup')}"
@@ -163,8 +184,14 @@ def forget(
 
 
 def _forget_result(plan: ForgetPlan, pruned: JsonObject | None, *, dry_run: bool, named: bool) -> Result:
+    from jsbackup.repository.keep.forget import LOCKED_REASON
+
     decisions = plan.decisions
-    locked = [each.backup for each in decisions.kept if LOCKED_REASON in each.reasons] if named else []
+    locked = [
+        f"backup {each.backup} was not removed: {LOCKED_REASON}"
+        for each in (decisions.kept if named else ())
+        if LOCKED_REASON in each.reasons
+    ]
     code = damage(plan.damaged) or unreadable(each.error for each in plan.unreadable)
     code = IncompleteError.exit_code if locked else code
     document: JsonObject = {
@@ -180,7 +207,7 @@ def _forget_result(plan: ForgetPlan, pruned: JsonObject | None, *, dry_run: bool
     }
     # Those that were named would only repeat the command line.
     blocks = [] if named else _decisions_text(document)
-    return Result(document, [*blocks, *_forget_text(document, locked, plan.damaged, code)], code)
+    return Result(document, [*blocks, *locked, *_forget_text(document, plan.damaged, code)], code)
 
 
 def _decisions_text(document: JsonObject) -> Iterator[Block]:
@@ -194,8 +221,7 @@ def _decisions_text(document: JsonObject) -> Iterator[Block]:
         yield ""
 
 
-def _forget_text(document: JsonObject, locked: Sequence[str], damaged: Sequence[str], code: int) -> Iterator[Block]:
-    yield from (f"backup {backup} was not removed: {LOCKED_REASON}" for backup in locked)
+def _forget_text(document: JsonObject, damaged: Sequence[str], code: int) -> Iterator[Block]:
     if damaged:
         are = "is known to be damaged, and takes" if len(damaged) == 1 else "are known to be damaged, and take"
         which = f"{format_count(len(damaged), 'backup')} {are} no other's place: {in_short(damaged, most=10)}"
@@ -204,14 +230,9 @@ def _forget_text(document: JsonObject, locked: Sequence[str], damaged: Sequence[
     removed, kept = format_count(len(document["removed"]), "backup"), f"{len(document['kept']):,}"
     yield f"would remove {removed}, and keep {kept}" if document["dry_run"] else f"removed {removed}, kept {kept}"
     if document["prune"] is not None:
-        yield from prune_text(document["prune"])
+        yield from _prune_text(document["prune"])
     if code == DAMAGE:  # also what ends a command that removed nothing
         yield f"done; the exit code is {code} because of the damage that is named above"
-
-
-def _typed_to_keep(ctx: click.Context) -> bool:
-    names = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
-    return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 @click.command(cls=Command)
@@ -259,4 +280,134 @@ def _hold_text(rows: Sequence[JsonObject], asked: str | None) -> Iterator[Block]
         yield State("note"), f": the reason of {in_short(stays)} stays as it is: {how}"
 
 
-COMMANDS = {"forget": forget, "hold": hold}
+@click.command("prune", cls=Command, unattended=True)
+@_grace_option
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+def prune_objects(shared: Shared, grace: str, dry_run: bool) -> Result:
+    """Delete objects that no backup needs: those left by 'forget', and by interrupted backups.
+
+    Unused objects are marked first, and deleted by a later prune when the grace period is over. Deleting waits for
+    running backups and restores, and they wait for it.
+    """
+    start_log(shared)
+    grace_seconds = parse_duration(grace)
+    repository = open_repository(shared)
+    report = _run_prune(repository, holder(shared, repository, "prune"), grace_seconds, dry_run=dry_run)
+    document = _prune_json(report, dry_run=dry_run)
+    return Result(document, _prune_text(document))
+
+
+def _run_prune(
+    repository: Repository,
+    take: Callable[[Mode], AbstractContextManager[Lease]],
+    grace_seconds: float,
+    *,
+    dry_run: bool,
+    without: frozenset[str] = frozenset(),
+) -> pruning.PruneReport:
+    """Prune, or report what it would do if the backups `without` were forgotten. Raises the errors of
+    `repository.prune.prune`.
+    """
+    if dry_run:
+        return pruning.preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
+    return pruning.prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
+
+
+def _prune_json(report: pruning.PruneReport, *, dry_run: bool) -> JsonObject:
+    """Return the document of `prune --json`, which is also `prune` in `forget --prune --json`."""
+    return {
+        "deleted_objects": report.deleted_objects,
+        "freed_bytes": report.freed_bytes,
+        "marked_objects": report.marked_objects,
+        "marked_bytes": report.marked_bytes,
+        "due": None if report.due_seconds is None else format_time(math.ceil(report.due_seconds) * 10**9),
+        "kept_objects": report.kept_objects,
+        "kept_bytes": report.kept_bytes,
+        "leftovers": report.leftovers,
+        "dry_run": dry_run,
+    }
+
+
+def _prune_text(document: JsonObject) -> Iterator[Block]:
+    """Yield the same as text."""
+    deleted = f"{format_count(document['deleted_objects'], 'object')}, {format_bytes(document['freed_bytes'])}"
+    if not document["deleted_objects"]:
+        yield "nothing to delete"
+    else:
+        yield f"would delete {deleted}" if document["dry_run"] else f"deleted {deleted} freed"
+    for name, ending in (
+        ("marked", f"wait for --grace; the first can be deleted after {document['due']}"),
+        ("kept", "are locked by the store"),
+    ):
+        if count := document[f"{name}_objects"]:
+            size = format_bytes(document[f"{name}_bytes"])
+            yield f"{format_count(count, 'more unused object')} ({size}) {ending}"
+    if document["leftovers"]:
+        yield f"removed {format_count(document['leftovers'], 'leftover')}, such as expired leases"
+
+
+@click.command(cls=Command)
+@click.argument("leases", nargs=-1, metavar="[LEASE]...")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Remove active leases too. Their commands are not stopped: a prune may then delete objects that a "
+    "backup or a restore still needs.",
+)
+def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> Result:
+    """Show the leases of running commands, and remove those that have expired; all, or those that you name.
+
+    An active lease belongs to a command that runs, or that was killed a few minutes ago. If that command ran on this
+    machine, its lease is removed too. Otherwise wait until it expires.
+    """
+    start_log(shared)
+    store = open_repository(shared).store
+    now = store_now(store, os.urandom)
+    outcomes = unlock_leases(store, leases, now, force=force)
+    rows = [_lease_json(one, now) for one in outcomes]
+    return Result({"leases": rows}, _lease_text(rows), damage(any(one.damaged for one in outcomes)))
+
+
+def _lease_json(outcome: LeaseOutcome, now: float) -> JsonObject:
+    seen, text = outcome.seen, outcome.text
+    return {
+        "lease": seen.key.id,
+        "mode": "exclusive" if seen.key.exclusive else "shared",
+        "state": "live" if outcome.live else "expired",
+        "renewed_seconds_ago": round(max(0.0, now - seen.modified_seconds)),
+        "expires_in_seconds": round(max(0.0, seen.expires_seconds - now)),
+        "purpose": text and text.purpose,
+        "since": text and text.created,
+        "tool": text and text.tool,
+        "host": text and text.host,
+        "process_gone": outcome.process_gone,
+        "problem": outcome.locked or outcome.problem,
+        "removed": outcome.removed,
+    }
+
+
+def _lease_text(rows: Sequence[JsonObject]) -> Iterator[Block]:
+    if not rows:
+        yield "there are no leases"
+        return
+    header = ["LEASE", "PURPOSE", "MODE", "SINCE", "HOST", "TOOL", ">RENEWED", "EXPIRES"]
+    cells = [[row[name] or "?" for name in ("lease", "purpose", "mode", "since", "host", "tool")] for row in rows]
+    yield Table(header, [[*known, *_times_text(row)] for known, row in zip(cells, rows, strict=True)])
+    for row in rows:
+        if row["problem"]:
+            yield State("problem"), f": {row['problem']}"
+    if any(row["removed"] and row["state"] == "live" and not row["process_gone"] for row in rows):
+        yield (
+            "note: the commands that held active leases were not stopped; backups among them will fail when they commit"
+        )
+
+
+def _times_text(row: JsonObject) -> tuple[str, str]:
+    """Return when a lease was renewed, and when it ends."""
+    live = row["state"] == "live"
+    end = f"in {format_seconds(row['expires_in_seconds'])}" if live else "expired"
+    ended = ", its process is gone" if row["process_gone"] and live else ""
+    return f"{format_seconds(row['renewed_seconds_ago'])} ago", f"{end}{ended}{', removed' if row['removed'] else ''}"
+
+
+COMMANDS = {"forget": forget, "hold": hold, "prune": prune_objects, "unlock": unlock}

@@ -1,6 +1,6 @@
 """`jsbackup doctor`: check every precondition of a backup or a restore, with a line for each.
 
-What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+What asks servers, or is for Spark, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,16 +25,11 @@ from jsbackup.config import default_config_path, environment, examine_config, ex
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import Check, JsonObject, Verdict
+from jsbackup.repository.checks.doctor import Purpose, examine_repository
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.stores.url import open_store
 
-if TYPE_CHECKING:
-    from jsbackup.repository.checks.doctor import Purpose
-    from jsbackup.repository.crypto.access import GivenKeys
-
 __all__ = ["COMMANDS"]
-
-# As `repository/checks/doctor.py` has them.
-PURPOSES = ("backup", "follow", "restore", "all")
 
 
 class _DoctorCommand(Command):
@@ -89,7 +84,7 @@ class _DoctorCommand(Command):
 @click.option(
     "--for",
     "purpose",
-    type=click.Choice(PURPOSES),
+    type=click.Choice([each.value for each in Purpose]),
     default="all",
     show_default=True,
     help="What to check server, user, repository and keys for (default: everything except follow).",
@@ -105,8 +100,6 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     Nothing is changed: permissions are tried with requests that no server accepts, and objects that are put into the
     repository for a test are removed. A permission for certain streams only counts as denied.
     """
-    from jsbackup.repository.checks.doctor import Purpose
-
     start_log(shared)
     what = Purpose(purpose)
     there = [*_server(shared, what), *_repository(shared, what)] if usable else []
@@ -127,8 +120,6 @@ def _server(shared: Shared, purpose: Purpose) -> list[Check]:
 
 
 def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
-    from jsbackup.repository.checks.doctor import examine_repository
-
     if not shared.repo:
         return [Check.not_tried("repository", "none was given", "Name it with --repo or JSBACKUP_REPO.")]
     try:

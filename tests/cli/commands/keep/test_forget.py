@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from jsbackup.cli.commands.keep.forget import GROUPINGS
 from jsbackup.repository import layout
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
@@ -382,10 +380,6 @@ def test_a_hold_that_cannot_be_read_holds(typed: Type, repo: Path) -> None:
     assert check("show", typed("show", IDS[0], "-r", repo, "--json"))["held"]["since"] is None
     assert "is held already: the hold cannot be read" in typed("hold", IDS[0], "-r", repo).out
     assert kept(typed("forget", "-r", repo, "--keep-last", "1", "--json").document) == [IDS[0], IDS[11]]
-
-
-def test_choices_are_those_of_retention() -> None:
-    assert list(GROUPINGS) == [str(grouping) for grouping in Grouping]
 
 
 def test_the_policy_of_a_profile_is_for_runs_that_name_nothing(typed: Type, repo: Path, tmp_path: Path) -> None:
