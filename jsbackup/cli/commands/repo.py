@@ -17,7 +17,6 @@ from jsbackup.cli.options.latest import WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.reports import consumer_json, created_text, problem_json, read_as, stream_json
 from jsbackup.cli.output.result import Block, Result, Table, table
@@ -55,7 +54,6 @@ def list_backups(shared: Shared, last: int | None) -> Result:
     A backup that cannot be read or is missing is always listed, whatever you filter by, because its content is
     unknown. One that is known to be damaged is marked; `show` says what it lacks. The exit code is 14 if there is any.
     """
-    start_log(shared)
     rules, globs = shared.choosing.tags, shared.choosing.origins
     now_ns = time.time_ns()
     repository = open_repository(shared)
@@ -192,7 +190,6 @@ def show(
         return _show_stream(shared, repository, manifest, stream, most_subjects=most_subjects)
     if most_subjects is not None:
         raise UsageError("--subjects is of one stream", hint="Name it after the backup.")
-    start_log(shared)
     repository = open_repository(shared)
     manifest = find_backup(shared, repository, WantedBackup(backup, silent=True, in_part=True))
     hold = find_hold(repository, manifest.id)

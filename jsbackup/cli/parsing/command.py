@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.notify.hooks import HOOK_OPTIONS
+from jsbackup.cli.notify.hooks import HOOK_OPTIONS, Hooks, run_between
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.spark import SPARK_OPTIONS, where_asked
 from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.options.tagging import parse_choosing
+from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
@@ -210,6 +211,7 @@ class Command(click.Command):
         for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
         shared = self._shared(ctx, values, groups)
+        start_log(shared)
         for note in ctx.meta.pop(NOTES, ()):
             shared.output.note(note)
         code = self._run(ctx, shared)
@@ -317,10 +319,6 @@ def _name_of(ctx: click.Context) -> str:
 
 def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:
     """Run with hooks, and with a profile not concurrently with the same command."""
-    from jsbackup.cli.notify.hooks import Hooks, run_between
-    from jsbackup.cli.output.log import start_log
-
-    start_log(shared)
     hooks = Hooks.of(given)
     with ExitStack() as stack:
         about = {"JSBACKUP_COMMAND": command}

@@ -36,7 +36,6 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
 from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, table
@@ -164,7 +163,6 @@ def copy(
     that were copied was checked. Objects of backups that were there before are not looked at again: 'jsbackup verify'
     does that.
     """
-    start_log(shared)
     to = replace(shared, repo=to_repo, variables="JSBACKUP_TO_", s3=second["s3"], keys=second["keys"])
     if streams or asked != AskedChanges():
         return _copy_changed(

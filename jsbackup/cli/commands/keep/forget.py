@@ -23,7 +23,6 @@ from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
@@ -128,7 +127,6 @@ def forget(
     """
     from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
 
-    start_log(shared)
     policy = Policy(
         last=keep_last,
         hourly=keep_hourly,
@@ -245,7 +243,6 @@ def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: 
     A backup that is held already stays held as it is: another --reason changes nothing, and the output says so. A hold
     belongs to one repository: 'copy' brings none, and names what is held here and not there.
     """
-    start_log(shared)
     if release and reason is not None:
         raise UsageError("--reason makes no sense with --release", hint="Leave it out.")
     repository = open_repository(shared)
@@ -289,7 +286,6 @@ def prune_objects(shared: Shared, grace: str, dry_run: bool) -> Result:
     Unused objects are marked first, and deleted by a later prune when the grace period is over. Deleting waits for
     running backups and restores, and they wait for it.
     """
-    start_log(shared)
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
     report = _run_prune(repository, holder(shared, repository, "prune"), grace_seconds, dry_run=dry_run)
@@ -360,7 +356,6 @@ def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> Result:
     An active lease belongs to a command that runs, or that was killed a few minutes ago. If that command ran on this
     machine, its lease is removed too. Otherwise wait until it expires.
     """
-    start_log(shared)
     store = open_repository(shared).store
     now = store_now(store, os.urandom)
     outcomes = unlock_leases(store, leases, now, force=force)

@@ -13,7 +13,6 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result
@@ -69,7 +68,6 @@ def repair(
     What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
     has.
     """
-    start_log(shared)
     live = bool(shared.server.get("server") or shared.server.get("context"))
     if from_repo is None and not live:
         raise UsageError(

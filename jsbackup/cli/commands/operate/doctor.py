@@ -16,7 +16,6 @@ import click
 
 from jsbackup.cli.options.opening import connection_of, keys_of, run_async
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
@@ -100,7 +99,6 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     Nothing is changed: permissions are tried with requests that no server accepts, and objects that are put into the
     repository for a test are removed. A permission for certain streams only counts as denied.
     """
-    start_log(shared)
     what = Purpose(purpose)
     there = [*_server(shared, what), *_repository(shared, what)] if usable else []
     checks = [*profiles, *there, _kernel(), _java()]

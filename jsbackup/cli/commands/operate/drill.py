@@ -16,7 +16,6 @@ from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository, run_async
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
@@ -171,7 +170,6 @@ def drill(
     from jsbackup.engine.check.server_program import find_program
     from jsbackup.planning.model import RestoreOptions
 
-    start_log(shared)
     output = shared.output
     if keep and output.quiet and not output.as_json:
         raise UsageError("--quiet would hide where the server is", hint="Leave it out, or add --json.")

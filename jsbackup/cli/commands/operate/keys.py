@@ -17,7 +17,6 @@ import click
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository, open_with_keys
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes
 from jsbackup.cli.output.result import Block, Result, table
 from jsbackup.cli.parsing.command import Command
@@ -87,7 +86,6 @@ def init(
     An encrypted repository is always signed. Its writer key is written to the new file of --writer-key. Backups need
     this key; it reads no messages. Restores need the identity of a recipient.
     """
-    start_log(shared)
     segment_bytes = None if segment_size is None else _parse_segment_size(segment_size)
     try:
         how = None if compression is None else Compression.parse(compression)
@@ -199,7 +197,6 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     newer than the newest one there: the next copy after the next backup. Until then, `copy` names the reader and leaves
     it out.
     """
-    start_log(shared)
     if not encrypt_to and passphrase is None:
         raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
     from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
@@ -217,7 +214,6 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
 @key.command("list", cls=Command, short_help="List who reads and who signs.")
 def list_keys(shared: Shared) -> Result:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
-    start_log(shared)
     from jsbackup.repository.crypto.keys import list_identities, list_lost
     from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
     from jsbackup.repository.crypto.writers import load_writers
@@ -272,7 +268,6 @@ def remove(shared: Shared, key_id: str) -> Result:
     A reader who has used the key before may have kept what opens everything in the repository, later backups
     included. To lock someone out, create a new repository. Replicas keep the key: remove it there, too, with -r.
     """
-    start_log(shared)
     from jsbackup.repository.crypto.keys import remove_identity
 
     repository = open_repository(shared)
@@ -293,7 +288,6 @@ def replace_writer_key(shared: Shared, file: str) -> Result:
     Needs a key that reads the repository; if the repository is only signed, its first writer key. Backups signed before
     stay valid. The old key still opens manifests, old ones and new ones.
     """
-    start_log(shared)
     from jsbackup.repository.crypto.new_keys import replace_writer
     from jsbackup.repository.crypto.writer_key import encode_writer_key
 
