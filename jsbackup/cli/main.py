@@ -71,9 +71,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "follow": ("jsbackup.cli.commands.backup", "Keep streams backed up within seconds of what is published."),
         "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
-        "drill": ("jsbackup.cli.commands.operate.drill", "Restore a backup into a throwaway server, and prove it."),
+        "drill": ("jsbackup.cli.commands.operate.readiness", "Restore a backup into a throwaway server, and prove it."),
         "doctor": (
-            "jsbackup.cli.commands.operate.doctor",
+            "jsbackup.cli.commands.operate.readiness",
             "Check what a backup or restore needs, and say what is wrong.",
         ),
         "hold": ("jsbackup.cli.commands.keep.forget", "Hold backups, so that 'forget' keeps them."),

@@ -117,8 +117,7 @@ def _other(shared: Shared, repository: Repository, location: str) -> Store:
     try:
         Repository.open(other)  # checks that it is a repository; objects are copied without a key
     except RepositoryNotFound as error:
-        near = error.hint or ""
-        hint = near if near.startswith("Did you mean") else "Name a repository that has copies of these backups."
+        hint = "Name a repository that has copies of these backups."
         raise error.with_message(f"--from: {error.message}").with_hint(hint) from None
     return other
 

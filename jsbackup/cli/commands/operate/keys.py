@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -27,13 +27,12 @@ from jsbackup.errors import UsageError
 from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
+from jsbackup.repository.crypto.age import Recipient, parse_recipient
+from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
 from jsbackup.times import format_time
-
-if TYPE_CHECKING:
-    from jsbackup.repository.crypto.age import Recipient
 
 __all__ = ["COMMANDS"]
 
@@ -96,7 +95,6 @@ def init(
     file = new_writer_key_file(shared.keys, environment())
     if encrypt_to or passphrase is not None or sign:
         from jsbackup.repository.crypto.new_keys import make_new_keys
-        from jsbackup.repository.crypto.writer_key import encode_writer_key
 
         new_keys = make_new_keys(repository_id, _recipients(encrypt_to), _passphrase(passphrase), os.urandom)
         if file is None:
@@ -156,8 +154,6 @@ def _parse_segment_size(text: str) -> int:
 
 def _recipients(texts: Sequence[str]) -> list[Recipient]:
     """Return the recipients that are given, or are in a file: one a line, `#` begins a comment."""
-    from jsbackup.repository.crypto.age import parse_recipient
-
     found = []
     for text in texts:
         if not os.path.isfile(text):  # noqa: PTH113 - Path.is_file() raises for a long SSH key
@@ -289,7 +285,6 @@ def replace_writer_key(shared: Shared, file: str) -> Result:
     stay valid. The old key still opens manifests, old ones and new ones.
     """
     from jsbackup.repository.crypto.new_keys import replace_writer
-    from jsbackup.repository.crypto.writer_key import encode_writer_key
 
     repository, given = open_with_keys(shared)
     created = format_time(time.time_ns())
