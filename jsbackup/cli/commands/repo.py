@@ -235,12 +235,19 @@ def _backup_json(manifest: Manifest, hold: Hold | None, *, objects: bool) -> Jso
 
 
 def _shown_stream_json(stream: StreamBackup, *, objects: bool) -> JsonObject:
+    """Return a stream of `show --json`. With `objects`, all its pages are read."""
+    segments, opaque = (stream.segments, stream.opaque) if objects else ((), ())
     return {
         **stream_json(stream),
         "created": stream.created,
         "config": stream.config,
         "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
-        "objects": _objects_json(stream) if objects else [],
+        "objects": [
+            {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
+            | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
+            for ref in segments
+        ]
+        + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in opaque],
     }
 
 
@@ -375,15 +382,6 @@ def _consumer_with_state(consumer: ConsumerBackup) -> JsonObject:
         "redelivered": len(state.redelivered) if exact and state is not None else None,
         "config": consumer.config,
     }
-
-
-def _objects_json(stream: StreamBackup) -> list[JsonObject]:
-    """Return all objects with messages of a stream. Reads all its pages."""
-    return [
-        {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
-        | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
-        for ref in stream.segments
-    ] + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque]
 
 
 def _source_text(source: Source) -> str:

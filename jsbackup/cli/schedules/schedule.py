@@ -170,13 +170,6 @@ class When:
         hours = "*" if self.hours is None else ",".join(map(str, self.hours))
         return f"{','.join(map(str, self.minutes))} {hours} {self.day or '*'} * *"
 
-    @property
-    def calendar(self) -> str:
-        """Return the time for systemd."""
-        hours = "*" if self.hours is None else ",".join(f"{hour:02}" for hour in self.hours)
-        day = "*" if self.day is None else f"{self.day:02}"
-        return f"*-*-{day} {hours}:{','.join(f'{minute:02}' for minute in self.minutes)}:00"
-
 
 _DAY_MINUTES: Final = 24 * 60
 
@@ -378,10 +371,11 @@ def _without_secrets(profile: Profile) -> tuple[str, tuple[str, ...]]:
 
 def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Encode tables of texts, numbers, booleans and lists of texts as TOML."""
-    lines: list[str] = []
-    for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items()), ""]
-    return "\n".join(lines)
+    return "\n".join(
+        line
+        for name, table in tables.items()
+        for line in (f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items()), "")
+    )
 
 
 def _toml(value: Any) -> str:

@@ -296,9 +296,12 @@ def test_times_follow_from_the_name_and_fit_the_interval(name: str, every: str) 
 
 
 def test_times_are_written_as_both_have_them() -> None:
-    times, _ = times_of("any", "6h", datetime(1900, 1, 1, 22, 30))
+    times, between = times_of("any", "6h", datetime(1900, 1, 1, 22, 30))
     assert times["backup"].cron == "30 4,10,16,22 * * *"
-    assert times["backup"].calendar == "*-*-* 04,10,16,22:30:00"
+    jobs = tuple(Job(name, (name,), times[name]) for name in ("backup", "forget"))
+    units = schedule_files("systemd", Plan("any", Path("/c"), ("/j",), jobs, (), between))
+    assert "\nOnCalendar=*-*-* 04,10,16,22:30:00\n" in units["jsbackup-any-backup.timer"]
+    assert "\nOnCalendar=*-*-* 23:30:00\n" in units["jsbackup-any-forget.timer"]
     assert (times["forget"].cron, times["verify"].cron) == ("30 23 * * *", "30 0 * * *")
     early = datetime(1900, 1, 1, 0, 7)
     assert times_of("any", "10m", early)[0]["backup"].cron == "7,17,27,37,47,57 * * * *"

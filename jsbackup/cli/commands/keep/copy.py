@@ -323,24 +323,24 @@ def _copy_changed(
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in made.skipped],
         "notes": [*lost, *notes],
     }
-    end = f"made backup {made.id} in {target.store.location} from {manifest.id}"
-    return Result(document, [*_changed_text(document), *_sentences(lost, notes), end], damage(lost))
-
-
-def _changed_text(document: JsonObject) -> Iterator[Block]:
-    yield table(
-        document["streams"],
-        {
-            "STREAM": "as",
-            "OF": "name",
-            ">MESSAGES BEFORE": ("messages_before", format_count),
-            ">MESSAGES": ("messages", format_count),
-            ">BYTES": ("bytes", format_bytes),
-            ">SEGMENTS": "segments",
-        },
-    )
-    yield from said_lines(Said("note", row["as"], note) for row in document["streams"] for note in row["notes"])
-    yield from said_lines(Said("skipped", row["name"], row["reason"]) for row in document["skipped"])
+    blocks = [
+        table(
+            document["streams"],
+            {
+                "STREAM": "as",
+                "OF": "name",
+                ">MESSAGES BEFORE": ("messages_before", format_count),
+                ">MESSAGES": ("messages", format_count),
+                ">BYTES": ("bytes", format_bytes),
+                ">SEGMENTS": "segments",
+            },
+        ),
+        *said_lines(Said("note", row["as"], note) for row in document["streams"] for note in row["notes"]),
+        *said_lines(Said("skipped", row["name"], row["reason"]) for row in document["skipped"]),
+        *_sentences(lost, notes),
+        f"made backup {made.id} in {target.store.location} from {manifest.id}",
+    ]
+    return Result(document, blocks, damage(lost))
 
 
 def _lost_readers(source: Repository, target: Repository) -> list[str]:

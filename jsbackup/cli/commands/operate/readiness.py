@@ -130,7 +130,18 @@ def doctor(shared: Shared, purpose: str, *, profiles: list[Check], usable: bool)
     there = [*_server(shared, what), *_repository(shared, what)] if usable else []
     checks = [*profiles, *there, _kernel(), _java()]
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
-    document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
+    rows = [
+        {
+            "check": check.name,
+            "about": check.about,
+            "result": str(check.verdict),
+            "found": check.found,
+            "fix": check.fix,
+            "code": check.code if check.verdict is Verdict.PROBLEM else None,
+        }
+        for check in checks
+    ]
+    document = {"for": purpose, "ok": not problems, "checks": rows}
     return Result(document, _checks_text(checks), combined(check.code for check in problems))
 
 
@@ -180,17 +191,6 @@ def _java() -> Check:
         return Check.fine("java", f"Java {java_version(java)}, for Spark, at {java}")
     except JsBackupError as error:
         return Check.warning("java", error.message, error.hint or f"Install Java {LEAST_JAVA} or newer.")
-
-
-def _check_json(check: Check) -> JsonObject:
-    return {
-        "check": check.name,
-        "about": check.about,
-        "result": str(check.verdict),
-        "found": check.found,
-        "fix": check.fix,
-        "code": check.code if check.verdict is Verdict.PROBLEM else None,
-    }
 
 
 def _checks_text(checks: Sequence[Check]) -> Iterator[Block]:
