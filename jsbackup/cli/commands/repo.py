@@ -15,11 +15,19 @@ import click
 from jsbackup.cli.commands.look.opened import check_readable, find_opened
 from jsbackup.cli.options.latest import WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.reports import consumer_json, created_text, problem_json, read_as, stream_json
-from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    Table,
+    format_bytes,
+    format_count,
+    format_seconds,
+    said_lines,
+    table,
+)
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared

@@ -16,8 +16,8 @@ from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS,
 from jsbackup.cli.options.spark import SPARK_OPTIONS, where_asked
 from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.options.tagging import parse_choosing
-from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
 from jsbackup.cli.parsing.context import (

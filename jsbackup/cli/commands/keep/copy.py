@@ -34,11 +34,18 @@ from jsbackup.cli.options.reshaping import (
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
 from jsbackup.cli.options.spark import Where, place_given
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.output import failure_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.result import Block, Result, table
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    failure_json,
+    format_bytes,
+    format_count,
+    said_lines,
+    table,
+)
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared, write_options

@@ -22,9 +22,7 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
-from jsbackup.cli.output.result import Block, Result, Table
+from jsbackup.cli.output.result import Block, Result, State, Table, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag
 from jsbackup.cli.parsing.context import Shared

@@ -13,9 +13,8 @@ from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
-from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.result import Block, Result
+from jsbackup.cli.output.result import Block, Result, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared

@@ -16,9 +16,7 @@ import click
 
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository, open_with_keys
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import format_bytes
-from jsbackup.cli.output.result import Block, Result, table
+from jsbackup.cli.output.result import Block, Result, State, format_bytes, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared
 from jsbackup.config import environment, new_writer_key_file, parse_size, secret_file

@@ -21,12 +21,21 @@ from jsbackup.cli.commands.look.opened import check_readable
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, keys_of, open_repository, run_async
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.grouped import Said, said_lines
-from jsbackup.cli.output.output import failure_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
-from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    Table,
+    failure_json,
+    format_bytes,
+    format_count,
+    format_seconds,
+    said_lines,
+    table,
+)
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import CommandContext, Shared, jobs_option, merge_shared
