@@ -64,7 +64,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": ("jsbackup.cli.commands.check", "Check stored backups: names and sizes, digests, every message."),
         "status": ("jsbackup.cli.commands.check", "Show backup health: a check for monitoring, with metrics."),
         "forget": ("jsbackup.cli.commands.keep.forget", "Remove backups that no policy keeps, or those named."),
-        "schedule": ("jsbackup.cli.schedules.schedule", "Print files for cron, systemd or Kubernetes."),
+        "schedule": ("jsbackup.cli.commands.operate.schedule", "Print files for cron, systemd or Kubernetes."),
     },
     "More": {
         "init": ("jsbackup.cli.commands.operate.keys", "Create a repository and test its store."),

@@ -1,1 +1,1 @@
-"""Commands for who operates backups: those under "Operate" in `--help`."""
+"""Commands for those who operate backups: new repositories and keys, checks and drills, schedules."""

@@ -20,7 +20,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.cli.schedules.schedule import (
+from jsbackup.cli.commands.operate.schedule import (
     INTERVALS,
     JOBS,
     Job,

@@ -1,1 +1,0 @@
-"""Files that run the commands of a profile: what runs when (`schedule.py`), and the files, as templates."""
