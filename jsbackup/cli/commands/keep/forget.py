@@ -1,6 +1,6 @@
 """`jsbackup forget`, `hold`, `prune` and `unlock`: which backups are removed and why, and what nothing needs then.
 
-What takes long to import, and only `forget` needs, is imported where it is used.
+What takes long to import, and not all of them need, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exit_codes import DAMAGE, damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
-from jsbackup.repository.keep import prune as pruning
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, put_hold, release_hold
 from jsbackup.repository.keep.leases import Lease, Mode
-from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.keep.seen_leases import store_now
 from jsbackup.repository.keep.unlocking import LeaseOutcome, unlock_leases
 from jsbackup.repository.repository import Repository
@@ -45,6 +43,7 @@ from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.keep.forget import ForgetPlan
+    from jsbackup.repository.keep.prune import PruneReport
 
 __all__ = ["COMMANDS"]
 
@@ -124,6 +123,7 @@ def forget(
     stored until 'jsbackup prune'.
     """
     from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
+    from jsbackup.repository.keep.retention import Policy
 
     policy = Policy(
         last=keep_last,
@@ -298,16 +298,18 @@ def _run_prune(
     *,
     dry_run: bool,
     without: frozenset[str] = frozenset(),
-) -> pruning.PruneReport:
+) -> PruneReport:
     """Prune, or report what it would do if the backups `without` were forgotten. Raises the errors of
     `repository.prune.prune`.
     """
+    from jsbackup.repository.keep.prune import preview_prune, prune
+
     if dry_run:
-        return pruning.preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
-    return pruning.prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
+        return preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
+    return prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
 
 
-def _prune_json(report: pruning.PruneReport, *, dry_run: bool) -> JsonObject:
+def _prune_json(report: PruneReport, *, dry_run: bool) -> JsonObject:
     """Return the document of `prune --json`, which is also `prune` in `forget --prune --json`."""
     return {
         "deleted_objects": report.deleted_objects,
