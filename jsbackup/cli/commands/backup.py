@@ -13,7 +13,7 @@ from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_
 from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
-from jsbackup.cli.output.progress import make_live_line, make_progress, start_log
+from jsbackup.cli.output.progress import make_live_line, make_progress
 from jsbackup.cli.output.reports import backup_result, follow_result, following_text
 from jsbackup.cli.output.result import Result, format_bytes
 from jsbackup.cli.parsing.command import Command
@@ -110,7 +110,6 @@ def backup(
     from jsbackup.engine.read.increment import Incremental
     from jsbackup.repository.write.locking import LockRequest
 
-    start_log(shared)
     until, lock_seconds = (None, None) if lock_until is None else parse_lock_end(lock_until)
     options = BackupOptions(
         streams=tuple(map(parse_glob, streams)),
@@ -209,7 +208,6 @@ def follow(
     from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
     from jsbackup.repository.keep.leases import Mode
 
-    start_log(shared)
     asked = BackupOptions(
         streams=tuple(map(parse_glob, streams)),
         exclude=tuple(map(parse_glob, exclude)),

@@ -22,7 +22,7 @@ from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, open_with_keys, run_async
 from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
-from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result, State
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
@@ -89,7 +89,6 @@ def verify(
     from jsbackup.repository.crypto.access import NO_KEYS
     from jsbackup.repository.layout import is_backup_id
 
-    start_log(shared)
     if expect is not None and not is_backup_id(expect):
         raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
     begun_ns = time.time_ns()
@@ -223,7 +222,6 @@ def status(
     from jsbackup.engine.check.status import take_status
     from jsbackup.repository.checks.verify import Level
 
-    start_log(shared)
     if not live:
         # One from a profile is also for other commands.
         for level in contexts_of(click.get_current_context()):
@@ -373,7 +371,6 @@ def diff(
     from jsbackup.repository.read.compared_streams import ComparedStreams
     from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
 
-    start_log(shared)
     globs, excluded = tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude))
     if a == b == LIVE:
         raise UsageError("both sides are live", hint="Name a backup on one side.")

@@ -30,7 +30,7 @@ from jsbackup.cli.options.restore_options import (
 )
 from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.options.spark import Where
-from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
@@ -71,7 +71,6 @@ def plan(
     something that you asked for, else that of the refusals. A server may still refuse what only it knows, such as
     limits in its configuration file.
     """
-    start_log(shared)
     if accounts.all_accounts:
         from jsbackup.cli.accounts.restore import plan_all
 
@@ -157,7 +156,6 @@ def restore(
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
     from jsbackup.planning.typed_options import keeping_obfuscated
 
-    start_log(shared)
     ctx, saved = click.get_current_context(), None
     settings = RestoreSettings(jobs=jobs, proof=ProofLevel(verify), partial=partial, mask_secret=mask_secret)
     if accounts.all_accounts:
@@ -274,7 +272,6 @@ def clone(
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
     from jsbackup.planning.typed_options import keeping_obfuscated
 
-    start_log(shared)
     options = asked.options()
     options.reshape.masks.check_secret(mask_secret)
     source, target = connection_of(shared), target_connection_of(to)
