@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent / "jsbackup"
 # What changes the process, or the log of others -> the only files that do it.
 EFFECTS: dict[str, set[str]] = {
     # The latter for the log of its own web server.
-    "addHandler addFilter setLevel handlers propagate basicConfig": {"cli/output/log.py", "browse/serving.py"},
+    "addHandler addFilter setLevel handlers propagate basicConfig": {"cli/output/progress.py", "browse/app.py"},
     "signal set_wakeup_fd": {"cli/main.py", "cli/loop.py", "cli/notify/hooks.py", "cli/stop_signals.py"},
     "add_signal_handler set_default_executor": {"cli/loop.py"},
     "set_threshold": {"cli/main.py", "cli/loop.py"},
