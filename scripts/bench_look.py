@@ -183,15 +183,15 @@ def cases(written: Written, newest: str, file: Path) -> list[Case]:
     sequence = str(max(1, events // 2))
     get_at = ("config", key, "--at", written.moments[at])
     return [
-        Case("kv get latest KEY", ("kv", "get", "latest", "config", key), is_value(-1)),
-        Case("kv get latest KEY --at", ("kv", "get", "latest", *get_at), is_value(at), (0.6, 1.5)),
-        Case("kv get ID KEY --at", ("kv", "get", newest, *get_at), is_value(at), (0.6, 1.5)),
+        Case("kv latest KEY", ("kv", "latest", "config", key), is_value(-1)),
+        Case("kv latest KEY --at", ("kv", "latest", *get_at), is_value(at), (0.6, 1.5)),
+        Case("kv ID KEY --at", ("kv", newest, *get_at), is_value(at), (0.6, 1.5)),
         Case(
-            "kv get latest KEY --at, lost since",
-            ("kv", "get", "latest", "one", key, "--at", written.moments[at]),
+            "kv latest KEY --at, lost since",
+            ("kv", "latest", "one", key, "--at", written.moments[at]),
             is_value(at),
         ),
-        Case("kv ls latest", ("kv", "ls", "latest", "config"), lambda out: len(found(out)) == KEYS, as_json=True),
+        Case("kv latest", ("kv", "latest", "config"), lambda out: len(found(out)) == KEYS, as_json=True),
         Case(
             "history KEY",
             ("history", "config", "--key", key),
@@ -220,7 +220,7 @@ def cases(written: Written, newest: str, file: Path) -> list[Case]:
         Case(
             "view --last 1", ("view", newest, "EVENTS", "--last", "1", "--raw"), lambda out: len(out) == EVENT_BYTES + 1
         ),
-        Case("object get", ("object", "get", newest, "files", "large.bin", "-o", str(file), "--force"), is_file),
+        Case("object", ("object", newest, "files", "large.bin", "-o", str(file), "--force"), is_file),
         Case(
             "show EVENTS --subjects",
             ("show", newest, "EVENTS", "--subjects", "10"),

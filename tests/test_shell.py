@@ -28,8 +28,8 @@ NAMES = [
 
 
 def test_options_come_first_then_dashes_then_names() -> None:
-    assert command_line("kv get", "ID", "b", options=[("--at", "3")]) == "jsbackup kv get ID b --at 3"
-    assert command_line("kv get", "ID", "-b", "k", options=[("--at", "-3")]) == "jsbackup kv get ID --at=-3 -- -b k"
+    assert command_line("kv", "ID", "b", options=[("--at", "3")]) == "jsbackup kv ID b --at 3"
+    assert command_line("kv", "ID", "-b", "k", options=[("--at", "-3")]) == "jsbackup kv ID --at=-3 -- -b k"
     assert command_line("restore", "ID", options=[("-r", "a b")], names=["A"]) == "jsbackup restore ID -r 'a b' -- A"
 
 

@@ -462,7 +462,7 @@ def _listed_keys(bucket: KeyValueBucket, at: Edge | None = None, pattern: str = 
         count, size = format_count(captured.messages, "revision"), format_bytes(captured.bytes)
         raise UsageError(
             f"bucket {bucket.name} has {count} of {size}, too many to list here",
-            hint=f"Name one key, or run: {command_line('kv ls', bucket.manifest.id, bucket.name)}",
+            hint=f"Name one key, or run: {command_line('kv', bucket.manifest.id, bucket.name)}",
         )
     return bucket.keys(at, pattern)
 

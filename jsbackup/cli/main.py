@@ -55,7 +55,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "put-back": ("jsbackup.cli.commands.look.put_back", "Put messages, keys or a file back into a stream in use."),
         "clone": ("jsbackup.cli.commands.restore", "Copy streams and consumers from one server to another."),
         "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup, or one byte for byte."),
-        "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
+        "kv": ("jsbackup.cli.commands.look.buckets", "Show keys and values of a bucket, as they were at a moment."),
         "history": (
             "jsbackup.cli.commands.look.history",
             "Find messages, keys and files in all backups; when each changed.",
@@ -69,7 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "More": {
         "init": ("jsbackup.cli.commands.operate.keys", "Create a repository and test its store."),
         "follow": ("jsbackup.cli.commands.backup", "Keep streams backed up within seconds of what is published."),
-        "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
+        "object": ("jsbackup.cli.commands.look.buckets", "List and get files of an object store in a backup."),
         "browse": ("jsbackup.cli.commands.look.browse", "Show backups in a browser, on this machine."),
         "drill": ("jsbackup.cli.commands.operate.readiness", "Restore a backup into a throwaway server, and prove it."),
         "doctor": (

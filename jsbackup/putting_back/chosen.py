@@ -152,6 +152,6 @@ class ChosenMessages:
             which = "" if pattern == ">" else f" {pattern}"
             raise JsBackupError(
                 f"bucket {bucket.name} has no keys{which} in backup {bucket.manifest.id}",
-                hint=f"See {quoted_command('kv ls', bucket.manifest.id, bucket.name)} for its keys.",
+                hint=f"See {quoted_command('kv', bucket.manifest.id, bucket.name)} for its keys.",
             )
         return {state.revision for state in listed.keys}

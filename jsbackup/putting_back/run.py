@@ -139,7 +139,7 @@ async def _plan(js: JetStream, repository: Repository, run: PutBackRun, manifest
 def _find_around(
     repository: Repository, manifest: Manifest, options: PutBackOptions
 ) -> tuple[Manifest, PutBackOptions, list[str]] | None:
-    """Return the one backup around the moment that has all of the chosen keys, as `kv get latest --at` finds them, the
+    """Return the one backup around the moment that has all of the chosen keys, as `kv latest --at` finds them, the
     options that choose them there, and sentences about it; None if there is none.
 
     Raises:

@@ -215,7 +215,7 @@ def test_a_stream_has_its_numbers(page: Browsing, estate: Estate) -> None:
 def test_a_bucket_is_as_it_was(page: Browsing, estate: Estate) -> None:
     for at in (None, "1", "2", "5", "6"):
         options = [] if at is None else ["--at", at]
-        listed = jsbackup("kv", "ls", estate.newest, "settings", "-r", estate.repo, *options)
+        listed = jsbackup("kv", estate.newest, "settings", "-r", estate.repo, *options)
         answer = page.get(f"/backup/{estate.newest}/bucket", name="KV_settings", at=at or "")
         assert [(row[0], int(row[3])) for row in rows(answer)] == [
             (one["key"].replace("\x1b", "\\x1b").replace("\u202e", "\\u202e"), one["revision"])

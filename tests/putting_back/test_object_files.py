@@ -251,10 +251,10 @@ def test_files_of_clients_in_other_languages(nats_server: Starter, tmp_path: Pat
 
     run(in_client(server.url, store))
     back_up(server.url, repo)
-    listed = jsbackup("object", "ls", "latest", "reports", *line).ok().document
+    listed = jsbackup("object", "latest", "reports", *line).ok().document
     assert {one["name"] for one in listed["objects"]} == {*FOREIGN, "to"} and listed["unreadable"] == 0
     assert next(one["link"] for one in listed["objects"] if one["name"] == "to") == {"bucket": "b", "name": None}
-    gone = jsbackup("object", "get", "latest", "reports", "gone", "-o", tmp_path / "gone", *line)
+    gone = jsbackup("object", "latest", "reports", "gone", "-o", tmp_path / "gone", *line)
     assert "was deleted before the backup" in gone.document["error"]["message"]
 
     async def remove(nc: Client) -> None:
@@ -262,7 +262,7 @@ def test_files_of_clients_in_other_languages(nats_server: Starter, tmp_path: Pat
 
     for name, (_, _, data) in FOREIGN.items():
         file = tmp_path / name
-        jsbackup("object", "get", "latest", "reports", name, "-o", file, *line).ok()
+        jsbackup("object", "latest", "reports", name, "-o", file, *line).ok()
         assert file.read_bytes() == data
         there = put_back(server.url, repo, "latest", "reports", "--object", name).ok()
         assert there.document["there"] == 1, name

@@ -46,7 +46,7 @@ def test_a_recreated_stream_is_not_said_to_be_lacking(server: str, typed: Type, 
     done = typed("backup", *where, "--json")
     assert done.code == 3
     later = backup_of(done)
-    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    done = typed("kv", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0
     assert (
         f"{later} is newer but not used: it is partial: stream KV_rc: it had 3 messages in backup {first}, and is "
@@ -63,14 +63,14 @@ def test_a_deleted_stream_is_named_with_the_reason(server: str, typed: Type, tmp
     fill(server, "NEW", 1)
     done = typed("backup", *where, "--json")
     assert done.code == 3
-    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    done = typed("kv", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0
     assert (
         f"it is partial, and lacks KV_rc: it had 3 messages in backup {first}, and the server no longer has this stream"
         in done.err
     )
     assert typed("backup", "--allow-nothing", *where, "-q").code == 0
-    done = typed("kv", "ls", "latest", "rc", "-r", tmp_path / "repo")
+    done = typed("kv", "latest", "rc", "-r", tmp_path / "repo")
     assert done.code == 0 and "is newer but not used: it has no stream KV_rc" in done.err
 
 
@@ -104,15 +104,14 @@ def test_a_key_that_has_expired_is_not_said_to_be_purged(server: str, typed: Typ
     asyncio.run(put())
     wait_until(lambda: ask(server, "STREAM.INFO.KV_b")["state"]["last_seq"] == 4, "the marker")
     assert typed("backup", "-s", server, *where, "-q").code == 0
-    done = typed("kv", "get", "latest", "b", "k", *where)
+    done = typed("kv", "latest", "b", "k", *where)
     assert done.code == 1 and ": it has expired, as revision 4 of " in done.err and "purge" not in done.err
-    assert "is a purge" in typed("kv", "get", "latest", "b", "p", *where).err
-    done = typed("kv", "history", "latest", "b", "k", *where)
+    assert "is a purge" in typed("kv", "latest", "b", "p", *where).err
+    done = typed("history", "b", "--key", "k", *where)
     assert done.code == 0 and "expired" in done.out and "purge" not in done.out
-    done = typed("kv", "history", "latest", "b", "k", *where, "--json")
-    [row] = done.document["revisions"]
+    done = typed("history", "KV_b", "--key", "k", *where, "--json")
+    [row] = done.document["messages"]
     assert (row["operation"], row["expired"]) == ("purge", True)
-    assert "expired" in typed("history", "KV_b", "--key", "k", *where).out
 
 
 def test_the_last_sequence_is_that_of_the_stream(server: str, typed: Type, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class ObjectBucket(StoredBucket):
         message = next(last_messages(self.objects, self.stream, wanted), None)
         where = f"object store {self.name} in backup {self.manifest.id}"
         history = quoted_command("history", self.name, options=[("--object", name)])
-        hint = f"See {quoted_command('object ls', self.manifest.id, self.name)}, and {history} for all backups."
+        hint = f"See {quoted_command('object', self.manifest.id, self.name)}, and {history} for all backups."
         if message is None:
             raise JsBackupError(f"there is no object {name} in {where}", hint=hint)
         entry = read_description(message)

@@ -5,17 +5,19 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.look.kv import bytes_json, value_preview, whole_text
+from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
 from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, format_bytes, format_count
+from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -24,13 +26,12 @@ from jsbackup.config import Glob, nearest, parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable
 from jsbackup.model import JsonObject
-from jsbackup.names import BUCKET_STREAM
+from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
 from jsbackup.shell import command_line, quoted_command
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.look.all_backups import FoundMessage, Series, StreamChange, UnreadBackup
-    from jsbackup.look.buckets.object_bucket import ObjectEntry
+    from jsbackup.look.all_backups import FoundMessage, Series, UnreadBackup
     from jsbackup.look.message_filter import MessageFilter
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.repository import Repository
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 _MOST = 1000
-_OBJECT_STREAM = "OBJ_"
 _DIGEST_SHOWN = 12
+_SHOWN = 60  # columns of a value in a table
+# In text; JSON has the values themselves.
+_CHANGES = {"came": "appeared", "gone": "disappeared"}
 
 
 @click.command(cls=Command, chooses=True)
@@ -63,7 +66,7 @@ def history(
     object_name: str | None,
     wanted: MessageFilter,
     limit: int,
-) -> int:
+) -> Result:
     """Show what all backups have of streams, messages, a key or a file: when it appeared, changed and disappeared.
 
     With conditions, matching messages of all streams, or of those named, are shown, each once, with the first and the
@@ -77,7 +80,7 @@ def history(
     searched = bool(given or wanted.by_content or wanted.cut)
     if not (streams or searched):
         raise UsageError("nothing to look for", hint="Name streams, or give --subject, --since, --until or --grep.")
-    prefix = BUCKET_STREAM if key is not None else _OBJECT_STREAM if object_name is not None else ""
+    prefix = BUCKET_STREAM if key is not None else OBJECT_STREAM if object_name is not None else ""
     if prefix and len(streams) != 1:
         raise UsageError(f"{given[0]} is of one {'bucket' if key is not None else 'object store'}", hint="Name it.")
     globs = [parse_glob(name if name.startswith(prefix) else prefix + name) for name in streams]
@@ -90,21 +93,18 @@ def history(
             names = repository.newest_names()
             raise UsageError(f"no backup has a stream {glob.pattern}", hint=_meant(glob.pattern, typed, names))
     if not searched:
-        _print_changes(shared.output, series, unread, limit)
+        document, text = _changes(series, limit)
     elif object_name is not None:
-        _print_versions(shared.output, repository, series, object_name, wanted=wanted, unread=unread, limit=limit)
+        document, text = _versions(repository, series, object_name, wanted=wanted, limit=limit)
     else:
-        if key is not None:
-            from jsbackup.look.buckets.bucket import check_bucket_key, key_subjects
-
-            wanted = replace(wanted, subjects=key_subjects(_newest(series), check_bucket_key(key)))
-        unread = _search(shared.output, repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
-    return _warn(shared, unread)
+        document, text = _messages(repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
+    document["unread"] = [{"backup": each.backup, "reason": each.error.message} for each in unread]
+    return Result(document, text, _warn(shared, unread))
 
 
 def _meant(name: str, typed: str, known: Sequence[str]) -> str:
     """Return the hint for a stream that is in no backup."""
-    if _OBJECT_STREAM + typed in known:
+    if OBJECT_STREAM + typed in known:
         return f"{typed} is an object store: name a file of it with --object."
     return nearest(name, known) or "See 'jsbackup list' and 'jsbackup show'."
 
@@ -135,88 +135,67 @@ def _warn(shared: Shared, unread: Sequence[UnreadBackup]) -> int:
     return unreadable(each.error for each in unread)
 
 
-def _unread_json(unread: Sequence[UnreadBackup]) -> list[JsonObject]:
-    return [{"backup": each.backup, "reason": each.error.message} for each in unread]
+def _more(noun: str, shown: int, *, more: bool) -> list[str]:
+    return [f"these are the newest {format_count(shown, noun)}; for more, see --limit"] if more else []
 
 
-def _search(
-    output: Output,
+def _messages(
     repository: Repository,
     series: Sequence[Series],
     *,
     key: str | None,
     wanted: MessageFilter,
-    unread: Sequence[UnreadBackup],
+    unread: list[UnreadBackup],
     limit: int,
-) -> list[UnreadBackup]:
-    """Print the messages. Return the backups that could not be read, also those with a damaged segment."""
+) -> tuple[JsonObject, list[Block]]:
+    """Return the messages that are wanted, or those of a key. Backups with a damaged segment are added to `unread`.
+
+    Raises JsBackupError if no backup has any of the key, and the errors of `search_series`.
+    """
     from jsbackup.look.all_backups import search_series
+    from jsbackup.look.buckets.bucket import check_bucket_key, key_subjects
 
+    if key is not None:
+        wanted = replace(wanted, subjects=key_subjects(_newest(series), check_bucket_key(key)))
     check_readable(repository)
-    damaged: list[UnreadBackup] = []
-    messages, more = search_series(repository, series, wanted, most=limit, damaged=damaged)
-    unread = [*unread, *damaged]
-    of_keys = bool(messages) and all(each.stream.startswith(BUCKET_STREAM) for each in messages)
-
-    def text() -> None:
-        if not messages:
-            output.line(f"no backup {'that can be read ' if unread else ''}has a matching message")
-            return
-        output.table(
-            ["STREAM", ">SEQ", "TIME", "SUBJECT", ">BYTES", "VALUE", "FIRST BACKUP", "LAST BACKUP", "GONE IN"],
-            _rows(messages, of_keys=of_keys),
-        )
-        _say_more(output, "message", len(messages), more=more)
-
-    if key is not None and not (messages or unread):
-        raise JsBackupError(f"no backup has a matching message of key {key} in stream {series[0].stream}")
-    document = {"messages": list(map(_message_json, messages)), "more": more, "unread": _unread_json(unread)}
-    output.result(document, text)
-    return unread
+    messages, more = search_series(repository, series, wanted, most=limit, damaged=unread)
+    document: JsonObject = {"messages": list(map(_message_json, messages)), "more": more}
+    if not messages:
+        if key is not None and not unread:
+            raise JsBackupError(f"no backup has a matching message of key {key} in stream {series[0].stream}")
+        return document, [f"no backup {'that can be read ' if unread else ''}has a matching message"]
+    header = ["STREAM", ">SEQ", "TIME", "SUBJECT", ">BYTES", "VALUE", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]
+    return document, [Table(header, list(_rows(messages))), *_more("message", len(messages), more=more)]
 
 
-def _say_more(output: Output, noun: str, shown: int, *, more: bool) -> None:
-    if more:
-        output.line(f"these are the newest {format_count(shown, noun)}; for more, see --limit")
-
-
-def _rows(messages: Sequence[FoundMessage], *, of_keys: bool) -> Iterable[Sequence[str]]:
+def _rows(messages: Sequence[FoundMessage]) -> Iterator[Sequence[str]]:
     """Yield the rows of a table. A value that was shown before is named by its sequence."""
+    from jsbackup.transforms.filters.key_marker import KeyOperation, has_expired, operation_of
+
+    of_keys = all(each.stream.startswith(BUCKET_STREAM) for each in messages)
     seen: dict[tuple[str, str, str], int] = {}
     for each in messages:
-        words = _words(each) if of_keys else "put"
-        value = value_preview(each.start) if words == "put" else words
-        place = each.origin, each.stream, each.digest
-        first = seen.setdefault(place, each.sequence) if words == "put" else each.sequence
-        yield (
-            each.stream,
-            str(each.sequence),
-            format_time(each.timestamp_ns),
-            each.subject,
-            format_bytes(each.size),
-            value if first == each.sequence else f"(as {first})",
-            *_backups(each),
-        )
+        operation = operation_of(each.headers) if of_keys else KeyOperation.PUT
+        if operation is KeyOperation.PUT:
+            first = seen.setdefault((each.origin, each.stream, each.digest), each.sequence)
+            start = each.start[: 4 * _SHOWN].decode("utf-8", "backslashreplace")
+            value = clip(start, _SHOWN) if first == each.sequence else f"(as {first})"
+        else:
+            value = "expired" if has_expired(each.headers) else operation.value
+        at = format_time(each.timestamp_ns)
+        size = format_bytes(each.size)
+        yield each.stream, str(each.sequence), at, each.subject, size, value, *_backups(each)
 
 
 def _backups(message: FoundMessage) -> tuple[str, str, str]:
     return message.backups[0], message.backups[-1], message.gone or "-"
 
 
-def _operation(message: FoundMessage) -> str:
-    from jsbackup.transforms.filters.key_marker import operation_of
-
-    return operation_of(message.headers)
-
-
-def _words(message: FoundMessage) -> str:
-    from jsbackup.transforms.filters.key_marker import has_expired
-
-    return "expired" if has_expired(message.headers) else _operation(message)
-
-
 def _message_json(message: FoundMessage) -> JsonObject:
-    start, whole = message.start, len(message.start) == message.size
+    from jsbackup.transforms.filters.key_marker import has_expired, operation_of
+
+    start, of_key = message.start, message.stream.startswith(BUCKET_STREAM)
+    whole = len(start) == message.size
     return {
         "origin": message.origin,
         "stream": message.stream,
@@ -224,77 +203,39 @@ def _message_json(message: FoundMessage) -> JsonObject:
         "sequence": message.sequence,
         "time": format_time(message.timestamp_ns),
         **bytes_json("subject", message.subject.encode("utf-8", "surrogateescape")),
-        "operation": _operation(message) if message.stream.startswith(BUCKET_STREAM) else None,
+        "operation": operation_of(message.headers) if of_key else None,
+        **({"expired": True} if of_key and has_expired(message.headers) else {}),
         "bytes": message.size,
         "sha256": message.digest,
-        **(bytes_json("data", start) if whole else {"data": None, **bytes_json("start", whole_text(start))}),
+        **(bytes_json("data", start) if whole else {"data": None, **bytes_json("start", start, cut=True)}),
         "backups": list(message.backups),
         "gone": message.gone or None,
     }
 
 
-# In text; JSON has the values themselves.
-_CHANGES = {"came": "appeared", "gone": "disappeared"}
-
-
-def _print_changes(output: Output, series: Sequence[Series], unread: Sequence[UnreadBackup], limit: int) -> None:
+def _changes(series: Sequence[Series], limit: int) -> tuple[JsonObject, list[Block]]:
     from jsbackup.look.all_backups import changes_of
 
-    every: list[StreamChange] = [change for each in series for change in changes_of(each)]
+    every = [change for each in series for change in changes_of(each)]
     every.sort(key=lambda change: (change.created, change.backup, change.stream))
-    changes, more = every[-limit:], len(every) > limit
-    document = {
-        "changes": [
-            {
-                "stream": change.stream,
-                "origin": change.origin,
-                "backup": change.backup,
-                "created": change.created,
-                "change": change.change,
-                "messages": change.messages,
-                "bytes": change.bytes,
-                "first_seq": change.first_seq,
-                "last_seq": change.last_seq,
-            }
-            for change in changes
-        ],
-        "more": more,
-        "unread": _unread_json(unread),
+    changes, more = list(map(asdict, every[-limit:])), len(every) > limit
+    columns: dict[str, str | tuple[str, Callable[[Any], str]]] = {
+        "STREAM": "stream",
+        "BACKUP": "backup",
+        "CHANGE": ("change", lambda change: _CHANGES.get(change, change)),
+        ">MESSAGES": ("messages", format_count),
+        ">BYTES": ("bytes", format_bytes),
+        ">FIRST": "first_seq",
+        ">LAST": "last_seq",
+        "ORIGIN": "origin",
     }
-
-    def text() -> None:
-        output.table(
-            ["STREAM", "BACKUP", "CHANGE", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", "ORIGIN"],
-            [
-                (
-                    change.stream,
-                    change.backup,
-                    _CHANGES.get(change.change, change.change),
-                    format_count(change.messages),
-                    format_bytes(change.bytes),
-                    str(change.first_seq),
-                    str(change.last_seq),
-                    change.origin,
-                )
-                for change in changes
-            ],
-        )
-        _say_more(output, "change", len(changes), more=more)
-
-    output.result(document, text)
+    return {"changes": changes, "more": more}, [table(changes, columns), *_more("change", len(changes), more=more)]
 
 
-def _print_versions(
-    output: Output,
-    repository: Repository,
-    series: Sequence[Series],
-    name: str,
-    *,
-    wanted: MessageFilter,
-    unread: Sequence[UnreadBackup],
-    limit: int,
-) -> None:
-    """Print the versions of a file. Raises JsBackupError if no backup has any, and the errors of `search_series`."""
+def _versions(
+    repository: Repository, series: Sequence[Series], name: str, *, wanted: MessageFilter, limit: int
+) -> tuple[JsonObject, list[Block]]:
+    """Return the versions of a file. Raises JsBackupError if no backup has any, and the errors of `search_series`."""
     from jsbackup.look.all_backups import search_series
     from jsbackup.look.buckets.object_bucket import description_subjects
     from jsbackup.look.buckets.object_versions import DESCRIPTION_BYTES, version_of
@@ -303,74 +244,39 @@ def _print_versions(
     newest = _newest(series)
     wanted = replace(wanted, subjects=description_subjects(newest, name))
     messages, more = search_series(repository, series, wanted, most=limit, start_bytes=DESCRIPTION_BYTES)
-    bucket = newest.name.removeprefix(_OBJECT_STREAM)
+    bucket = newest.name.removeprefix(OBJECT_STREAM)
     if not messages:
         raise JsBackupError(
             f"no backup has an object {name} of object store {bucket}",
-            hint=f"See {quoted_command('object ls', 'latest', bucket)} for what there is.",
+            hint=f"See {quoted_command('object', 'latest', bucket)} for what there is.",
         )
-    versions = [(each, version_of(each)) for each in messages]
-    document = {
-        "bucket": bucket,
-        "object": name,
-        "versions": [_version_json(each, entry) for each, entry in versions],
-        "more": more,
-        "unread": _unread_json(unread),
-    }
-
-    def text() -> None:
-        output.table(
-            ["TIME", "WHAT", ">SIZE", "DIGEST", "FIRST BACKUP", "LAST BACKUP", "GONE IN"],
-            [
-                (
-                    format_time(each.timestamp_ns),
-                    _what(entry),
-                    format_bytes(entry.size) if _is_file(entry) and entry else "-",
-                    entry.digest[:_DIGEST_SHOWN] if entry else "-",
-                    *_backups(each),
-                )
-                for each, entry in versions
-            ],
-        )
-        _say_more(output, "version", len(messages), more=more)
-        last = next((each for each, entry in reversed(versions) if _is_file(entry)), None)
-        if last is not None:
-            command = command_line("object get", last.backups[-1], bucket, name, options=[("-o", "FILE")])
-            output.line(f"to get the last one: {command}")
-
-    output.result(document, text)
-
-
-def _is_file(entry: ObjectEntry | None) -> bool:
-    return entry is not None and not entry.deleted and entry.link is None
-
-
-def _what(entry: ObjectEntry | None) -> str:
-    if entry is None:
-        return "cannot be read"
-    if entry.deleted:
-        return "deleted"
-    return f"link to {entry.link}" if entry.link is not None else "file"
-
-
-def _version_json(message: FoundMessage, entry: ObjectEntry | None) -> JsonObject:
-    about: JsonObject = {"readable": entry is not None}
-    if entry is not None:
-        link = entry.link
-        about |= {
-            "deleted": entry.deleted,
-            "size": entry.size,
-            "digest": entry.digest,
-            "link": None if link is None else {"bucket": link.bucket, "name": link.name or None},
-        }
-    return {
-        "origin": message.origin,
-        "sequence": message.sequence,
-        "time": format_time(message.timestamp_ns),
-        **about,
-        "backups": list(message.backups),
-        "gone": message.gone or None,
-    }
+    versions: list[JsonObject] = []
+    rows: list[Sequence[str]] = []
+    last = ""
+    for each in messages:
+        entry, at = version_of(each), format_time(each.timestamp_ns)
+        size, digest, what = "-", "-", "cannot be read"
+        about: JsonObject = {"readable": entry is not None}
+        if entry is not None:
+            digest, link = entry.digest[:_DIGEST_SHOWN], entry.link
+            what = "deleted" if entry.deleted else f"link to {link}" if link is not None else "file"
+            if not entry.deleted and link is None:
+                size, last = format_bytes(entry.size), each.backups[-1]
+            about |= {
+                "deleted": entry.deleted,
+                "size": entry.size,
+                "digest": entry.digest,
+                "link": None if link is None else {"bucket": link.bucket, "name": link.name or None},
+            }
+        first_backup, last_backup, gone = _backups(each)
+        rows.append((at, what, size, digest, first_backup, last_backup, gone))
+        held = {"backups": list(each.backups), "gone": each.gone or None}
+        versions.append({"origin": each.origin, "sequence": each.sequence, "time": at, **about, **held})
+    header = ["TIME", "WHAT", ">SIZE", "DIGEST", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]
+    text: list[Block] = [Table(header, rows), *_more("version", len(messages), more=more)]
+    if last:
+        text.append(f"to get the last one: {command_line('object', last, bucket, name, options=[('-o', 'FILE')])}")
+    return {"bucket": bucket, "object": name, "versions": versions, "more": more}, text
 
 
 COMMANDS = {"history": history}

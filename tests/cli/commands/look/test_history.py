@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jsbackup.cli.commands.look.kv import whole_text
+from jsbackup.cli.commands.look.buckets import bytes_json
 from tests.cli.commands.look.conftest import Shelf
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
@@ -74,21 +74,28 @@ def test_what_is_wrong_is_one_sentence(shelf: Shelf, typed: Type, words: list[st
 
 
 @pytest.mark.parametrize(
-    ("data", "whole"),
+    ("data", "text"),
     [
-        (b"", b""),
-        (b"abc", b"abc"),
-        ("aä".encode(), "aä".encode()),
-        ("aä".encode()[:-1], b"a"),
-        ("a€".encode()[:-1], b"a"),
-        ("a😀".encode()[:-1], b"a"),
-        ("a😀".encode(), "a😀".encode()),
-        (b"a\xff", b"a"),
-        (b"\x80\x80\x80\x80", b"\x80\x80\x80\x80"),
+        (b"", ""),
+        (b"abc", "abc"),
+        ("aä".encode(), "aä"),
+        ("aä".encode()[:-1], "a"),
+        ("a€".encode()[:-1], "a"),
+        ("a😀".encode()[:-1], "a"),
+        ("a😀".encode(), "a😀"),
+        (b"a\xff", None),
+        (b"\x80\x80\x80\x80", None),
     ],
 )
-def test_no_character_is_cut(data: bytes, whole: bytes) -> None:
-    assert whole_text(data) == whole
+def test_no_character_is_cut(data: bytes, text: str | None) -> None:
+    written = bytes_json("start", data, cut=True)
+    if text is None:
+        assert b64decode(written["start_base64"]) == data
+    else:
+        assert written == {"start": text}
+    assert bytes_json("start", data).keys() == (
+        {"start"} if text == data.decode(errors="replace") else {"start_base64"}
+    )
 
 
 def test_the_start_of_a_large_payload_is_there(shelf: Shelf, typed: Type) -> None:

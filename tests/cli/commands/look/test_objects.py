@@ -1,4 +1,4 @@
-"""`object ls` and `object get`: files of clients as they were put, and what is not whole is said."""
+"""`object`: files of clients as they were put, and what is not whole is said."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ def test_files_come_back_byte_for_byte(shelf: Shelf, typed: Type, tmp_path: Path
     contents = {"a/large": LARGE, "by-cli": LARGE[:200_000], "twice": b"new", "empty": b"", f"../{EVIL}": b"evil"}
     for number, (name, content) in enumerate(contents.items()):
         file = tmp_path / str(number)
-        done = typed("object", "get", shelf.backup, "files", name, "-o", file, "-r", shelf.repo, "--json")
+        done = typed("object", shelf.backup, "files", name, "-o", file, "-r", shelf.repo, "--json")
         assert check("object", done)["size"] == len(content) and file.read_bytes() == content
-        assert EVIL not in typed("object", "get", "latest", "files", name, "-o", file, "--force", "-r", shelf.repo).out
-    assert _bytes(shelf, "object", "get", "latest", "OBJ_files", "a/large") == (0, LARGE, "")
+        assert EVIL not in typed("object", "latest", "files", name, "-o", file, "--force", "-r", shelf.repo).out
+    assert _bytes(shelf, "object", "latest", "OBJ_files", "a/large") == (0, LARGE, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4"]
 
 
 def test_a_list_has_what_is_there(shelf: Shelf, typed: Type) -> None:
-    document = check("object", typed("object", "ls", "latest", "files", "-r", shelf.repo, "--json"))
+    document = check("object", typed("object", "latest", "files", "-r", shelf.repo, "--json"))
     found = {one["name"]: one for one in document["objects"]}
     assert found.keys() >= {"a/large", "by-cli", "twice", "empty", "link", "to-bucket", f"../{EVIL}"}
     assert "gone" not in found and document["unreadable"] == 2
     assert (found["twice"]["size"], found["a/large"]["size"]) == (3, len(LARGE))
     assert found["link"]["link"] == {"bucket": "files", "name": "a/large"}
-    done = typed("object", "ls", "latest", "files", "-r", shelf.repo)
+    done = typed("object", "latest", "files", "-r", shelf.repo)
     assert "\x1b" not in done.out and "the descriptions of 2 files cannot be read" in done.err
-    assert (
-        check("object", typed("object", "ls", "latest", "-r", shelf.repo, "--json"))["buckets"][0]["bucket"] == "files"
-    )
+    assert check("object", typed("object", "latest", "-r", shelf.repo, "--json"))["buckets"][0]["bucket"] == "files"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +64,13 @@ def test_a_list_has_what_is_there(shelf: Shelf, typed: Type) -> None:
 def test_what_is_not_a_whole_file_is_said(
     shelf: Shelf, typed: Type, tmp_path: Path, *, name: str, code: int, text: str
 ) -> None:
-    done = typed("object", "get", "latest", "files", name, "-o", tmp_path / "file", "-r", shelf.repo)
+    done = typed("object", "latest", "files", name, "-o", tmp_path / "file", "-r", shelf.repo)
     assert (done.code, text in done.err) == (code, True), done.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_is_followed_and_said(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
-    done = typed("object", "get", "latest", "files", "link", "-o", tmp_path / "file", "-r", shelf.repo)
+    done = typed("object", "latest", "files", "link", "-o", tmp_path / "file", "-r", shelf.repo)
     assert done.code == 0 and "link is a link to files/a/large" in done.err
     assert (tmp_path / "file").read_bytes() == LARGE
 
@@ -81,7 +79,7 @@ def test_a_file_is_never_written_through_a_link_or_over_another(shelf: Shelf, ty
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / "link").symlink_to(tmp_path / "theirs")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    line = ["object", "get", "latest", "files", "twice", "-r", shelf.repo, "-o"]
+    line = ["object", "latest", "files", "twice", "-r", shelf.repo, "-o"]
     for name in ("link", "dangling"):
         for more in ([], ["--force"]):
             done = typed(*line, tmp_path / name, *more)
@@ -96,12 +94,12 @@ def test_a_file_is_never_written_through_a_link_or_over_another(shelf: Shelf, ty
 
 
 def test_a_full_disk_is_one_sentence(shelf: Shelf, tmp_path: Path) -> None:
-    line = command_line("object", "get", "latest", "files", "a/large", "-q", "-r", shelf.repo, "-o", tmp_path / "file")
+    line = command_line("object", "latest", "files", "a/large", "-q", "-r", shelf.repo, "-o", tmp_path / "file")
     shell = ["bash", "-c", 'ulimit -f 100; trap "" XFSZ; exec "$@"', "bash", *line]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=environment())
     assert (done.returncode, done.stderr) == (1, f"error: cannot write {tmp_path}/file: file too large\n")
     assert list(tmp_path.iterdir()) == []
     with Path("/dev/full").open("wb") as full:
-        line = command_line("object", "get", "latest", "files", "a/large", "-q", "-r", shelf.repo)
+        line = command_line("object", "latest", "files", "a/large", "-q", "-r", shelf.repo)
         told = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
     assert (told.returncode, told.stderr) == (1, "error: cannot write the output: no space left on device\n")

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
 def _value(changing: Changing, *words: str) -> tuple[int, bytes, str]:
     done = subprocess.run(
-        command_line("kv", "get", *words, "-r", changing.repo), capture_output=True, timeout=60, env=environment()
+        command_line("kv", *words, "-r", changing.repo), capture_output=True, timeout=60, env=environment()
     )
     return done.returncode, done.stdout, done.stderr.decode()
 
@@ -34,9 +34,7 @@ def test_latest_asks_the_backups_around_the_moment(changing: Changing, typed: Ty
     assert (code, out) == (0, b"light") and f"note: revision 4 is in backup {second}" in err
     code, out, err = _value(changing, "latest", "settings", "gone", "--at", changing.moments[0])
     assert (code, out) == (0, b"here") and f"is in backup {first}" in err
-    listed = check(
-        "kv", typed("kv", "ls", "latest", "settings", "--at", changing.moments[1], "--json", "-r", changing.repo)
-    )
+    listed = check("kv", typed("kv", "latest", "settings", "--at", changing.moments[1], "--json", "-r", changing.repo))
     assert [one["key"] for one in listed["keys"]] == ["lang", "theme"]
     assert listed["unknown"] == [] and listed["whole"] is True and listed["backups"][-1] == second
 
@@ -46,11 +44,11 @@ def test_a_named_backup_says_what_it_does_not_know(changing: Changing, typed: Ty
     code, out, err = _value(changing, newest, "settings", "theme", "--at", moment)
     assert (code, out) == (3, b"") and "cannot say what key theme of bucket settings was" in err
     assert "hint: With `latest` in place of the backup, those around this moment are asked." in err
-    done = typed("kv", "ls", newest, "settings", "--at", moment, "-r", changing.repo)
+    done = typed("kv", newest, "settings", "--at", moment, "-r", changing.repo)
     assert done.code == 3 and "lang" in done.out
     assert "not known, because revisions are gone: theme\n" in done.out
     assert "keys of which nothing is left may have been there too\n" in done.out
-    document = typed("kv", "ls", newest, "settings", "--at", moment, "--json", "-r", changing.repo)
+    document = typed("kv", newest, "settings", "--at", moment, "--json", "-r", changing.repo)
     assert (document.code, document.document["unknown"], document.document["whole"]) == (3, ["theme"], False)
 
 
@@ -58,7 +56,7 @@ def test_an_error_names_the_command_that_asks_all_backups(changing: Changing, ty
     for key in ("gone", "never-there-at-all"):
         code, _, err = _value(changing, "latest", "settings", key)
         assert code == 1 and f"jsbackup history KV_settings --key {key}" in err
-    done = typed("object", "get", "latest", "files", "nothing", "-r", changing.repo)
+    done = typed("object", "latest", "files", "nothing", "-r", changing.repo)
     assert done.code == 1 and "jsbackup history files --object nothing" in done.err
 
 
@@ -108,6 +106,28 @@ def test_put_back_of_latest_takes_the_value_of_the_backup_before(
     assert done.code == 16 and f"as backup {second} shows, it was not written until {moment[:19]}" in done.out, done
     done = typed(*line, "--overwrite", "--json")
     assert (done.code, done.document["backup"], done.document["written"]) == (0, first, 1)
+
+
+def test_history_has_what_was_written_between_two_backups(changing: Changing, typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    line = ("backup", "KV_often", "-s", changing.url, "-r", repo, "--json")
+
+    async def write(*values: bytes) -> None:
+        async with connected(changing.url) as nc:
+            bucket = await nc.jetstream().create_key_value(bucket="often", history=5)
+            for value in values:
+                await (bucket.put("key", value) if value else bucket.delete("key"))
+
+    asyncio.run(write(b"first"))
+    first = typed(*line).document["backup"]
+    asyncio.run(write(b"second", b"", b"third"))
+    second = typed(*line).document["backup"]
+    document = check("history", typed("history", "often", "--key", "key", "--json", "-r", repo))
+    found = [(one["operation"], one["data"], one["backups"]) for one in document["messages"]]
+    later = [("put", "second", [second]), ("delete", "", [second]), ("put", "third", [second])]
+    assert found == [("put", "first", [first, second]), *later]
+    for revision, value in ((1, "first"), (2, "second"), (4, "third")):
+        assert typed("kv", second, "often", "key", "--at", revision, "-r", repo).out == value
 
 
 def test_where_a_bucket_takes_values_that_expire_the_way_to_its_last_value_is_named(
@@ -166,7 +186,7 @@ def test_versions_of_a_file(changing: Changing, typed: Type) -> None:
     assert versions == [(260_000, False, [a], b), (13, False, [b, c], None)]
     done = typed("history", "OBJ_files", "--object", "draft", "-r", changing.repo)
     assert done.code == 0 and "deleted" in done.out
-    assert f"to get the last one: jsbackup object get {a} files draft -o FILE\n" in done.out
+    assert f"to get the last one: jsbackup object {a} files draft -o FILE\n" in done.out
     none = typed("history", "files", "--object", "none", "-r", changing.repo)
     assert none.code == 1 and "no backup has an object none of object store files" in none.err
 

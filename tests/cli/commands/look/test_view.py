@@ -83,7 +83,7 @@ def test_bytes_are_exact(shelf: Shelf) -> None:
     assert _run(*raw, "--sequence", "302") == (0, BINARY, "")
     assert _run(*raw, "--sequence", "303") == (0, b"", "")
     assert _run(*raw, "--since", "302") == (0, BINARY + b"\n\n", "")
-    assert _run("kv", "get", "latest", "settings", "theme", *where) == (0, BINARY, "")
+    assert _run("kv", "latest", "settings", "theme", *where) == (0, BINARY, "")
 
 
 def test_one_message_as_json(shelf: Shelf, typed: Type) -> None:
@@ -141,20 +141,21 @@ def test_keys_are_listed_and_shown(shelf: Shelf, typed: Type) -> None:
     def kv(*words: str) -> dict[str, Any]:
         return check("kv", typed("kv", *words, "--json", "-r", shelf.repo))
 
-    assert [one["bucket"] for one in kv("ls", "latest")["buckets"]] == ["settings"]
-    assert [one["key"] for one in kv("ls", "latest", "settings")["keys"]] == [EVIL, "theme"]
-    assert [one["key"] for one in kv("ls", "latest", "settings", "--at", "3")["keys"]] == ["lang", "theme"]
-    assert kv("get", "latest", "settings", "theme", "--at", "1")["value"] == "dark"
-    rows = kv("history", "latest", "settings", "lang")["revisions"]
-    assert [(row["operation"], row["value"]) for row in rows] == [("put", "en"), ("delete", None)]
-    for words in (("ls", "latest", "settings"), ("history", "latest", "settings", EVIL)):
-        done = typed("kv", *words, "-r", shelf.repo)
+    assert [one["bucket"] for one in kv("latest")["buckets"]] == ["settings"]
+    assert [one["key"] for one in kv("latest", "settings")["keys"]] == [EVIL, "theme"]
+    assert [one["key"] for one in kv("latest", "settings", "--at", "3")["keys"]] == ["lang", "theme"]
+    assert [one["key"] for one in kv("latest", "settings", "*", "--at", "1")["keys"]] == ["theme"]
+    assert kv("latest", "settings", "theme", "--at", "1")["value"] == "dark"
+    rows = check("history", typed("history", "settings", "--key", "lang", "--json", "-r", shelf.repo))["messages"]
+    assert [(row["operation"], row["data"]) for row in rows] == [("put", "en"), ("delete", "")]
+    for words in (("kv", "latest", "settings"), ("history", "settings", "--key", EVIL)):
+        done = typed(*words, "-r", shelf.repo)
         assert done.code == 0 and "\\x1b[31mred" in done.out and "\x1b" not in done.out
-    gone = typed("kv", "get", "latest", "settings", "lang", "-r", shelf.repo)
+    gone = typed("kv", "latest", "settings", "lang", "-r", shelf.repo)
     assert gone.code == 1 and "is a delete" in gone.err
-    assert typed("kv", "get", "latest", "settings", "none", "-r", shelf.repo).code == 1
-    assert typed("kv", "history", "latest", "settings", "none", "-r", shelf.repo).code == 1
-    assert typed("kv", "ls", "latest", "--at", "3", "-r", shelf.repo).code == 2
+    assert typed("kv", "latest", "settings", "none", "-r", shelf.repo).code == 1
+    assert typed("history", "settings", "--key", "none", "-r", shelf.repo).code == 1
+    assert typed("kv", "latest", "--at", "3", "-r", shelf.repo).code == 2
     assert typed("kv", "-r", shelf.repo).code == 2
 
 
@@ -168,7 +169,7 @@ def test_an_encrypted_repository_needs_a_key_that_reads(shelf: Shelf, typed: Typ
     assert copied.code == 0, copied.err
     lines = _lines(typed("view", "latest", "ORDERS", "--last", "2", "--json", "-r", vault, "--identity", identity))
     assert [line["sequence"] for line in lines] == [302, 303]
-    value = typed("kv", "get", "latest", "settings", "theme", "--at", "1", "-r", vault, "--identity", identity)
+    value = typed("kv", "latest", "settings", "theme", "--at", "1", "-r", vault, "--identity", identity)
     assert (value.code, value.out) == (0, "dark")
     assert typed("view", "latest", "ORDERS", "--sequence", "1", "-r", vault, "--writer-key", writer).code == 12
 
@@ -193,7 +194,7 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
         "view latest ORDERS",
         "view latest ORDERS --sequence 1",
         "history ORDERS --grep x",
-        "kv get latest settings theme",
+        "kv latest settings theme",
     ],
 )
 def test_damage_that_is_seen_is_recorded_if_the_repository_can_be_written(
@@ -290,9 +291,9 @@ def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Ty
     for words in (
         ("view", "latest", "ORDERS"),
         ("show", "latest", "ORDERS", "--subjects", "1"),
-        ("kv", "get", "latest", "settings", "theme"),
-        ("kv", "ls", "latest", "settings"),
-        ("object", "get", "latest", "files", "empty"),
+        ("kv", "latest", "settings", "theme"),
+        ("kv", "latest", "settings"),
+        ("object", "latest", "files", "empty"),
         ("history", "settings", "--key", "theme"),
         ("history", "files", "--object", "large"),
         ("history", "--grep", "x"),
@@ -302,5 +303,5 @@ def test_a_writer_key_is_refused_before_anything_is_read(shelf: Shelf, typed: Ty
         assert (done.code, done.out) == (12, ""), (words, done)
         assert done.err.startswith("error: this needs a key that reads the repository\nhint: "), (words, done.err)
     # What the manifest says, it may read.
-    for words in (("history", "ORDERS"), ("show", "latest", "ORDERS"), ("kv", "ls", "latest")):
+    for words in (("history", "ORDERS"), ("show", "latest", "ORDERS"), ("kv", "latest")):
         assert typed(*words, "-r", vault, "--writer-key", writer).code == 0, words
