@@ -19,6 +19,7 @@ __all__ = [
     "format_count",
     "format_seconds",
     "format_time",
+    "format_width",
     "in_sentences",
     "in_short",
     "of_streams",
@@ -119,6 +120,14 @@ def format_time(ns: int) -> str:
     if not ns:
         return "-"
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_width(seconds: int) -> str:
+    """Format the width of a bucket of time: `30 s`, `5 min`, `7 d`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:

@@ -33,7 +33,7 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.exported import tell_exported
+from jsbackup.cli.output.exported import export_result
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import import_result, stored_result
@@ -340,15 +340,16 @@ def export(
                 mask_key=mask_key,
                 where=where,
             )
-        return tell_exported(
-            shared,
-            written_tables.files,
-            written_tables.bytes,
-            written_tables.streams,
-            broken=written_tables.refused,
-            directory=directory,
-            append=tables.append,
-            is_new=written_tables.is_new,
+        return shared.output.show(
+            export_result(
+                written_tables.files,
+                written_tables.bytes,
+                written_tables.streams,
+                broken=written_tables.refused,
+                directory=directory,
+                append=tables.append,
+                is_new=written_tables.is_new,
+            )
         )
     if where is not None:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
@@ -377,7 +378,7 @@ def export(
             else:
                 exported = export_account(new, repository.objects, written, wanted, progress=progress)
             new.commit()
-    return tell_exported(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
+    return shared.output.show(export_result(new.files, new.bytes, exported, broken=broken, directory=directory))
 
 
 COMMANDS = {"import": import_, "export": export}

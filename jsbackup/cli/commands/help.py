@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.result import Result, Verbatim, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import similar
 from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
 
-__all__ = ["COMMANDS", "plain", "read_page", "search", "topics"]
+__all__ = ["COMMANDS", "plain", "read_page", "topics"]
 
 _FOLDER = Path(__file__).parents[2] / "manual"
 _ENTRY = re.compile(r"^- \[[\w-]+\]\(([\w-]+)\.md\): (.+)$", re.MULTILINE)
@@ -74,16 +75,6 @@ def topics() -> dict[str, str]:
     return dict(_ENTRY.findall(read_page("index")))
 
 
-def search(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield topic and heading of the chapters that contain all of the words, ignoring case."""
-    wanted = " ".join(words).casefold().split()
-    for topic in topics():
-        _, *chapters = _HEADING.split(read_page(topic))
-        for heading, text in zip(chapters[::2], chapters[1::2], strict=True):
-            if all(word in f"{heading}{text}".casefold() for word in wanted):
-                yield topic, heading
-
-
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name, help=about) for name, about in topics().items() if name.startswith(incomplete)]
 
@@ -92,31 +83,38 @@ def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
 @click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=_complete)
 @click.option("--search", "searches", is_flag=True, help="List where the words are, also if they name a topic.")
 @click.pass_context
-def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], searches: bool) -> None:
+def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], searches: bool) -> Result:
     """Show a page of the manual, or find words in it.
 
     Without TOPIC, list the topics. TOPIC may also be a command: if no page has its name, its --help is shown.
     Any other word is searched for in all pages.
     """
-    output, name, pages = shared.output, " ".join(words), topics()
+    name, pages = " ".join(words), topics()
     if not words:
-        output.result(
-            {"topics": [{"topic": topic, "about": about} for topic, about in pages.items()]},
-            lambda: _list_topics(output),
-        )
-    elif not searches and name in pages:
+        rows: list[JsonObject] = [{"topic": topic, "about": about} for topic, about in pages.items()]
+        hint = "'jsbackup help TOPIC' shows one; 'jsbackup help --search WORD' finds a word in all of them"
+        return Result({"topics": rows}, [table(rows, {"TOPIC": "topic", "WHAT IT SAYS": "about"}), hint])
+    if not searches and name in pages:
         page, width = read_page(name), min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-        output.result({"topic": name, "text": page}, lambda: output.paged(plain(page, width)))
-    elif not searches and (command := _find_command(ctx, words)) is not None:
+        return Result({"topic": name, "text": page}, [Verbatim(plain(page, width), paged=True)])
+    if not searches and (command := _find_command(ctx, words)) is not None:
         text = command.get_help()
-        output.result({"topic": name, "text": text}, lambda: output.paged(text))
-    else:
-        _find(ctx, output, words)
-
-
-def _list_topics(output: Output) -> None:
-    output.table(["TOPIC", "WHAT IT SAYS"], topics().items())
-    output.line("'jsbackup help TOPIC' shows one; 'jsbackup help --search WORD' finds a word in all of them")
+        return Result({"topic": name, "text": text}, [Verbatim(text, paged=True)])
+    wanted = name.casefold().split()
+    chapters: list[JsonObject] = []
+    for topic in pages:
+        _, *parts = _HEADING.split(read_page(topic))
+        for heading, part in zip(parts[::2], parts[1::2], strict=True):
+            if all(word in f"{heading}{part}".casefold() for word in wanted):
+                chapters.append({"topic": topic, "heading": heading})
+    if not chapters:
+        root = ctx.find_root()
+        assert isinstance(root.command, click.Group)
+        near = similar(name, [*pages, *root.command.list_commands(root)])
+        hint = f"Did you mean {' or '.join(near)}?" if near else "See 'jsbackup help' for all topics."
+        raise UsageError(f"nothing in the manual has {name!r}", hint=hint)
+    columns = {"TOPIC": "topic", "CHAPTER": "heading"}
+    return Result({"words": list(words), "found": chapters}, [table(chapters, columns)])
 
 
 def _find_command(ctx: click.Context, words: tuple[str, ...]) -> click.Context | None:
@@ -129,18 +127,6 @@ def _find_command(ctx: click.Context, words: tuple[str, ...]) -> click.Context |
             return None
         context = command.context_class(command, info_name=word, parent=context)
     return context
-
-
-def _find(ctx: click.Context, output: Output, words: tuple[str, ...]) -> None:
-    chapters = list(search(words))
-    if not chapters:
-        root = ctx.find_root()
-        assert isinstance(root.command, click.Group)
-        near = similar(" ".join(words), [*topics(), *root.command.list_commands(root)])
-        hint = f"Did you mean {' or '.join(near)}?" if near else "See 'jsbackup help' for all topics."
-        raise UsageError(f"nothing in the manual has {' '.join(words)!r}", hint=hint)
-    document = {"words": list(words), "found": [{"topic": topic, "heading": heading} for topic, heading in chapters]}
-    output.result(document, lambda: output.table(["TOPIC", "CHAPTER"], chapters))
 
 
 COMMANDS = {"help": show_help}

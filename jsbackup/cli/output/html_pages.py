@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from jsbackup.browse.overview import NO_POLICY, Tile, key_figures, overview_environment
 from jsbackup.cli.output.output import format_count
-from jsbackup.cli.output.stats_report import format_width
 from jsbackup.cli.output.status_report import Report
 from jsbackup.engine.check.health_rules import not_backed_up
+from jsbackup.readable import format_width
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.queries.stats import StreamStats
@@ -54,5 +54,5 @@ def stats_page(backup: str, created: str, streams: Sequence[StreamStats]) -> byt
 
 def _rendered(template: str, **values: object) -> bytes:
     pages = overview_environment(Path(__file__).with_name("templates"))
-    pages.filters["width"] = format_width
+    pages.filters["width"] = lambda ns: format_width(ns // 10**9)
     return pages.get_template(template).render(values).encode()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block",
+    "Column",
     "Line",
     "Result",
     "Said",
@@ -32,6 +33,7 @@ __all__ = [
     "Table",
     "Verbatim",
     "broken_json",
+    "broken_lines",
     "error_json",
     "failure_json",
     "format_bytes",
@@ -86,7 +88,11 @@ class Result:
     at_once: bool = False
 
 
-def table(rows: Iterable[JsonObject], columns: Mapping[str, str | tuple[str, Callable[[Any], str]]]) -> Table:
+Column = str | tuple[str, Callable[[Any], str]]
+"""A key of rows, and how its values are shown."""
+
+
+def table(rows: Iterable[JsonObject], columns: Mapping[str, Column]) -> Table:
     """Return rows of a document as a table. `columns` has the key for each heading, and how its values are shown."""
     keys = [column if isinstance(column, tuple) else (column, str) for column in columns.values()]
     return Table(list(columns), [[show(row[key]) for key, show in keys] for row in rows])
@@ -108,6 +114,11 @@ def broken_json(broken: Mapping[str, JsBackupError]) -> list[JsonObject]:
     tables not be extended.
     """
     return [failure_json(name, error) | ({"hint": error.hint} if error.hint else {}) for name, error in broken.items()]
+
+
+def broken_lines(broken: Mapping[str, JsBackupError]) -> Iterator[tuple[str, ...]]:
+    """Return the same as lines, see `said_lines`."""
+    return said_lines(Said("failed", name, error.message, error.hint or "") for name, error in broken.items())
 
 
 # --- findings ---

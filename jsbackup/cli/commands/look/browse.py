@@ -16,6 +16,7 @@ import click
 from jsbackup.cli.options.opening import connection_of, open_repository
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
@@ -29,6 +30,7 @@ from jsbackup.config import (
 )
 from jsbackup.config.contexts import context_names
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.model import JsonObject
 from jsbackup.readable import format_seconds
 from jsbackup.shell import without_logins
 
@@ -94,10 +96,10 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     if not server.loopback:
         output.warning("other machines can reach this page, and the connection is not encrypted")
         output.announce("anyone who knows the address can read all backups")
-    document = {"url": server.url, "repository": library.location}
     end = "Ctrl-C" if duration is None else f"Ctrl-C or {format_seconds(seconds or 0)}"
     # Also with --quiet: nothing can be seen without it.
-    output.ready(document, lambda: output.line(f"{server.url}  ({end} ends it)"))
+    document: JsonObject = {"url": server.url, "repository": library.location}
+    output.show(Result(document, [f"{server.url}  ({end} ends it)"], at_once=True))
     if opened and _has_desktop():
         Thread(target=webbrowser.open, args=(server.url_once(),), daemon=True).start()
     elif opened:

@@ -58,7 +58,7 @@ def kv(
     key: str | None,
     *,
     at: str | None,
-) -> Result | int:
+) -> Result:
     """Print the value that KEY of BUCKET had, byte for byte; without KEY, list the keys that had a value.
 
     A pattern for KEY lists those that match: * stands for one token, > at the end for all that follow. Without BUCKET,
@@ -85,7 +85,6 @@ def kv(
     found, revision = _value(shared, repository, found, key, edge, others=backup == LATEST)
     if not shared.output.as_json:
         print_bytes([revision.value])
-        return 0
     document: JsonObject = {
         **_about(found, edge),
         "key": key,

@@ -5,9 +5,9 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +16,7 @@ from jsbackup.cli.commands.look.opened import check_readable, filter_options, op
 from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.result import Block, Column, Result, Table, table
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
@@ -219,10 +219,10 @@ def _changes(series: Sequence[Series], limit: int) -> tuple[JsonObject, list[Blo
     every = [change for each in series for change in changes_of(each)]
     every.sort(key=lambda change: (change.created, change.backup, change.stream))
     changes, more = list(map(asdict, every[-limit:])), len(every) > limit
-    columns: dict[str, str | tuple[str, Callable[[Any], str]]] = {
+    columns: dict[str, Column] = {
         "STREAM": "stream",
         "BACKUP": "backup",
-        "CHANGE": ("change", lambda change: _CHANGES.get(change, change)),
+        "CHANGE": ("change", lambda change: _CHANGES.get(change, str(change))),
         ">MESSAGES": ("messages", format_count),
         ">BYTES": ("bytes", format_bytes),
         ">FIRST": "first_seq",

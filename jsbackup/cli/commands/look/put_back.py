@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -16,8 +17,9 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.output import error_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
@@ -32,26 +34,25 @@ if TYPE_CHECKING:
     from jsbackup.putting_back.model import PutBackMessage, PutBackReport
     from jsbackup.transforms.filters.filters import Filters
 
-__all__ = ["COMMANDS", "tell_put_back"]
+__all__ = ["COMMANDS", "parse_range"]
 
 _SHOWN = 20
 _ORDER = ("refused", "conflict", "duplicate", "write", "written", "there", "left out")
 
 
-def tell_put_back(shared: Shared, report: PutBackReport, *, dry_run: bool) -> int:
-    """Print the report; return the exit code."""
-    output, plan = shared.output, report.plan
+def _result(report: PutBackReport, *, dry_run: bool) -> Result:
+    plan = report.plan
     refusal = plan.refusal()
-    code = report.code if refusal is None else refusal.exit_code
     rows = list(map(_row, report.messages))
+    counts = {action: sum(row["action"] == action for row in rows) for action in _ORDER}
     document: JsonObject = {
         "backup": plan.manifest.id,
         "stream": plan.entry.name,
         "to": plan.target.name,
         "dry_run": dry_run,
-        "result": _result(report, refused=refusal is not None, dry_run=dry_run),
+        "result": _outcome(report, refused=refusal is not None, dry_run=dry_run),
         "chosen": len(plan.messages),
-        **{name.replace(" ", "_"): sum(1 for row in rows if row["action"] == name) for name in _ORDER},
+        **{action.replace(" ", "_"): count for action, count in counts.items()},
         "replaced": report.replaced,
         "twice": [list(one) for one in report.twice],
         "messages": rows,
@@ -59,23 +60,39 @@ def tell_put_back(shared: Shared, report: PutBackReport, *, dry_run: bool) -> in
         "notes": [*plan.notes, *report.notes],
         **(error_json(refusal) if refusal is not None else {}),
     }
+    text: list[Block] = []
+    if rows:
+        shown = sorted(rows, key=lambda row: (_ORDER.index(row["action"]), row["sequence"]))[:_SHOWN]
+        cells = [
+            (
+                str(row["sequence"]),
+                row["time"],
+                row["name"] or row["subject"],
+                format_bytes(row["bytes"]),
+                row["action"],
+                "-" if row["as_sequence"] is None else str(row["as_sequence"]),
+                row["reason"] or "",
+            )
+            for row in shown
+        ]
+        text.append(Table([">SEQ", "TIME", "SUBJECT", ">BYTES", "WHAT", ">AS", "WHY"], cells))
+        if len(shown) < len(rows):
+            text.append(f"… and {format_count(len(rows) - len(shown), 'more message')}; --json has all")
+    text += [f"note: {note}" for note in document["notes"]]
+    if refusal is not None:
+        return Result(document, text, refusal.exit_code)
+    text.append(_summary(report, counts, dry_run=dry_run))
+    if counts["duplicate"]:
+        window = plan.target.config.get("duplicate_window")
+        seconds = f" ({format_seconds(window / 1e9)})" if isinstance(window, int) else ""
+        text.append(
+            f"note: the server remembers message ids for a while{seconds}, even of removed messages: run the same "
+            "command again after that"
+        )
+    return Result(document, text, report.code)
 
-    def text() -> None:
-        _table(output, rows)
-        for note in (*plan.notes, *report.notes):
-            output.line(f"note: {note}")
-        if refusal is None:
-            output.line(_summary(report, document, dry_run=dry_run))
-            if document["duplicate"]:
-                output.line(f"note: {_about_duplicates(report)}")
 
-    output.result(document, text)
-    if refusal is not None and not output.as_json:
-        output.error(refusal)
-    return code
-
-
-def _result(report: PutBackReport, *, refused: bool, dry_run: bool) -> str:
+def _outcome(report: PutBackReport, *, refused: bool, dry_run: bool) -> str:
     if refused:
         return "refused"
     if dry_run:
@@ -100,51 +117,19 @@ def _row(one: PutBackMessage) -> JsonObject:
     }
 
 
-def _table(output: Output, rows: list[JsonObject]) -> None:
-    if not rows:
-        return
-    shown = sorted(rows, key=lambda row: (_ORDER.index(row["action"]), row["sequence"]))[:_SHOWN]
-    output.table(
-        [">SEQ", "TIME", "SUBJECT", ">BYTES", "WHAT", ">AS", "WHY"],
-        [
-            (
-                str(row["sequence"]),
-                row["time"],
-                row["name"] or row["subject"],
-                format_bytes(row["bytes"]),
-                row["action"],
-                "-" if row["as_sequence"] is None else str(row["as_sequence"]),
-                row["reason"] or "",
-            )
-            for row in shown
-        ],
-    )
-    if len(shown) < len(rows):
-        output.line(f"… and {format_count(len(rows) - len(shown), 'more message')}; --json has all")
-
-
-def _about_duplicates(report: PutBackReport) -> str:
-    window = report.plan.target.config.get("duplicate_window")
-    seconds = f" ({format_seconds(window / 1e9)})" if isinstance(window, int) else ""
-    return (
-        f"the server remembers message ids for a while{seconds}, even of removed messages: run the same command "
-        "again after that"
-    )
-
-
-def _summary(report: PutBackReport, document: JsonObject, *, dry_run: bool) -> str:
+def _summary(report: PutBackReport, counts: Mapping[str, int], *, dry_run: bool) -> str:
     plan = report.plan
     what = "file" if plan.file is not None else "key" if plan.entry.name.startswith(BUCKET_STREAM) else "message"
     others = {
-        "there already": document["there"],
-        "left out": document["left_out"],
-        "refused": document["refused"],
-        "known by their message ids": document["duplicate"],
-        "changed by other clients": document["conflict"],
+        "there": "there already",
+        "left out": "left out",
+        "refused": "refused",
+        "duplicate": "known by their message ids",
+        "conflict": "changed by other clients",
     }
-    rest = "".join(f", {format_count(count)} {name}" for name, count in others.items() if count)
+    rest = "".join(f", {format_count(counts[action])} {words}" for action, words in others.items() if counts[action])
     if dry_run:
-        return f"would write {format_count(document['write'], what)} into {plan.target.name}{rest}"
+        return f"would write {format_count(counts['write'], what)} into {plan.target.name}{rest}"
     if not report.written:
         return f"nothing was written into {plan.target.name}{rest}"
     proof = "read back and compared"
@@ -222,16 +207,15 @@ def put_back(
     from jsbackup.transforms.filters.newest import NewestRule
 
     start_log(shared)
-    now_ns = time.time_ns()
     options = PutBackOptions(
         stream=stream,
         to=to,
         filters=filters,
         newest=NewestRule.of(last_per_subject, False),
         sequences=tuple(map(parse_range, sequences)),
-        cut=Cut.parse(since, until, now_ns),
+        cut=Cut.parse(since, until, time.time_ns()),
         keys=keys,
-        at=None if at is None else parse_edge("--at", at, now_ns),
+        at=None if at is None else parse_edge("--at", at, time.time_ns()),
         object_name=object_name,
         overwrite=overwrite,
         partial=partial,
@@ -253,16 +237,15 @@ def put_back(
         try:
             report = run_async(run_put_back(run, repository, finder))
         except Interrupted as error:
-            raise _interrupted(run.written, error) from None
-    return tell_put_back(shared, report, dry_run=dry_run)
-
-
-def _interrupted(written: int, error: Interrupted) -> Interrupted:
-    if not written:
-        return error.with_message("interrupted; probably nothing was written")
-    return error.with_message(f"interrupted; {count_were(written, 'message')} written").with_hint(
-        "Run the same command again: it goes on with what is missing."
-    )
+            if not run.written:
+                raise error.with_message("interrupted; probably nothing was written") from None
+            raise error.with_message(f"interrupted; {count_were(run.written, 'message')} written").with_hint(
+                "Run the same command again: it goes on with what is missing."
+            ) from None
+    code, refusal = shared.output.show(_result(report, dry_run=dry_run)), report.plan.refusal()
+    if refusal is not None and not shared.output.as_json:
+        shared.output.error(refusal)
+    return code
 
 
 COMMANDS = {"put-back": put_back}

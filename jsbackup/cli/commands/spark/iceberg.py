@@ -17,6 +17,7 @@ from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.result import Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -27,7 +28,7 @@ from jsbackup.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jsbackup.pipeline.tables.iceberg_backups import BackedUp, IcebergTable
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
 
@@ -43,7 +44,7 @@ __all__ = ["COMMANDS"]
     metavar="DIR",
     help="Folder for the tables, made if it does not exist; or s3://bucket/prefix. Run it again with the same one.",
 )
-def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> int:
+def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
 
     DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
@@ -101,7 +102,17 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> int:
         ]
     if place.folder is not None:
         remove_incoming(Path(place.folder))
-    return _tell(shared, tables)
+    cells = [
+        (
+            table.stream,
+            *map(format_count, (table.backups, table.files, table.messages)),
+            table.metadata if table.new else f"{table.metadata} (as before)",
+        )
+        for table in tables
+    ]
+    return Result(
+        {"tables": list(map(asdict, tables))}, [Table(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], cells)]
+    )
 
 
 def _backed_up(
@@ -145,26 +156,6 @@ def _refuse_unknown(patterns: Sequence[Glob], names: Sequence[str], described: S
                 f"no backup has a stream {pattern.pattern}",
                 hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
             )
-
-
-def _tell(shared: Shared, tables: Sequence[IcebergTable]) -> int:
-    output = shared.output
-
-    def text() -> None:
-        rows = [
-            (
-                table.stream,
-                format_count(table.backups),
-                format_count(table.files),
-                format_count(table.messages),
-                table.metadata if table.new else f"{table.metadata} (as before)",
-            )
-            for table in tables
-        ]
-        output.table(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], rows)
-
-    output.result({"tables": [asdict(table) for table in tables]}, text)
-    return 0
 
 
 COMMANDS = {"iceberg": iceberg}

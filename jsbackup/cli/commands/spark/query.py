@@ -24,11 +24,13 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import made_elsewhere
 from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.queries.query_model import Answer
@@ -65,7 +67,7 @@ def query(
     output: Path | None,
     force: bool,
     where: Where | None,
-) -> int:
+) -> Result:
     """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
 
     Each stream is a view with its name (`orders` for ORDERS; quote it if it is not an SQL name). `messages` has all of
@@ -96,8 +98,17 @@ def query(
             answer = _on_spark(shared, wanted, sql, most_rows=most, target=target, where=where)
         else:
             answer = _by_duckdb(shared, backup, sql, most_rows=most, target=target)
-    _tell(shared, answer, output)
-    return 0
+    rows = [[_json_value(value) for value in row] for row in answer.rows]
+    document: JsonObject = {"columns": list(answer.columns), "rows": rows, "more": answer.more}
+    text = []
+    if output is not None:
+        document["saved"] = {"file": str(output), "rows": answer.saved}
+        text.append(f"{format_count(answer.saved or 0, 'row')} in {output}")
+    elif not shared.output.as_json:  # also with --quiet: rows are what was asked for
+        shared.output.table(answer.columns, [[_shown(value) for value in row] for row in rows])
+    if answer.more:
+        shared.output.note(f"these are the first {format_count(len(rows), 'row')}; --limit shows more")
+    return Result(document, text)
 
 
 def _by_duckdb(
@@ -157,24 +168,6 @@ def _on_spark(
         from jsbackup.pipeline.jobs.query import run_spark_query
 
         return run_spark_query(job.on_spark(), sql, most_rows=most_rows, output=target, progress=progress)
-
-
-# --- what a query prints ---
-
-
-def _tell(shared: Shared, answer: Answer, output: Path | None) -> None:
-    rows = [[_json_value(value) for value in row] for row in answer.rows]
-    document: dict[str, Any] = {"columns": list(answer.columns), "rows": rows, "more": answer.more}
-    if output is not None:
-        document["saved"] = {"file": str(output), "rows": answer.saved}
-    if shared.output.as_json:
-        shared.output.result(document, lambda: None)
-    elif output is not None:
-        shared.output.result({}, lambda: shared.output.line(f"{format_count(answer.saved or 0, 'row')} in {output}"))
-    else:  # also with --quiet: rows are what was asked for
-        shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
-    if answer.more:
-        shared.output.note(f"these are the first {format_count(len(rows), 'row')}; --limit shows more")
 
 
 def _json_value(value: Any) -> Any:
