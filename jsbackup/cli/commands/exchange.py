@@ -1,5 +1,6 @@
-"""`jsbackup import` and `jsbackup export` of foreign files. Neither needs a server. Slow modules are imported when a
-command runs: `--help` and completion load this module.
+"""`jsbackup import` and `jsbackup export` of foreign files and tables, which need no server; tables also on Spark.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
@@ -8,18 +9,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.spark.tables import (
-    READ_FORMATS,
-    WRITTEN_FORMATS,
-    read_tables,
-    table_options,
-    write_tables,
-)
+from jsbackup.cli.options.jobs import job_runner, open_job
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
@@ -30,29 +27,37 @@ from jsbackup.cli.options.reshaping import (
     reshaping_options,
     with_key_beside,
 )
-from jsbackup.cli.options.spark import Where
+from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.exported import export_result
-from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.progress import make_progress, start_log
 from jsbackup.cli.output.reports import import_result, stored_result
+from jsbackup.cli.output.result import Block, Result, broken_json, broken_lines, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.config import environment, mask_secret, parse_glob, server_store_keys
-from jsbackup.errors import UsageError
+from jsbackup.config import environment, mask_secret, parse_glob, s3_settings, server_store_keys
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exchange.folder import NewFolder, clear_leftovers
+from jsbackup.model import JsonObject
 from jsbackup.planning.asked import AskedChanges
+from jsbackup.readable import in_short
 
 if TYPE_CHECKING:
-    from jsbackup.exchange.exporting import ChangedStream
+    from jsbackup.exchange.exporting import ChangedStream, ExportedStream
+    from jsbackup.pipeline.messages.chosen import ChosenBackup
+    from jsbackup.pipeline.tables.export import Exported, PlannedExport
+    from jsbackup.planning.transforming import TransformOptions
     from jsbackup.planning.typed_options import TableOptions
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
+    from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["COMMANDS"]
 
+# As in `pipeline/tables/export.py`. Tables of Delta and Iceberg are not read: files in their folders may be obsolete.
+_READ_FORMATS = ("parquet", "jsonl")
+_WRITTEN_FORMATS = (*_READ_FORMATS, "delta", "iceberg")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # Messages are private; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
@@ -63,7 +68,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(READ_FORMATS),
+    type=click.Choice(_READ_FORMATS),
     help="Import a table of messages in this format: what `export` writes, or any other with the same columns.",
 )
 @click.option("--stream", metavar="NAME", help="Name of the stream, where the table has no folder for each stream.")
@@ -108,7 +113,7 @@ def import_(
     tags: tuple[str, ...],
     no_init: bool,
     where: Where | None,
-) -> int:
+) -> Result:
     """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files: those of
     `export`, or resources of NACK (*.yaml) or Terraform (*.tf.json).
 
@@ -127,7 +132,7 @@ def import_(
     get what clients need of a bucket or an object store.
     """
     start_log(shared)
-    chosen_tags = parse_tags(tags)
+    chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
     if found := _URL.match(directory):
         raise UsageError(
             f"import reads files of this machine, and not {found[1]}:// URLs",
@@ -139,102 +144,124 @@ def import_(
                 "--server-store excludes --format, --stream and options of Spark",
                 hint="They are for tables; leave them out.",
             )
-        keys = server_store_keys(
-            {"store_key_file": store_key_files, "store_key_command": store_key_command}, environment()
-        )
-        return _import_store(
-            shared,
-            Path(directory),
-            account,
-            keys,
-            configs=[Path(path) for path in configs],
-            tags=chosen_tags,
-            may_make=not no_init,
-        )
-    if account is not None or store_key_files or store_key_command:
+    elif account is not None or store_key_files or store_key_command:
         raise UsageError(
             "--account and the key of a store make sense with --server-store only",
             hint="Add --server-store, or leave them out.",
         )
     if kind is not None:
-        manifest, stored, lost = read_tables(
+        return _read_tables(
             shared,
-            directory,
+            Path(directory),
             kind,
             stream,
-            configs=[Path(path) for path in configs],
+            configs=files,
             tags=chosen_tags,
             where=where,
-            may_make=not no_init,
+            may_make=may_make,
         )
-        return shared.output.show(stored_result(manifest, stored, (), lost_readers=lost))
-    if stream is not None or configs or where is not None:
+    if not server_store and (stream is not None or configs or where is not None):
         raise UsageError(
             "--stream, --stream-config and options of Spark make sense for a table only",
             hint="Say with --format what the table is, or leave them out.",
         )
-    from jsbackup.exchange.importing import ImportSource, run_import
+    path = Path(directory)
+    with ExitStack() as stack:
+        if server_store:
+            from jsbackup.exchange.config_files import read_printed_configs
+            from jsbackup.exchange.server_store.import_store import import_store
+            from jsbackup.exchange.server_store.store_files import ServerStore, refuse_users
 
-    with ImportSource.open(Path(directory)) as source:
-        repository = open_or_make_repository(shared, may_make=not no_init)
-        with (
-            writing(shared, repository, "import") as lease,
-            make_progress("import", wanted=shared.progress) as progress,
-        ):
-            report = run_import(
-                source,
-                repository,
-                lease=lease,
-                tags=chosen_tags,
-                progress=progress,
-                clock_ns=time.time_ns,
-                random=os.urandom,
-            )
-    return shared.output.show(import_result(report, repository))
+            typed = {"store_key_file": store_key_files, "store_key_command": store_key_command}
+            keys = server_store_keys(typed, environment())
+            given = {name: config for file in files for name, config in read_printed_configs(file).items()}
+            refuse_users(path)
+            if shared.repo and Path(shared.repo).resolve().is_relative_to(path.resolve()):
+                raise UsageError(
+                    f"repository {shared.repo} is in {path}, and nothing is written there",
+                    hint="Put it somewhere else.",
+                )
+            store = stack.enter_context(ServerStore.open(path, account))
+            for note in store.notes:
+                shared.output.note(note)
+            store.check_keys(keys)
+            work = partial(import_store, store, keys=keys, configs=given)
+        else:
+            from jsbackup.exchange.importing import ImportSource, run_import
+
+            work = partial(run_import, stack.enter_context(ImportSource.open(path)))
+        repository = open_or_make_repository(shared, may_make=may_make)
+        report = work(
+            repository,
+            lease=stack.enter_context(writing(shared, repository, "import")),
+            tags=chosen_tags,
+            progress=stack.enter_context(make_progress("import", wanted=shared.progress)),
+            clock_ns=time.time_ns,
+            random=os.urandom,
+        )
+    return import_result(report, repository)
 
 
-def _import_store(
+def _read_tables(
     shared: Shared,
     path: Path,
-    account: str | None,
-    keys: tuple[bytes, ...],
+    kind: str,
+    stream: str | None,
     *,
     configs: Sequence[Path],
     tags: Mapping[str, str],
+    where: Where | None,
     may_make: bool,
-) -> int:
-    """Import the streams in the store folder of a server that is not running."""
-    from jsbackup.exchange.config_files import read_printed_configs
-    from jsbackup.exchange.server_store.import_store import import_store
-    from jsbackup.exchange.server_store.store_files import ServerStore, refuse_users
+) -> Result:
+    """Make a backup of the tables at `path`.
 
-    given = {name: config for file in configs for name, config in read_printed_configs(file).items()}
-    refuse_users(path)
-    if shared.repo and Path(shared.repo).resolve().is_relative_to(path.resolve()):
-        raise UsageError(
-            f"repository {shared.repo} is in {path}, and nothing is written there", hint="Put it somewhere else."
-        )
-    with ServerStore.open(path, account) as store:
-        for note in store.notes:
-            shared.output.note(note)
-        store.check_keys(keys)
-        repository = open_or_make_repository(shared, may_make=may_make)
-        with (
-            writing(shared, repository, "import") as lease,
-            make_progress("import", wanted=shared.progress) as progress,
-        ):
-            report = import_store(
-                store,
-                repository,
-                keys=keys,
-                configs=given,
-                lease=lease,
-                tags=tags,
-                progress=progress,
-                clock_ns=time.time_ns,
-                random=os.urandom,
-            )
-    return shared.output.show(import_result(report, repository))
+    Raises the errors of `find_tables`, `read_printed_configs`, `write_streams`.
+    """
+    from jsbackup.exchange.config_files import read_configs_of
+    from jsbackup.pipeline.jobs.imported_streams import RowStream, write_rows
+    from jsbackup.pipeline.jobs.job_run import JobRun
+    from jsbackup.pipeline.tables.table_files import find_tables
+    from jsbackup.pipeline.tables.table_rows import row_tasks
+    from jsbackup.pipeline.tables.writing import TableFormat
+    from jsbackup.repository.checks.document_checks import tend_readers
+
+    # Errors in the command are reported before Spark starts, and before a repository is created.
+    found = find_tables(path, TableFormat(kind), stream)
+    configured = read_configs_of(configs, [one.stream for one in found])
+    streams = {
+        one.stream: RowStream(one, row_tasks(one, TableFormat(kind)), configured.get(one.stream, {})) for one in found
+    }
+    place, origin = place_given(shared), f"table ({kind})"
+    repository = open_or_make_repository(shared, may_make=may_make)
+    with (
+        writing(shared, repository, "import") as lease,
+        make_progress("import", wanted=shared.progress) as progress,
+        job_runner(where, place, repository) as runner,
+    ):
+        run: JobRun[Any] = JobRun(runner, place, repository, lease, progress)
+        if where is None:
+            manifest, stored = write_rows(run, streams, tags=tags, origin=origin)
+        else:
+            from jsbackup.pipeline.jobs.write import write_row_streams
+
+            manifest, stored = write_row_streams(run, streams, tags=tags, origin=origin)
+    for one in stored:
+        if one.stream.name not in configured:
+            shared.output.note(_default_config(one))
+    return stored_result(manifest, stored, (), lost_readers=tend_readers(repository))
+
+
+def _default_config(stored: StoredStream) -> str:
+    """Say of a stream without a configuration what a restored one would not store again."""
+    from jsbackup.pipeline.jobs.imported_streams import default_subjects
+
+    name, messages = stored.stream.name, stored.stream.captured.messages
+    said = f"stream {name} has no configuration, so a default one is used"
+    if stored.others:
+        other = "has another subject" if stored.others == 1 else "have other subjects"
+        said += f", for {' and '.join(default_subjects(name))} alone, and {stored.others:,} of its "
+        said += f"{format_count(messages, 'message')} {other}"
+    return f"{said}; see --stream-config"
 
 
 @click.command(cls=Command, chooses=True, on_spark=True)
@@ -243,7 +270,7 @@ def _import_store(
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["nats-cli", "config", "nack", "terraform", *WRITTEN_FORMATS]),
+    type=click.Choice(["nats-cli", "config", "nack", "terraform", *_WRITTEN_FORMATS]),
     required=True,
     help="nats-cli: what `nats backup restore stream` and `… account` take; config: JSON files without messages; "
     "nack, terraform: the configurations as resources of NACK (Kubernetes) or Terraform; "
@@ -256,7 +283,23 @@ def _import_store(
     metavar="DIR",
     help="Folder to create, or an empty one; for tables also s3://bucket/prefix.",
 )
-@table_options
+@click.option(
+    "--append",
+    is_flag=True,
+    help="For parquet, delta and iceberg: add to the tables in DIR what they lack of all backups up to BACKUP, "
+    "oldest first. The first time that is all that the repository has.",
+)
+@click.option(
+    "--partition-by",
+    type=click.Choice(("day",)),
+    help="For parquet, delta and iceberg: a partition for each day (of the message's time, in UTC).",
+)
+@click.option(
+    "--catalog",
+    metavar="NAME",
+    help="For iceberg: the catalog of the tables, NAME or NAME/NAMESPACE of pyiceberg's configuration, or a URI of "
+    "SQL such as sqlite:////lake.db. Without it a file in DIR.",
+)
 @click.option(
     "--archive",
     type=click.Choice(["v1", "v2"]),
@@ -272,12 +315,14 @@ def export(
     kind: str,
     *,
     directory: str,
-    tables: TableOptions,
+    append: bool,
+    partition_by: str | None,
+    catalog: str | None,
     archive: str | None,
     asked: AskedChanges,
     mask_key: tuple[tuple[str, str], ...],
     where: Where | None,
-) -> int:
+) -> Result:
     """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
 
     For the nats CLI, each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If you name
@@ -306,6 +351,7 @@ def export(
     )
     from jsbackup.pipeline.messages.chosen import choose_streams
     from jsbackup.planning.transforming import plan_streams
+    from jsbackup.planning.typed_options import TableOptions, keeping_obfuscated, transform_options
     from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
@@ -317,39 +363,36 @@ def export(
             f"--archive is for --format nats-cli, and this is --format {kind}",
             hint="Leave out --archive, or write --format nats-cli.",
         )
+    tables = TableOptions(kind, append, partition_by is not None, catalog)
     tables.check(asked)
     asked = with_key_beside(asked, directory)
     if kind in CONFIG_FORMATS and (given := about_messages(asked)):
         raise UsageError(f"{given[0]} is about messages, and --format {kind} has none", hint="Leave it out.")
-    from jsbackup.planning.typed_options import keeping_obfuscated, transform_options
-
     options, secret = transform_options(asked, streams), mask_secret(dict(mask_key), environment())
     options.reshape.masks.check_secret(secret)
     whole = None if "://" in directory else Path(directory)
     keeping = keeping_obfuscated(asked.obfuscation_key, options.reshape, whole=whole)
-    if kind in WRITTEN_FORMATS:
+    if kind in _WRITTEN_FORMATS:
         if where is not None and where.is_elsewhere:
             refuse_obfuscation(options.reshape, "Spark on other machines: its secret stays on this one")
         with keeping:
-            written_tables = write_tables(
+            exported_tables = _write_tables(
                 shared,
-                WantedBackup(backup, patterns, as_newest=tables.append and backup == LATEST),
+                WantedBackup(backup, patterns, as_newest=append and backup == LATEST),
                 options,
                 tables=tables,
                 output=directory,
                 mask_key=mask_key,
                 where=where,
             )
-        return shared.output.show(
-            export_result(
-                written_tables.files,
-                written_tables.bytes,
-                written_tables.streams,
-                broken=written_tables.refused,
-                directory=directory,
-                append=tables.append,
-                is_new=written_tables.is_new,
-            )
+        return _export_result(
+            exported_tables.files,
+            exported_tables.bytes,
+            exported_tables.streams,
+            broken=exported_tables.refused,
+            directory=directory,
+            append=append,
+            is_new=exported_tables.is_new,
         )
     if where is not None:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
@@ -378,7 +421,86 @@ def export(
             else:
                 exported = export_account(new, repository.objects, written, wanted, progress=progress)
             new.commit()
-    return shared.output.show(export_result(new.files, new.bytes, exported, broken=broken, directory=directory))
+    return _export_result(new.files, new.bytes, exported, broken=broken, directory=directory)
+
+
+def _write_tables(
+    shared: Shared,
+    wanted: WantedBackup,
+    options: TransformOptions,
+    *,
+    tables: TableOptions,
+    output: str,
+    mask_key: tuple[tuple[str, str], ...],
+    where: Where | None,
+) -> Exported:
+    """Write streams of a backup, changed as the options say, to `output`, a folder or a URL.
+
+    Raises the errors of `export_tables`, `plan_export` and `export_target`.
+    """
+    from jsbackup.pipeline.session.repository_ref import place_of
+    from jsbackup.pipeline.tables.export import TablesAsked, export_tables, export_target, plan_export
+    from jsbackup.pipeline.tables.writing import TableFormat
+    from jsbackup.pipeline.tasks.reshape_task import MaskKey
+
+    kind = TableFormat(tables.kind)
+    asked = TablesAsked(kind, options, MaskKey(mask_key), tables.append, tables.by_day, tables.catalog)
+    place = place_of(output, s3_settings(shared.s3, environment()), {})
+    planned: list[PlannedExport] = []
+    with export_target(place_given(shared), place, asked, note=shared.output.note) as target:
+
+        def plan(backup: ChosenBackup) -> None:
+            for reason in backup.left_out():
+                shared.output.note(f"{reason}, and left out")
+            planned.append(plan_export(backup.place, backup.manifest, target, asked, patterns=wanted.streams))
+
+        with (
+            open_job(shared, "export", wanted, where=where, look=plan) as job,
+            make_progress("export", wanted=shared.progress) as progress,
+        ):
+            return export_tables(job.runner, job.backup.place, target, planned[0], progress=progress)
+
+
+def _export_result(
+    files: int,
+    size: int,
+    exported: Sequence[ExportedStream],
+    *,
+    broken: Mapping[str, JsBackupError],
+    directory: str,
+    append: bool = False,
+    is_new: bool = True,
+) -> Result:
+    """Return what was written, or with `append` added to tables, to `directory`. `broken` could not be read, or their
+    tables not be extended. `is_new`: nothing was there.
+    """
+    messages, done = sum(stream.messages for stream in exported), "wrote" if is_new else "appended to"
+    streams: list[JsonObject] = [
+        {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
+    ]
+    document: JsonObject = {
+        "files": files,
+        "rows": messages,
+        "bytes": size,
+        "streams": streams,
+        "failed": broken_json(broken),
+        **({"appended": True} if append else {}),
+    }
+    by_note: dict[str, list[str]] = {}  # many streams have the same one, which is printed once
+    for stream in exported:
+        for note in stream.notes:
+            by_note.setdefault(note, []).append(stream.name)
+    text: list[Block] = [
+        table(streams, {"STREAM": "name", ">MESSAGES": ("messages", format_count), "WRITTEN AS": "archive"}),
+        *(f"note: {in_short(names)}: {note}" for note, names in by_note.items()),
+    ]
+    for part in [{name: error} for name, error in broken.items()] if append else [broken]:  # each has to be seen to
+        text += broken_lines(part)
+    text.append(
+        f"{done} {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
+        f"{format_count(files, 'file')}, {format_bytes(size)}"
+    )
+    return Result(document, text, IncompleteError.exit_code if broken or any(s.incomplete for s in exported) else 0)
 
 
 COMMANDS = {"import": import_, "export": export}

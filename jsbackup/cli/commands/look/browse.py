@@ -21,7 +21,6 @@ from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import (
-    Connection,
     ConnectionOptions,
     environment,
     hide_logins,
@@ -83,9 +82,10 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     repository = open_repository(shared)
     repository.inventory()  # without the key that it needs, it is an error now and not on each page
     policy = policy_in_use(click.get_current_context(), shared)
+    typed = shared.repo or ""
     library = Library(
         repository,
-        _place(shared),
+        hide_logins(typed) if "://" in typed else str(Path(typed).absolute()),  # a command line in any folder names it
         targets=_targets(shared),
         policy=policy,
         profile=shared.profile,
@@ -100,18 +100,14 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     # Also with --quiet: nothing can be seen without it.
     document: JsonObject = {"url": server.url, "repository": library.location}
     output.show(Result(document, [f"{server.url}  ({end} ends it)"], at_once=True))
-    if opened and _has_desktop():
+    # In a terminal, a browser would take the place of this command.
+    has_desktop = sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & environment().keys())
+    if opened and has_desktop:
         Thread(target=webbrowser.open, args=(server.url_once(),), daemon=True).start()
     elif opened:
         output.warning("there is no desktop to open a browser on: open the address yourself")
     Thread(target=_look, args=(library,), daemon=True).start()
     run_loop(server.serve(seconds), server.stop)
-
-
-def _place(shared: Shared) -> str:
-    """Return the repository as a command line in any folder names it."""
-    typed = shared.repo or ""
-    return hide_logins(typed) if "://" in typed else str(Path(typed).absolute())
 
 
 def _typed(options: Iterable[click.Option], given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -128,11 +124,6 @@ def _typed(options: Iterable[click.Option], given: Mapping[str, Any]) -> Iterato
             yield option.opts[0], str(Path(value).absolute()) if is_place else str(value)
 
 
-def _has_desktop() -> bool:
-    """Return whether a browser would open in a window. In a terminal it would take the place of this command."""
-    return sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & environment().keys())
-
-
 def _look(library: Library) -> None:
     """Take the status before someone asks for it. What is wrong is shown by the page."""
     with suppress(JsBackupError):
@@ -143,7 +134,7 @@ def _targets(shared: Shared) -> list[RestoreTarget]:
     """Return the servers that plans can be made for: the named one first, then all contexts."""
     from jsbackup.browse.library import RestoreTarget
 
-    found = []
+    targets = []
     given = shared.server.get("context"), shared.server.get("server")
     if any(given):
         connection_of(shared)  # a wrong name is an error now
@@ -151,19 +142,13 @@ def _targets(shared: Shared) -> list[RestoreTarget]:
         name = str(context or hide_logins(str(server)))
         options = tuple((n, without_logins(value)) for n, value in _typed(SERVER_OPTIONS, shared.server))
         hidden = bool(_SECRETS & shared.server.keys()) or without_logins(str(server)) != str(server)
-        found.append(RestoreTarget(name, options, partial(connection_of, shared), hidden))
-    names: list[str] = []
+        targets.append(RestoreTarget(name, options, partial(connection_of, shared), hidden))
     with suppress(JsBackupError):  # there is no home directory
-        names = context_names(environment())
-    known = {one.name for one in found}
-    found += [
-        RestoreTarget(name, (("--context", name),), partial(_connect, name)) for name in names if name not in known
-    ]
-    return found
-
-
-def _connect(context: str) -> Connection:
-    return target_connection(ConnectionOptions(context=context), environment())
+        for name in context_names(environment()):
+            if all(name != one.name for one in targets):
+                connect = partial(target_connection, ConnectionOptions(context=name), environment())
+                targets.append(RestoreTarget(name, (("--context", name),), connect))
+    return targets
 
 
 COMMANDS = {"browse": browse}

@@ -5,20 +5,21 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from codecs import getincrementaldecoder
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.commands.look.opened import complete_bucket, find_opened, time_option
-from jsbackup.cli.commands.look.printing import print_bytes
+from jsbackup.cli.commands.look.opened import find_opened, time_option
+from jsbackup.cli.commands.look.view import print_bytes
 from jsbackup.cli.options.latest import LATEST
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.result import Block, Result, Table, table
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.completion import complete_backup
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
@@ -37,18 +38,22 @@ __all__ = ["COMMANDS", "bytes_json"]
 
 _NAMED = 20  # keys in a line
 
-
-def _complete_key_bucket(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return complete_bucket(BUCKET_STREAM, ctx, param, incomplete)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _complete_object_bucket(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return complete_bucket(OBJECT_STREAM, ctx, param, incomplete)
+def _bucket_argument(prefix: str) -> Callable[[F], F]:
+    """Add the argument BUCKET, of buckets whose streams begin with `prefix`."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        streams = complete_stream(ctx, param, prefix + incomplete)
+        return [CompletionItem(str(stream.value).removeprefix(prefix)) for stream in streams]
+
+    return click.argument("bucket", required=False, shell_complete=complete)
 
 
 @click.command(cls=Command, chooses=True)
 @click.argument("backup", shell_complete=complete_backup)
-@click.argument("bucket", required=False, shell_complete=_complete_key_bucket)
+@_bucket_argument(BUCKET_STREAM)
 @click.argument("key", required=False)
 @time_option("--at", "As of this time, duration before now, or revision; without it, as of the backup.")
 def kv(
@@ -78,15 +83,16 @@ def kv(
     stream = bucket if bucket.startswith(BUCKET_STREAM) else BUCKET_STREAM + bucket
     needed = [bucket, BUCKET_STREAM + bucket]
     repository, manifest = find_opened(shared, backup, stream, reads=True, needed=needed)
-    found = KeyValueBucket.find(repository.objects, manifest, bucket)
+    stored = KeyValueBucket.find(repository.objects, manifest, bucket)
     edge = None if at is None else parse_edge("--at", at, time.time_ns())
+    others = repository if backup == LATEST else None
     if key is None or not {"*", ">"}.isdisjoint(key.split(".")):
-        return _list_keys(shared, repository, found, key or ">", edge, others=backup == LATEST)
-    found, revision = _value(shared, repository, found, key, edge, others=backup == LATEST)
+        return _list_keys(shared, stored, key or ">", at=edge, others=others)
+    stored, revision = _value(shared, stored, key, at=edge, others=others)
     if not shared.output.as_json:
         print_bytes([revision.value])
     document: JsonObject = {
-        **_about(found, edge),
+        **_about(stored, edge),
         "key": key,
         "revision": revision.revision,
         "time": format_time(revision.timestamp_ns),
@@ -97,17 +103,17 @@ def kv(
 
 
 def _list_keys(
-    shared: Shared, repository: Repository, bucket: KeyValueBucket, pattern: str, at: Edge | None, *, others: bool
+    shared: Shared, bucket: KeyValueBucket, pattern: str, *, at: Edge | None, others: Repository | None
 ) -> Result:
-    """Return the keys that match. If the backup is not certain, and `others` may be asked, those around the moment are.
+    """Return the keys that match. If the backup is not certain, the backups of `others` around the moment are asked.
 
     Raises as `BucketSeries.keys`.
     """
     from jsbackup.look.buckets.bucket_series import find_series
 
     listed, asked = bucket.keys(at, pattern), [bucket.manifest.id]
-    if not listed.certain and at is not None and others:
-        known = find_series(repository, bucket, at).keys(pattern)
+    if not listed.certain and at is not None and others is not None:
+        known = find_series(others, bucket, at).keys(pattern)
         shared.output.note(f"note: as known from {' and '.join(f'backup {one}' for one in known.backups)}")
         listed, asked = known.keys, list(known.backups)
     document: JsonObject = {
@@ -131,23 +137,24 @@ def _list_keys(
 
 
 def _value(
-    shared: Shared, repository: Repository, bucket: KeyValueBucket, key: str, at: Edge | None, *, others: bool
+    shared: Shared, bucket: KeyValueBucket, key: str, *, at: Edge | None, others: Repository | None
 ) -> tuple[KeyValueBucket, KeyRevision]:
-    """Return a key's value, and the bucket that has it: another backup's, if this one cannot say and `others` may be
-    asked. Raises as `KeyValueBucket.value` and `BucketSeries.value`.
+    """Return a key's value, and the bucket that has it: that of another backup of `others`, if this one cannot say.
+
+    Raises as `KeyValueBucket.value` and `BucketSeries.value`.
     """
     try:
         return bucket, bucket.value(key, at)
     except IncompleteError as error:
         assert at is not None, "what a backup has is known"
-        if not others:
+        if others is None:
             raise error.with_hint("With `latest` in place of the backup, those around this moment are asked.") from None
     from jsbackup.look.buckets.bucket_series import find_series
 
-    found = find_series(repository, bucket, at).value(key)
-    proof = f"; as backup {found.witness} shows, it was not written until {at}" if found.witness else ""
-    shared.output.note(f"note: revision {found.revision.revision} is in backup {found.bucket.manifest.id}{proof}")
-    return found.bucket, found.revision
+    known = find_series(others, bucket, at).value(key)
+    proof = f"; as backup {known.witness} shows, it was not written until {at}" if known.witness else ""
+    shared.output.note(f"note: revision {known.revision.revision} is in backup {known.bucket.manifest.id}{proof}")
+    return known.bucket, known.revision
 
 
 def _about(bucket: KeyValueBucket, at: Edge | None) -> JsonObject:
@@ -166,7 +173,7 @@ def bytes_json(name: str, data: bytes, *, cut: bool = False) -> JsonObject:
 
 @click.command("object", cls=Command, chooses=True)
 @click.argument("backup", shell_complete=complete_backup)
-@click.argument("bucket", required=False, shell_complete=_complete_object_bucket)
+@_bucket_argument(OBJECT_STREAM)
 @click.argument("name", required=False)
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write it to this file, not stdout."
@@ -201,19 +208,19 @@ def objects(
         check_new_file(file, replace=force)
     stream = bucket if bucket.startswith(OBJECT_STREAM) else OBJECT_STREAM + bucket
     repository, manifest = find_opened(shared, backup, stream, reads=True)
-    found = ObjectBucket.find(repository.objects, manifest, bucket)
+    stored = ObjectBucket.find(repository.objects, manifest, bucket)
     if name is None:
-        return _list_files(shared, found)
-    entry = found.entry(name)
+        return _list_files(shared, stored)
+    entry = stored.entry(name)
     if entry.link is not None:
-        found, entry = _linked(shared, repository, manifest, entry)
+        stored, entry = _linked(shared, repository, manifest, entry)
     if file is None:
-        print_bytes(found.content(entry))
+        print_bytes(stored.content(entry))
         return 0
-    write_pieces(file, found.content(entry), replace=force)
+    write_pieces(file, stored.content(entry), replace=force)
     document: JsonObject = {
         "backup": manifest.id,
-        "bucket": found.name,
+        "bucket": stored.name,
         "name": entry.name,
         "size": entry.size,
         "digest": entry.digest,
@@ -268,11 +275,11 @@ def _linked(
             hint=f"See {quoted_command('object', manifest.id, link.bucket)}.",
         )
     shared.output.note(f"{entry.name} is a link to {link}")
-    found = ObjectBucket.find(repository.objects, manifest, link.bucket)
-    target = found.entry(link.name)
+    linked = ObjectBucket.find(repository.objects, manifest, link.bucket)
+    target = linked.entry(link.name)
     if target.link is not None:
         raise JsBackupError(f"object {entry.name} is a link to {link}, which is a link too")
-    return found, target
+    return linked, target
 
 
 def _list_buckets(manifest: Manifest, prefix: str) -> Result:

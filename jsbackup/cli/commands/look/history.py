@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.commands.look.buckets import bytes_json
-from jsbackup.cli.commands.look.opened import check_readable, filter_options, open_to_look
+from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
 from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from jsbackup.look.message_filter import MessageFilter
     from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.repository import Repository
+    from jsbackup.transforms.cut import Cut
+    from jsbackup.transforms.filters.filters import Filters
 
 __all__ = ["COMMANDS"]
 
@@ -49,7 +51,8 @@ _CHANGES = {"came": "appeared", "gone": "disappeared"}
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
 @click.option("--key", metavar="KEY", help="The values of a key; STREAM is a bucket.")
 @click.option("--object", "object_name", metavar="NAME", help="The versions of a file; STREAM is an object store.")
-@filter_options
+@condition_options
+@click.option("--grep", "text", default="", metavar="TEXT", help="Only messages with this text in the payload.")
 @click.option(
     "--limit",
     type=WholeNumber(1),
@@ -64,7 +67,9 @@ def history(
     *,
     key: str | None,
     object_name: str | None,
-    wanted: MessageFilter,
+    filters: Filters,
+    cut: Cut,
+    text: str,
     limit: int,
 ) -> Result:
     """Show what all backups have of streams, messages, a key or a file: when it appeared, changed and disappeared.
@@ -73,6 +78,9 @@ def history(
     last backup that have it; --json names all of them. All conditions must hold. With names only, the backups in which
     these streams changed are shown.
     """
+    from jsbackup.look.message_filter import MessageFilter
+
+    wanted = MessageFilter.of(cut, filters, text)
     named = {"--key": key, "--object": object_name, "--subject": wanted.subjects or None}
     given = [option for option, value in named.items() if value is not None]
     if len(given) > 1:
@@ -91,22 +99,18 @@ def history(
         if not any(glob.matches(each.stream) for each in series):
             _warn(shared, unread)
             names = repository.newest_names()
-            raise UsageError(f"no backup has a stream {glob.pattern}", hint=_meant(glob.pattern, typed, names))
+            hint = nearest(glob.pattern, names) or "See 'jsbackup list' and 'jsbackup show'."
+            if OBJECT_STREAM + typed in names:
+                hint = f"{typed} is an object store: name a file of it with --object."
+            raise UsageError(f"no backup has a stream {glob.pattern}", hint=hint)
     if not searched:
-        document, text = _changes(series, limit)
+        document, blocks = _changes(series, limit)
     elif object_name is not None:
-        document, text = _versions(repository, series, object_name, wanted=wanted, limit=limit)
+        document, blocks = _versions(repository, series, object_name, wanted=wanted, limit=limit)
     else:
-        document, text = _messages(repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
+        document, blocks = _messages(repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
     document["unread"] = [{"backup": each.backup, "reason": each.error.message} for each in unread]
-    return Result(document, text, _warn(shared, unread))
-
-
-def _meant(name: str, typed: str, known: Sequence[str]) -> str:
-    """Return the hint for a stream that is in no backup."""
-    if OBJECT_STREAM + typed in known:
-        return f"{typed} is an object store: name a file of it with --object."
-    return nearest(name, known) or "See 'jsbackup list' and 'jsbackup show'."
+    return Result(document, blocks, _warn(shared, unread))
 
 
 def _read(repository: Repository, globs: Sequence[Glob], choosing: Choosing) -> tuple[list[Series], list[UnreadBackup]]:

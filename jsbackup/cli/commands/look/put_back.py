@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.look.opened import backup_and_stream, condition_options, literally, time_option
+from jsbackup.cli.commands.look.opened import condition_options, literally, time_option
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
@@ -21,6 +21,7 @@ from jsbackup.cli.output.output import error_json, format_bytes, format_count, f
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, Table
 from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
 from jsbackup.config import Glob
@@ -32,6 +33,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.putting_back.model import PutBackMessage, PutBackReport
+    from jsbackup.transforms.cut import Cut
     from jsbackup.transforms.filters.filters import Filters
 
 __all__ = ["COMMANDS", "parse_range"]
@@ -153,7 +155,8 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 @click.command("put-back", cls=Command, needs_server=True, chooses=True)
-@backup_and_stream
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("stream", shell_complete=complete_stream)
 @condition_options
 @click.option(
     "--last-per-subject", type=WholeNumber(1), metavar="N", help="Only the newest N of these of each subject."
@@ -161,8 +164,6 @@ def parse_range(text: str) -> tuple[int, int]:
 @click.option(
     "--sequence", "sequences", multiple=True, metavar="N[-M]", help="Messages with these sequences; repeatable."
 )
-@time_option("--since", "Messages from this time, duration before now, or sequence on.")
-@time_option("--until", "Messages up to this time, duration before now, or sequence.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="A key of a bucket, or a pattern; repeatable.")
 @time_option("--at", "The value of a key as of this time, duration before now, or revision; without it, of the backup.")
 @click.option("--object", "object_name", metavar="NAME", help="A file of an object store.")
@@ -178,10 +179,9 @@ def put_back(
     stream: str,
     *,
     filters: Filters,
+    cut: Cut,
     last_per_subject: int | None,
     sequences: tuple[str, ...],
-    since: str | None,
-    until: str | None,
     keys: tuple[str, ...],
     at: str | None,
     object_name: str | None,
@@ -203,7 +203,7 @@ def put_back(
     from jsbackup.putting_back.chosen import first_found, possible_streams
     from jsbackup.putting_back.model import PutBackOptions, PutBackRun
     from jsbackup.putting_back.run import run_put_back
-    from jsbackup.transforms.cut import Cut, parse_edge
+    from jsbackup.transforms.cut import parse_edge
     from jsbackup.transforms.filters.newest import NewestRule
 
     start_log(shared)
@@ -213,7 +213,7 @@ def put_back(
         filters=filters,
         newest=NewestRule.of(last_per_subject, False),
         sequences=tuple(map(parse_range, sequences)),
-        cut=Cut.parse(since, until, time.time_ns()),
+        cut=cut,
         keys=keys,
         at=None if at is None else parse_edge("--at", at, time.time_ns()),
         object_name=object_name,

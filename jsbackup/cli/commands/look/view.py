@@ -1,40 +1,49 @@
-"""`jsbackup view`: messages of a stream in a backup.
+"""`jsbackup view`: messages of a stream in a backup, printed as they come, as lines of text, lines of JSON, or bytes.
 
-What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+A closed pipe ends the result early, and is not an error; a full disk is one (`Output`). What takes long to import is
+imported where it is used: `--help` and completion load this module and do not wait.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.look.opened import backup_and_stream, filter_options, newest_options, open_messages
-from jsbackup.cli.commands.look.printing import print_bytes, print_json_lines, print_lines
+from jsbackup.cli.commands.look.opened import condition_options, find_opened
+from jsbackup.cli.options.reshaping import NEWEST
+from jsbackup.cli.output.output import silence
+from jsbackup.cli.output.terminal import printable
 from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.errors import UsageError
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.look.message import LookedUp
-    from jsbackup.look.message_filter import MessageFilter
-    from jsbackup.repository.manifest import Manifest, StreamBackup
-    from jsbackup.repository.repository import Repository
-    from jsbackup.transforms.filters.newest import NewestRule
+    from jsbackup.transforms.cut import Cut
+    from jsbackup.transforms.filters.filters import Filters
 
-__all__ = ["COMMANDS", "json_of", "lines_of"]
+__all__ = ["COMMANDS", "print_bytes"]
+
+_LAST_PER_SUBJECT, _KV_COMPACT = NEWEST
 
 
 @click.command(cls=Command, chooses=True)
-@backup_and_stream
-@filter_options
-@newest_options
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("stream", shell_complete=complete_stream)
+@condition_options
+@click.option("--grep", "text", default="", metavar="TEXT", help="Only messages with this text in the payload.")
+@_LAST_PER_SUBJECT
+@_KV_COMPACT
 @click.option("--last", type=WholeNumber(1), metavar="N", help="Only the last N of these messages.")
 @click.option(
     "--sequence",
@@ -52,8 +61,11 @@ def view(
     backup: str,
     stream: str,
     *,
-    wanted: MessageFilter,
-    newest: NewestRule | None,
+    filters: Filters,
+    cut: Cut,
+    text: str,
+    last_per_subject: int | None,
+    kv_compact: bool,
     last: int | None,
     sequence: int | None,
     raw: bool,
@@ -63,67 +75,64 @@ def view(
     All conditions must hold. On a terminal, a pager shows them. With --json there is one object in a line for each
     message, as 'export --format jsonl' writes it.
     """
-    from jsbackup.look.stream import message_at
+    from jsbackup.formats.json_lines import message_json
+    from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.look.newest_messages import check_newest, newest_messages
+    from jsbackup.look.stream import find_stream, first_of_last, message_at, messages_of, with_messages
+    from jsbackup.repository.pages.segment_list import touching
+    from jsbackup.transforms.filters.newest import NewestRule
 
-    conditions = wanted.by_content or wanted.cut or newest
-    if raw and shared.output.as_json:
+    wanted, newest = MessageFilter.of(cut, filters, text), NewestRule.of(last_per_subject, kv_compact)
+    conditions = wanted.by_content or cut or newest
+    output = shared.output
+    if raw and output.as_json:
         raise UsageError("--raw and --json contradict each other", hint="Leave one of them out.")
     if sequence is not None and (conditions or last is not None):
         raise UsageError("--sequence names one message, without conditions", hint="Leave --sequence or the others out.")
-    repository, manifest, entry = open_messages(shared, backup, stream)
+    repository, manifest = find_opened(shared, backup, stream, reads=True, needed=[stream])
+    objects, entry = repository.objects, with_messages(manifest, find_stream(manifest, stream))
+    messages: Iterator[LookedUp]
     if sequence is not None:
-        messages = iter([message_at(repository.objects, manifest, entry, sequence)])
+        messages = iter([message_at(objects, manifest, entry, sequence)])
     else:
-        messages = _matching(repository, manifest, entry, wanted, newest=newest, last=last)
+        check_newest(manifest, entry, newest)
+        wanted, least = newest_messages(objects, entry, wanted, newest), 0
+        if last is not None:
+            least = first_of_last(objects, entry, wanted, last)
+            later = touching(entry.segments, least, entry.captured.last_seq) if least else ()
+            entry = replace(entry, segments=tuple(later))
+        messages = (each for each in messages_of(objects, entry, wanted) if each.sequence >= least)
         first = next(messages, None)
         if first is None:
-            shared.output.note(
-                f"no message of stream {stream} matches" if conditions else f"stream {stream} has no messages"
-            )
+            output.note(f"no message of stream {stream} matches" if conditions else f"stream {stream} has no messages")
         else:
             messages = chain((first,), messages)
     if raw:
         end = b"\n" if sequence is None else b""
         print_bytes(piece for each in messages for piece in (each.data, end))
-    elif shared.output.as_json:
-        print_json_lines({"stream": stream, **json_of(each)} for each in messages)
-    else:
-        print_lines(shared.output, (line for each in messages for line in lines_of(each)))
+    elif output.as_json:
+        documents = (
+            message_json(
+                each.sequence,
+                each.timestamp_ns,
+                each.subject.encode("utf-8", "surrogateescape"),
+                each.headers,
+                data=each.data,
+            )
+            for each in messages
+        )
+        _write(sys.stdout, (_json_line({"stream": stream, **document}) for document in documents))
+    elif not output.quiet:
+        encoding = sys.stdout.encoding or "utf-8"
+        lines = (f"{printable(line, encoding)}\n" for each in messages for line in _lines(each))
+        if sys.stdout.isatty():
+            click.echo_via_pager(lines)
+        else:
+            _write(sys.stdout, lines)
 
 
-def _matching(
-    repository: Repository,
-    manifest: Manifest,
-    entry: StreamBackup,
-    wanted: MessageFilter,
-    *,
-    newest: NewestRule | None,
-    last: int | None,
-) -> Iterator[LookedUp]:
-    """Yield the messages, oldest first. Raises as `check_newest`, at once."""
-    from jsbackup.look.newest_messages import check_newest, newest_messages
-    from jsbackup.look.stream import first_of_last, messages_of
-    from jsbackup.repository.pages.segment_list import touching
-
-    check_newest(manifest, entry, newest)
-    wanted, least = newest_messages(repository.objects, entry, wanted, newest), 0
-    if last is not None:
-        least = first_of_last(repository.objects, entry, wanted, last)
-        later = touching(entry.segments, least, entry.captured.last_seq) if least else ()
-        entry = replace(entry, segments=tuple(later))
-    return (each for each in messages_of(repository.objects, entry, wanted) if each.sequence >= least)
-
-
-def json_of(message: LookedUp) -> JsonObject:
-    """Return a message as JSON: the form of 'export --format jsonl'."""
-    from jsbackup.formats.json_lines import message_json
-
-    subject = message.subject.encode("utf-8", "surrogateescape")
-    return message_json(message.sequence, message.timestamp_ns, subject, message.headers, data=message.data)
-
-
-def lines_of(message: LookedUp) -> Iterator[str]:
-    """Yield the lines that show a message, not yet safe to print."""
+def _lines(message: LookedUp) -> Iterator[str]:
+    """Yield the lines that show a message, not yet safe to print. Bytes of payloads that are not UTF-8 are escaped."""
     from jsbackup.look.message import headers_of
 
     yield f"[{message.sequence}] Subject: {message.subject} Received: {format_time(message.timestamp_ns)}"
@@ -132,13 +141,38 @@ def lines_of(message: LookedUp) -> Iterator[str]:
     if headers:
         yield from (f"  {header.name}: {header.value}" for header in headers)
         yield ""
-    yield from payload_lines(message.data)
+    yield from message.data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
     yield ""
 
 
-def payload_lines(data: bytes) -> Iterable[str]:
-    """Return the lines of a payload. Bytes that are not UTF-8 are escaped."""
-    return data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
+def _json_line(document: JsonObject) -> str:
+    """Return a document in one line, with every character escaped that is not printable."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return f"{text}\n"
+
+
+def print_bytes(pieces: Iterable[bytes]) -> None:
+    """Print bytes exactly as they are."""
+    sys.stdout.flush()
+    _write(sys.stdout.buffer, pieces)
+
+
+def _write(stream: IO[Any], pieces: Iterable[Any]) -> None:
+    iterator = iter(pieces)
+    while True:
+        piece = next(iterator, None)  # its errors are not those of the output
+        try:
+            if piece is None:
+                stream.flush()
+                return
+            stream.write(piece)
+        except OSError as error:
+            silence(sys.stdout)
+            if isinstance(error, BrokenPipeError):
+                return
+            raise JsBackupError(f"cannot write the output: {(error.strerror or str(error)).lower()}") from error
 
 
 COMMANDS = {"view": view}

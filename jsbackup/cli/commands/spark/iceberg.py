@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,12 @@ from jsbackup.cli.output.result import Result, Table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.config import Glob, environment, nearest, s3_settings
-from jsbackup.config.values import parse_glob
+from jsbackup.config import Glob, environment, is_chosen, nearest, parse_glob, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.exchange.folder import check_output
+from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
@@ -55,8 +55,6 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
 
     Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
     """
-    from jsbackup.config import is_chosen
-    from jsbackup.exchange.folder import check_output
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
@@ -82,10 +80,16 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     wanted = WantedBackup(LATEST, patterns, all_needed=False)
     with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
-        found, left_out, others = _backed_up(repository, newest, streams)
+        found, left_out, others = _backed_up(repository, newest, patterns)
         store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
         described = described_streams(store)
-        _refuse_unknown(patterns, [*found, *left_out, *others], described if found else ())
+        names = [*found, *left_out, *others]
+        for pattern in patterns:
+            if not any(map(pattern.matches, [*names, *(described if found else ())])):
+                raise UsageError(
+                    f"no backup has a stream {pattern.pattern}",
+                    hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
+                )
         for name in left_out:
             shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
         if not found:
@@ -116,18 +120,16 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
 
 
 def _backed_up(
-    repository: Repository, newest: Manifest, streams: Sequence[str]
+    repository: Repository, newest: Manifest, patterns: Sequence[Glob]
 ) -> tuple[dict[str, list[BackedUp]], list[str], list[str]]:
     """Return the backups of each stream of the account that `newest` is of, streams of an unknown format, and the names
     of others that were not asked for or have no messages.
     """
-    from jsbackup.config import is_chosen
     from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.repository.origin import origin_of
     from jsbackup.repository.summary import summary_of
-    from jsbackup.times import parse_time
 
-    globs, like = [parse_glob(text) for text in streams], summary_of(newest)
+    like = summary_of(newest)
     found: dict[str, list[BackedUp]] = {}
     unknown: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -137,25 +139,13 @@ def _backed_up(
             continue
         created_ms = parse_time(summary.created) // 10**6
         for stream in repository.manifest(summary.id).streams:
-            if not is_chosen(stream.name, globs, ()):
-                others[stream.name] = None
-            elif stream.unknown_format:
+            if is_chosen(stream.name, patterns, ()) and stream.unknown_format:
                 unknown[stream.name] = None
-            elif stream.archive_format.has_messages:
+            elif is_chosen(stream.name, patterns, ()) and stream.archive_format.has_messages:
                 found.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
             else:
                 others[stream.name] = None
     return found, list(unknown), list(others)
-
-
-def _refuse_unknown(patterns: Sequence[Glob], names: Sequence[str], described: Sequence[str]) -> None:
-    """Raise UsageError for a pattern that matches no stream of a backup, and none that has a table."""
-    for pattern in patterns:
-        if not any(map(pattern.matches, [*names, *described])):
-            raise UsageError(
-                f"no backup has a stream {pattern.pattern}",
-                hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
-            )
 
 
 COMMANDS = {"iceberg": iceberg}
