@@ -90,9 +90,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Export: tables, config files, for the nats CLI, NACK, Terraform.",
         ),
         "import": ("jsbackup.cli.commands.exchange", "Import what 'export' writes, and backups of the nats CLI."),
-        "stats": ("jsbackup.cli.commands.spark.query", "Count messages and bytes by stream and subject."),
-        "query": ("jsbackup.cli.commands.spark.query", "Run an SQL query over a backup."),
-        "iceberg": ("jsbackup.cli.commands.spark.iceberg", "Describe backups as Iceberg tables, without a copy."),
+        "stats": ("jsbackup.cli.commands.query", "Count messages and bytes by stream and subject."),
+        "query": ("jsbackup.cli.commands.query", "Run an SQL query over a backup."),
+        "iceberg": ("jsbackup.cli.commands.iceberg", "Describe backups as Iceberg tables, without a copy."),
         "help": ("jsbackup.cli.commands.help", "Show a page of the manual, or find words in it."),
     },
 }

@@ -6,9 +6,6 @@ imported if the option is given: it needs Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from jsbackup.cli.options.leases import reading, writing
@@ -86,18 +83,14 @@ def spread_restore(
             saved.refuse_other(manifest)
         run = RestoreRun(connection, options, settings, progress)
         prospect = run_async(begin_restore(run, repository, manifest, saved))
-        mask_key = mask_key_of({"mask_key_file": _typed().get("mask_key_file")})
+        mask_key = mask_key_of({"mask_key_file": click.get_current_context().params.get("mask_key_file")})
         with open_session(spark_settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
     return restored_result(report, "restored", finder)
 
 
-def _typed() -> Mapping[str, Any]:
-    return click.get_current_context().params
-
-
 def _at_once() -> int:
     """Return the value of `--jobs`, if given; else as many as Spark can."""
-    given = click.get_current_context().get_parameter_source("jobs") in GIVEN
-    return int(_typed()["jobs"]) if given else 0
+    ctx = click.get_current_context()
+    return int(ctx.params["jobs"]) if ctx.get_parameter_source("jobs") in GIVEN else 0
