@@ -134,7 +134,7 @@ def backup(
         refuse_given(click.get_current_context(), "--all-accounts", "spark", "spark_conf")
         return back_up_all(shared, accounts, options, may_make=not no_init)
     if where is not None:
-        from jsbackup.cli.commands.spark.fan_out import spread_backup
+        from jsbackup.cli.commands.fan_out import spread_backup
 
         return spread_backup(shared, options, where, may_make=not no_init)
     connection = connection_of(shared)

@@ -226,10 +226,10 @@ def _read_tables(
     from jsbackup.repository.checks.document_checks import tend_readers
 
     # Errors in the command are reported before Spark starts, and before a repository is created.
-    found = find_tables(path, TableFormat(kind), stream)
-    configured = read_configs_of(configs, [one.stream for one in found])
+    tables = find_tables(path, TableFormat(kind), stream)
+    configured = read_configs_of(configs, [one.stream for one in tables])
     streams = {
-        one.stream: RowStream(one, row_tasks(one, TableFormat(kind)), configured.get(one.stream, {})) for one in found
+        one.stream: RowStream(one, row_tasks(one, TableFormat(kind)), configured.get(one.stream, {})) for one in tables
     }
     place, origin = place_given(shared), f"table ({kind})"
     repository = open_or_make_repository(shared, may_make=may_make)

@@ -16,9 +16,8 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
-from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_count
-from jsbackup.cli.output.result import Result, Table
+from jsbackup.cli.output.progress import start_log
+from jsbackup.cli.output.result import Result, Table, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -80,21 +79,21 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     wanted = WantedBackup(LATEST, patterns, all_needed=False)
     with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
-        found, left_out, others = _backed_up(repository, newest, patterns)
+        backed_up, left_out, others = _backed_up(repository, newest, patterns)
         store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
         described = described_streams(store)
-        names = [*found, *left_out, *others]
+        names = [*backed_up, *left_out, *others]
         for pattern in patterns:
-            if not any(map(pattern.matches, [*names, *(described if found else ())])):
+            if not any(map(pattern.matches, [*names, *(described if backed_up else ())])):
                 raise UsageError(
                     f"no backup has a stream {pattern.pattern}",
                     hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
                 )
         for name in left_out:
             shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
-        if not found:
+        if not backed_up:
             raise UsageError(f"no backup has messages of {' '.join(streams) or 'any stream'}")
-        for name in sorted(set(described) - found.keys()):
+        for name in sorted(set(described) - backed_up.keys()):
             if is_chosen(name, patterns, ()):
                 shared.output.note(
                     f"no backup has messages of stream {name} any more: its table stays as it was, and names segments "
@@ -102,7 +101,7 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
                 )
         tables = [
             write_iceberg(store, location_of(place), name, backups, data=data, repository=repository_id)
-            for name, backups in sorted(found.items())
+            for name, backups in sorted(backed_up.items())
         ]
     if place.folder is not None:
         remove_incoming(Path(place.folder))
@@ -130,7 +129,7 @@ def _backed_up(
     from jsbackup.repository.summary import summary_of
 
     like = summary_of(newest)
-    found: dict[str, list[BackedUp]] = {}
+    backed_up: dict[str, list[BackedUp]] = {}
     unknown: dict[str, None] = {}
     others: dict[str, None] = {}
     for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
@@ -142,10 +141,10 @@ def _backed_up(
             if is_chosen(stream.name, patterns, ()) and stream.unknown_format:
                 unknown[stream.name] = None
             elif is_chosen(stream.name, patterns, ()) and stream.archive_format.has_messages:
-                found.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
+                backed_up.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
             else:
                 others[stream.name] = None
-    return found, list(unknown), list(others)
+    return backed_up, list(unknown), list(others)
 
 
 COMMANDS = {"iceberg": iceberg}

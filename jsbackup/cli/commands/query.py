@@ -265,14 +265,14 @@ def stats(
             views = backup_streams(chosen, manifest.id)
             rows = run_query(job.repository.objects, views, sql, folder=job.backup.place.folder).rows
         growth = growth_of(job.repository, manifest, [stream.name for stream in chosen])
-    found = stats_of(chosen, rows, widths, growth, most_subjects=most_subjects, duplicates=duplicates)
+    statistics = stats_of(chosen, rows, widths, growth, most_subjects=most_subjects, duplicates=duplicates)
     saved = None
     if page is not None:
         from jsbackup.cli.output.html_pages import stats_page
 
-        write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
+        write_new_file(page, stats_page(manifest.id, manifest.created, statistics), replace=force)
         saved = str(page)
-    listed = list(map(_stream_json, found))
+    listed = list(map(_stream_json, statistics))
     document = {"backup": manifest.id, "streams": listed, "failed": broken_json(broken), "saved": saved}
     text = [*_text(listed), *broken_lines(broken), *([] if saved is None else [f"saved: {saved}"])]
     return Result(document, text, combined([0, *(error.exit_code for error in broken.values())]))

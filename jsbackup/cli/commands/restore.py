@@ -183,7 +183,7 @@ def restore(
         hint = "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
     try:
         if where is not None:
-            from jsbackup.cli.commands.spark.fan_out import spread_restore
+            from jsbackup.cli.commands.fan_out import spread_restore
 
             refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
             return spread_restore(shared, asked, saved, options, settings=settings, where=where)

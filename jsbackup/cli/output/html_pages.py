@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.browse.overview import NO_POLICY, Tile, key_figures, overview_environment
-from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.result import format_count
 from jsbackup.cli.output.status_report import Report
 from jsbackup.engine.check.health_rules import not_backed_up
 from jsbackup.readable import format_width

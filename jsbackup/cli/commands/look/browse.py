@@ -15,7 +15,7 @@ import click
 
 from jsbackup.cli.options.opening import connection_of, open_repository
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared

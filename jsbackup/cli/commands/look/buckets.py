@@ -16,8 +16,7 @@ from jsbackup.cli.commands.look.opened import find_opened, time_option
 from jsbackup.cli.commands.look.view import print_bytes
 from jsbackup.cli.options.latest import LATEST
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
-from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.cli.output.result import Block, Result, Table, table
+from jsbackup.cli.output.result import Block, Result, Table, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared

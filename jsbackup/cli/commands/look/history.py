@@ -14,9 +14,8 @@ import click
 from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
 from jsbackup.cli.options.tagging import Choosing
-from jsbackup.cli.output.log import start_log
-from jsbackup.cli.output.output import format_bytes, format_count
-from jsbackup.cli.output.result import Block, Column, Result, Table, table
+from jsbackup.cli.output.progress import start_log
+from jsbackup.cli.output.result import Block, Column, Result, Table, format_bytes, format_count, table
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream

@@ -16,7 +16,7 @@ import click
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.reshaping import CONDITIONS
-from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_times import understand_time
 from jsbackup.config import Glob
