@@ -30,7 +30,7 @@ from jsbackup.cli.options.reshaping import (
 from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import import_result, stored_result
 from jsbackup.cli.output.result import Block, Result, broken_json, broken_lines, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
@@ -131,7 +131,6 @@ def import_(
     wrote. A stream without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME
     get what clients need of a bucket or an object store.
     """
-    start_log(shared)
     chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
     if found := _URL.match(directory):
         raise UsageError(
@@ -355,7 +354,6 @@ def export(
     from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
     from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
-    start_log(shared)
     patterns = tuple(map(parse_glob, streams))
     wanted = None if archive is None else ArchiveFormat(archive)
     if archive is not None and kind != "nats-cli":

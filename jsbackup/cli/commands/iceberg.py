@@ -16,7 +16,6 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
-from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result, Table, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
@@ -59,7 +58,6 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
     from jsbackup.stores.local import remove_incoming
 
-    start_log(shared)
     require_pyiceberg()
     from jsbackup.pipeline.tables.iceberg_backups import described_streams, write_iceberg
 

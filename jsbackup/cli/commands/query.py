@@ -24,7 +24,7 @@ from jsbackup.cli.options.latest import WantedBackup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.new_file import check_new_file, made_elsewhere, write_new_file
-from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import (
     Block,
     Column,
@@ -90,7 +90,6 @@ def query(
 
     DuckDB runs it, in this process, from any repository; with --spark, Spark does, in its SQL.
     """
-    start_log(shared)
     if all_backups and sql is None:
         backup, sql = None, backup
     if sql is None:
@@ -234,7 +233,6 @@ def stats(
 
     DuckDB counts, in this process; with --spark, Spark does.
     """
-    start_log(shared)
     patterns = tuple(map(parse_glob, streams))
     # Of the documents of jobs only this one names its backup.
     wanted = WantedBackup(backup, patterns, silent=shared.output.as_json)

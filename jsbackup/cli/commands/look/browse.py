@@ -15,7 +15,6 @@ import click
 
 from jsbackup.cli.options.opening import connection_of, open_repository
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
@@ -64,7 +63,6 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
     It serves pages on this machine until Ctrl-C, and prints their address with a token that opens them. They only
     read; nothing is restored. Plans are made for the given server, and for contexts of the nats CLI.
     """
-    start_log(shared)
     seconds = None if duration is None else parse_duration(duration)
     if seconds == 0:
         raise UsageError("--for 0 would show nothing", hint="Leave it out to go on until Ctrl-C.")

@@ -14,7 +14,6 @@ import click
 from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
 from jsbackup.cli.options.tagging import Choosing
-from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Block, Column, Result, Table, format_bytes, format_count, table
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
@@ -91,7 +90,6 @@ def history(
     if prefix and len(streams) != 1:
         raise UsageError(f"{given[0]} is of one {'bucket' if key is not None else 'object store'}", hint="Name it.")
     globs = [parse_glob(name if name.startswith(prefix) else prefix + name) for name in streams]
-    start_log(shared)
     repository = open_to_look(shared)
     series, unread = _read(repository, globs, shared.choosing)
     for typed, glob in zip(streams, globs, strict=True):

@@ -16,7 +16,6 @@ import click
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.reshaping import CONDITIONS
-from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_times import understand_time
 from jsbackup.config import Glob
@@ -92,7 +91,6 @@ def find_opened(
     """Return the repository and the named backup; `latest` is the newest with the stream. `reads`: messages will be
     read, which a writer key cannot. If names are `needed`, the manifest is read for a stream that has one of them.
     """
-    start_log(shared)
     repository = open_to_look(shared)
     if reads:
         check_readable(repository)

@@ -16,7 +16,7 @@ from jsbackup.cli.commands.look.opened import condition_options, literally, time
 from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
-from jsbackup.cli.output.progress import make_progress, start_log
+from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, Table, error_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
@@ -204,7 +204,6 @@ def put_back(
     from jsbackup.transforms.cut import parse_edge
     from jsbackup.transforms.filters.newest import NewestRule
 
-    start_log(shared)
     options = PutBackOptions(
         stream=stream,
         to=to,
