@@ -1,6 +1,6 @@
 """What a command says: a document for `--json`, and the same as lines and tables of text; `Output.show` prints it.
 
-A command returns a `Result`, or its exit code if it printed its rows as they came (`printing.py`). The functions that
+A command returns a `Result`, or its exit code if it printed its rows as they came, such as `view`. The functions that
 make results know no output: reports in, blocks out.
 
 Findings about streams have one line each; those of many streams are one line with their number. A text often contains
