@@ -23,7 +23,7 @@ from functools import cache
 from multiprocessing import get_context
 
 from jsbackup.config import environment
-from jsbackup.config.s3 import s3_settings
+from jsbackup.config.repository import s3_settings
 from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.repository import layout
 from jsbackup.repository.inventory import note_backup

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.config.contexts import read_context
+from jsbackup.config.connection import read_context
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.exchange.config_files import read_printed_configs
 from jsbackup.exchange.importing import decode_meta

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from jsbackup.config.connection import (
+    LOGIN_NAMES,
     Connection,
+    ConnectionOptions,
+    ConnectionReference,
     IssuedUser,
     Login,
     Nkey,
@@ -19,43 +22,44 @@ from jsbackup.config.connection import (
     Tls,
     UserJwt,
     UserPassword,
+    connection_options,
+    connection_reference,
     has_login,
     source_connection,
     target_connection,
+    target_reference,
 )
-from jsbackup.config.keys import (
-    KeySecrets,
-    key_secrets,
-    mask_secret,
-    new_writer_key_file,
-    secret_file,
-    server_store_keys,
-)
-from jsbackup.config.options import LOGIN_NAMES, ConnectionOptions, connection_options
 from jsbackup.config.profiles import (
     ConfigFile,
     default_config_path,
     examine_config,
     expand_variables,
     read_config,
+    read_toml,
 )
-from jsbackup.config.reference import ConnectionReference, connection_reference, target_reference
-from jsbackup.config.s3 import s3_settings
-from jsbackup.config.secret_references import is_reference, needs_program, resolve_secret
-from jsbackup.config.secrets import Secret, expand_path, hide_logins
-from jsbackup.config.similar import nearest, similar
-from jsbackup.config.toml_file import read_toml
+from jsbackup.config.repository import (
+    KeySecrets,
+    key_secrets,
+    mask_secret,
+    new_writer_key_file,
+    s3_settings,
+    secret_file,
+    server_store_keys,
+)
+from jsbackup.config.secrets import Secret, expand_path, hide_logins, is_reference, needs_program, resolve_secret
 from jsbackup.config.values import (
     MAY_MISS,
     Glob,
     excludes_nothing,
     format_bytes,
     is_chosen,
+    nearest,
     parse_bool,
     parse_duration,
     parse_glob,
     parse_size,
     parse_typed_time,
+    similar,
 )
 
 __all__ = [

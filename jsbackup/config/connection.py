@@ -1,4 +1,4 @@
-"""Combine layers of options to a connection: precedence, contradictions, and required options.
+"""Where and as whom to connect: layers of options, contexts of the nats CLI, and how the layers combine.
 
     command line  >  environment (NATS_*)  >  context: --context, else NATS_CONTEXT, else the selected one
 
@@ -10,27 +10,56 @@ context, is a token. Two ways to log in on one command line are refused.
 
 For the second server of a command (`--to-…`) the environment and the selected context are ignored: a target must be
 named.
+
+A context is `context/<name>.json` below `$XDG_CONFIG_HOME/nats` (or `~/.config/nats`); `context.txt` beside that folder
+holds the name of the selected one. A name that ends in `.json` and is an existing file is that file, as in the CLI.
+Unknown keys are ignored: the CLI adds some with each release. Keys that change *where* to connect and that jsbackup
+does not support (SOCKS proxy, Windows certificate store) are refused: without them it would connect to something else.
+The old key `nsc` (`OPERATOR/ACCOUNT/USER`) stands for what nsc knows about a user: the credentials, unless the context
+has `creds`, and the servers, unless it has `url`.
+
+Processes on other machines get a `ConnectionReference`, without secrets: files (credentials, seeds, keys of
+certificates, contexts) are named by absolute paths, secrets of the environment by their variables
+(`env://NATS_PASSWORD`), and both are read where the connection is made. A secret on the command line or within a URL is
+refused.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from jsbackup.config.contexts import read_context, selected_context
-from jsbackup.config.options import ConnectionOptions, environment_options
-from jsbackup.config.secret_references import resolve_reference, resolve_secret
-from jsbackup.config.secrets import Secret, check_jwt, check_seed, expand_path, parse_creds, parse_seed, shown
+from jsbackup.config.secrets import (
+    Secret,
+    check_jwt,
+    check_seed,
+    expand_path,
+    home,
+    known_scheme,
+    nsc_profile,
+    output_of,
+    parse_creds,
+    parse_seed,
+    read_file_if_there,
+    resolve_reference,
+    resolve_secret,
+    shown,
+)
 from jsbackup.config.values import parse_duration
 from jsbackup.errors import UsageError
 from jsbackup.names import BLANKS
+from jsbackup.strict_json import read_object
 
 __all__ = [
+    "LOGIN_NAMES",
     "Connection",
+    "ConnectionOptions",
+    "ConnectionReference",
     "IssuedUser",
     "Login",
     "Nkey",
@@ -38,11 +67,20 @@ __all__ = [
     "Tls",
     "UserJwt",
     "UserPassword",
+    "connection_options",
+    "connection_reference",
+    "context_names",
+    "context_path",
+    "environment_options",
     "has_login",
     "layered_connection",
+    "read_context",
+    "selected_context",
     "source_connection",
     "target_connection",
+    "target_reference",
 ]
+
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_PORT: Final = 4222
@@ -277,10 +315,10 @@ def _login(way: str | None, layers: Sequence[ConnectionOptions], environ: Mappin
             user, password = _first(layers, "user"), _first(layers, "password")
             return UserPassword(user or "", resolve_secret(password or "", "password", environ))
         case "creds":
-            jwt, seed = parse_creds(_reference(layers, "creds", "credentials file", environ), "credentials file")
+            jwt, seed = parse_creds(_referenced(layers, "creds", "credentials file", environ), "credentials file")
             return UserJwt(jwt, seed)
         case "nkey":
-            return Nkey(parse_seed(_reference(layers, "nkey", "nkey file", environ), "nkey file"))
+            return Nkey(parse_seed(_referenced(layers, "nkey", "nkey file", environ), "nkey file"))
         case "jwt":
             jwt = check_jwt(resolve_secret(_first(layers, "jwt") or "", "user JWT", environ).reveal(), "user JWT")
             seed_text = _first(layers, "seed")
@@ -291,7 +329,7 @@ def _login(way: str | None, layers: Sequence[ConnectionOptions], environ: Mappin
             return None
 
 
-def _reference(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> str:
+def _referenced(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> str:
     return resolve_reference(_first(layers, field) or "", what, environ)
 
 
@@ -371,3 +409,256 @@ def _timeout(text: str | None) -> float:
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise UsageError(f"the timeout {text!r} is not between 0 and one hour")
     return seconds
+
+
+_FIELDS: Final = {"tlscert": "tls_cert", "tlskey": "tls_key", "tlsca": "tls_ca", "tlsfirst": "tls_first"}
+_BY_FILE_OR_COMMAND: Final = ("password", "token")
+
+# Names of options for logging in.
+LOGIN_NAMES: Final = frozenset(
+    {"user", "creds", "nkey"} | {f"{name}{way}" for name in _BY_FILE_OR_COMMAND for way in ("", "_file", "_command")}
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConnectionOptions:
+    """The options of one layer; None (and an empty text) means not given. Its repr has only the names of fields."""
+
+    context: str | None = None
+    server: str | None = None  # URL, or a comma list of them
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    jwt: str | None = None
+    seed: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_first: bool | None = None
+    js_domain: str | None = None
+    js_api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: str | None = None
+    socks_proxy: str | None = None
+
+    def __repr__(self) -> str:
+        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, "")]
+        return f"ConnectionOptions({', '.join(given)})"
+
+
+def connection_options(given: Mapping[str, Any]) -> ConnectionOptions:
+    """Return the layer of the options that were `given`, by parameter name. Runs the commands that print secrets.
+
+    Raises UsageError if one is given twice, or its command fails.
+    """
+    named = {_FIELDS.get(name, name): value for name, value in given.items()}
+    for secret in _BY_FILE_OR_COMMAND:
+        file, command = named.pop(f"{secret}_file", None), named.pop(f"{secret}_command", None)
+        if len([way for way in (named.get(secret), file, command) if way]) > 1:
+            raise UsageError(f"the {secret} is given twice", hint=f"Give --{secret}, --{secret}-file or a command.")
+        if file:
+            named[secret] = f"file://{file}"
+        elif command:
+            # As data, because the output may look like another kind of reference.
+            printed = output_of(str(command), secret).rstrip(b"\r\n")
+            named[secret] = f"data:;base64,{base64.b64encode(printed).decode()}"
+    return ConnectionOptions(**named)
+
+
+def environment_options(environ: Mapping[str, str]) -> ConnectionOptions:
+    """Return the layer of the nats CLI's environment variables."""
+    return ConnectionOptions(
+        context=environ.get("NATS_CONTEXT"),
+        server=environ.get("NATS_URL"),
+        user=environ.get("NATS_USER"),
+        password=environ.get("NATS_PASSWORD"),
+        token=environ.get("NATS_TOKEN"),
+        creds=environ.get("NATS_CREDS"),
+        nkey=environ.get("NATS_NKEY"),
+        jwt=environ.get("NATS_JWT"),
+        seed=environ.get("NATS_SEED"),
+        tls_cert=environ.get("NATS_CERT"),
+        tls_key=environ.get("NATS_KEY"),
+        tls_ca=environ.get("NATS_CA"),
+        timeout=environ.get("NATS_TIMEOUT"),
+        socks_proxy=environ.get("NATS_SOCKS_PROXY"),
+    )
+
+
+# Key of the context file -> field of ConnectionOptions.
+_TEXT_KEYS: Final = {
+    "url": "server",
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "creds": "creds",
+    "nkey": "nkey",
+    "user_jwt": "jwt",
+    "user_seed": "seed",
+    "cert": "tls_cert",
+    "key": "tls_key",
+    "ca": "tls_ca",
+    "jetstream_domain": "js_domain",
+    "jetstream_api_prefix": "js_api_prefix",
+    "inbox_prefix": "inbox_prefix",
+}
+_NSC: Final = "nsc://"
+_UNSUPPORTED_KEYS: Final = {
+    "socks_proxy": "a SOCKS proxy",
+    "windows_cert_store": "the Windows certificate store",
+}
+
+
+def context_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of all contexts. Raises UsageError if there is no home directory."""
+    return sorted(found.stem for found in (_folder(environ) / "context").glob("*.json"))
+
+
+def selected_context(environ: Mapping[str, str]) -> str | None:
+    """Return the name in `context.txt`, or None if no context is selected. Raises UsageError if the file cannot be
+    read.
+    """
+    text = read_file_if_there(_folder(environ) / "context.txt", "file of the selected context")
+    return (text or "").strip() or None
+
+
+def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
+    """Read a context. Raises UsageError if it is missing, is not JSON, needs something unsupported, or if nsc cannot
+    be asked.
+    """
+    path = context_path(name, environ)
+    text = read_file_if_there(path, "nats context")
+    if text is None:
+        known = sorted(found.stem for found in path.parent.glob("*.json"))
+        raise UsageError(
+            f"there is no nats context {name!r} in {path.parent}",
+            hint=f"Known contexts: {', '.join(known)}." if known else "Make one with: nats context add NAME.",
+        )
+    document = read_object(text, f"nats context {name!r}", kind=UsageError)
+    for key, meaning in _UNSUPPORTED_KEYS.items():
+        if document.get(key):
+            raise UsageError(f"nats context {name!r} uses {meaning} ({key!r}), which jsbackup does not support")
+    texts = {field: _text(document, key, name) for key, field in _TEXT_KEYS.items()}
+    tls_first = document.get("tls_first")
+    if tls_first is not None and not isinstance(tls_first, bool):
+        raise UsageError(f"'tls_first' in nats context {name!r} is neither true nor false")
+    user = _text(document, "nsc", name)
+    if user is not None and not (texts["creds"] and texts["server"]):
+        asked = user[len(_NSC) :] if user.lower().startswith(_NSC) else user
+        creds, servers = nsc_profile(asked, "credentials file", environ)
+        texts["creds"] = texts["creds"] or creds or None
+        texts["server"] = texts["server"] or servers or None
+    return ConnectionOptions(tls_first=tls_first or None, **texts)
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    configured = environ.get("XDG_CONFIG_HOME")
+    return (Path(configured) if configured else home(environ) / ".config") / "nats"
+
+
+def context_path(name: str, environ: Mapping[str, str]) -> Path:
+    """Return the file of a context. Raises UsageError if the name is not valid."""
+    if name.endswith(".json") and (path := Path(name)).is_file():
+        return path
+    if not name or ".." in name or any(character in "/\\\0" for character in name):
+        raise UsageError(
+            f"not a name of a nats context: {name!r}", hint="Give a name, or the path of an existing .json file."
+        )
+    return _folder(environ) / "context" / f"{name}.json"
+
+
+def _text(document: dict[str, Any], key: str, name: str) -> str | None:
+    value = document.get(key)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{key!r} in nats context {name!r} is not a text")
+    return value or None
+
+
+_HINT = (
+    "Set NATS_USER and NATS_PASSWORD, NATS_TOKEN or NATS_CREDS here and where the executors run, or name a "
+    "credentials file or a context that is there too."
+)
+
+_FILES: Final = ("creds", "nkey", "tls_cert", "tls_key", "tls_ca")
+_SECRETS: Final = ("password", "token", "jwt", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionReference:
+    """How to connect. `context` is a file. Contains no secrets."""
+
+    options: ConnectionOptions
+    variables: ConnectionOptions
+    context: str | None
+
+    def resolve(self, environ: Mapping[str, str]) -> Connection:
+        """Return the connection, with the secrets of this machine. Raises UsageError if one is missing."""
+        return layered_connection(self.options, self.variables, self.context, environ)
+
+
+def connection_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
+    """Return a reference for the connection of `source_connection`. Raises UsageError if a secret would have to be
+    sent.
+    """
+    variables = environment_options(environ)
+    return _reference(options, variables, options.context or variables.context or selected_context(environ), environ)
+
+
+def target_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
+    """Return a reference for the connection of `target_connection`. Raises UsageError likewise."""
+    return _reference(options, ConnectionOptions(), options.context, environ)
+
+
+def _reference(
+    options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
+) -> ConnectionReference:
+    # As in `source_connection`: a user without a password is a token.
+    bare = not (options.password or variables.password)
+    return ConnectionReference(
+        _of_command_line(options, bare, environ),
+        _of_environment(variables, bare, environ),
+        str(context_path(name, environ).absolute()) if name else None,
+    )
+
+
+def _of_command_line(options: ConnectionOptions, bare: bool, environ: Mapping[str, str]) -> ConnectionOptions:
+    if options.server and has_login(options.server):
+        raise _refused("--server")
+    if options.user and bare:
+        raise _refused("--user, which without a password is a token,")
+    for field in (*_SECRETS, *_FILES):
+        text = getattr(options, field)
+        if text and (known_scheme(text) == "data" or (field in _SECRETS and not known_scheme(text))):
+            raise _refused(f"--{field}")
+    return _with_whole_paths(options, environ)
+
+
+def _of_environment(variables: ConnectionOptions, bare: bool, environ: Mapping[str, str]) -> ConnectionOptions:
+    if variables.server and has_login(variables.server):
+        raise _refused("NATS_URL")
+    for field in _FILES:
+        if known_scheme(getattr(variables, field) or "") == "data":
+            raise _refused(f"NATS_{field.upper()}")
+    named: dict[str, Any] = {
+        field: f"env://NATS_{field.upper()}"
+        for field in (*_SECRETS, *(("user",) if bare else ()))
+        if (text := getattr(variables, field)) and known_scheme(text) in ("", "data")
+    }
+    return _with_whole_paths(replace(variables, **named), environ)
+
+
+def _with_whole_paths(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionOptions:
+    whole: dict[str, Any] = {}
+    for field in (*_FILES, *_SECRETS):
+        text = getattr(options, field)
+        scheme = known_scheme(text or "")
+        if text and (scheme == "file" or (field in _FILES and not scheme)):
+            path = expand_path(text[len("file://") :] if scheme else text, environ)
+            whole[field] = f"{'file://' if scheme else ''}{Path(path).absolute()}"
+    return replace(options, **whole)
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(f"{what} holds a secret, and none is sent to executors", hint=_HINT)

@@ -1,5 +1,5 @@
-"""The file of profiles: its location, the names of its tables, variables in its texts. For the options in it see
-`jsbackup/cli/profiles/profiles.py`.
+"""The file of profiles: its location, the names of its tables, variables in its texts; and how TOML files that people
+write are read. For the options in it see `jsbackup/cli/profiles/profiles.py`.
 
     [defaults]                              # under every profile
     repo = "s3://backups/${SITE}"
@@ -28,11 +28,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from jsbackup.config.secrets import home
-from jsbackup.config.similar import nearest
-from jsbackup.config.toml_file import read_toml
+from jsbackup.config.values import nearest
 from jsbackup.errors import UsageError
 
-__all__ = ["ConfigFile", "default_config_path", "examine_config", "expand_variables", "read_config"]
+__all__ = [
+    "ConfigFile",
+    "default_config_path",
+    "examine_config",
+    "expand_variables",
+    "read_config",
+    "read_toml",
+]
+
 
 _DEFAULTS, _PROFILES = "defaults", "profiles"
 # Used in names of files and units.
@@ -145,3 +152,32 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
         return environ[name]
 
     return _DOLLAR.sub(value, text)
+
+
+MAX_FILE_BYTES: Final = 256 << 10
+MAX_LINE_BYTES: Final = 4 << 10  # tomllib needs a time that grows with the square of a dotted key
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Return the tables of a file; `what` names its kind in errors, such as `runbook`. Raises UsageError."""
+    import tomllib  # here, because --help and --version read no files
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable name"
+        raise UsageError(f"cannot read the {what} {path}: {reason.lower()}") from error
+    if len(data) > MAX_FILE_BYTES or any(len(line) > MAX_LINE_BYTES for line in data.splitlines()):
+        raise UsageError(
+            f"{what} {path} is larger than a {what} may be ({MAX_FILE_BYTES} bytes, {MAX_LINE_BYTES} a line)"
+        )
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise UsageError(f"{what} {path} is not UTF-8") from None
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"{what} {path} is not TOML: {text[:1].lower()}{text[1:200]}") from None
+    except RecursionError:
+        raise UsageError(f"{what} {path} is nested too deeply") from None

@@ -1,22 +1,49 @@
-"""Secrets: a type that does not print its value, files that hold one, and the checks of seeds and JWTs.
+"""Secrets: a type that does not print its value, files that hold one, checks of seeds and JWTs, references, and the
+programs that print one. People paste seeds in place of file names, so messages never contain one.
 
-References to secrets are in `secret_references.py`. People paste seeds in place of file names, so messages never
-contain one.
+References are as contexts of the nats CLI have them (jsm.go 0.5.1, `natscontext`):
+
+    PATH, file://PATH       the file; `~` and `$VAR` expand
+    env://NAME              the variable, which must have a value
+    data:;base64,TEXT       the content itself
+    op://VAULT/ITEM/FIELD   what `op read` prints (the CLI of 1Password)
+    nsc://OPERATOR/ACCOUNT/USER    the credentials file that `nsc generate profile` names
+
+A password, a token, a JWT or a seed without a scheme is the secret itself; credentials and nkeys without one are a
+file. In references to credentials and nkeys `$VAR` expands whatever the scheme is. Line ends after a password, a token,
+a JWT or a seed are dropped.
+
+Two cases differ, where the CLI would do what nobody wants: it replaces a variable that is not set by nothing, and it
+takes a reference with a space or another character that no URL may have (`op://My Vault/…`) for the secret itself, or
+for a file name.
+
+Programs are run without a shell. Those that the user writes (`--password-command`) are split as by a shell, and may ask
+questions on the terminal. Those that look up a reference (`op`, `nsc`) are found on the PATH, get no input, and are
+stopped if they take too long. Nothing that a program prints on stdout is in a message.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
+import os
 import pwd
 import re
-from collections.abc import Mapping
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from os import getuid
 from pathlib import Path
 from typing import Final, NoReturn, Self
 
 from jsbackup.errors import UsageError
+from jsbackup.strict_json import read_object
 
 __all__ = [
     "Secret",
@@ -27,14 +54,23 @@ __all__ = [
     "hide_logins",
     "hide_secrets",
     "home",
+    "is_reference",
+    "known_scheme",
+    "looked_up",
+    "needs_program",
+    "nsc_profile",
+    "output_of",
     "parse_account_seed",
     "parse_creds",
     "parse_seed",
     "read_binary_file",
     "read_file",
     "read_file_if_there",
+    "resolve_reference",
+    "resolve_secret",
     "shown",
 ]
+
 
 # Credentials have some hundred bytes, certificate bundles some hundred KiB.
 FILE_LIMIT_BYTES: Final = 4 << 20
@@ -56,25 +92,16 @@ _ACCOUNT_SEED = re.compile(r"SA[A-Z2-7]{56}", re.ASCII)
 _ANY_SEED = re.compile(r"S[A-Z2-7]{57}", re.ASCII)
 
 
-def _seed_prefix(role: int) -> bytes:
-    """Return the first 16 bits of a seed: 18 << 3 means seed, and the role (https://github.com/nats-io/nkeys,
-    README).
-    """
-    return bytes([(18 << 3) | role >> 5, (role & 31) << 3])
+# The first 16 bits of a seed: 18 << 3 means seed, then the role (https://github.com/nats-io/nkeys, README).
+_USER_SEED_PREFIX = bytes([18 << 3 | 20 >> 2, 0])
+_ACCOUNT_SEED_PREFIX = bytes([18 << 3, 0])
 
 
-_USER_SEED_PREFIX = _seed_prefix(20 << 3)
-_ACCOUNT_SEED_PREFIX = _seed_prefix(0)
-
-
+@dataclass(frozen=True, slots=True, repr=False)
 class Secret:
     """Holds a secret and never shows it: not by repr, str or format, not in a pickle. Only `reveal()` returns it."""
 
-    __slots__ = ("_value",)
     _value: str
-
-    def __init__(self, value: str) -> None:
-        object.__setattr__(self, "_value", value)
 
     def reveal(self) -> str:
         return self._value
@@ -85,22 +112,11 @@ class Secret:
     def __format__(self, spec: str) -> str:
         return repr(self)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Secret):
-            return NotImplemented
-        return hmac.compare_digest(self._value.encode(), other._value.encode())
-
-    def __hash__(self) -> int:
-        return hash((Secret, self._value))
-
     def __copy__(self) -> Self:
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a secret does not change")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a secret cannot be pickled")
@@ -266,3 +282,233 @@ def _checked(seed: str, prefix: bytes, what: str) -> Secret:
     if raw[:2] != prefix or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise UsageError(f"the {what} holds a damaged seed")
     return Secret(seed)
+
+
+# Time to unlock a vault by a fingerprint or on a phone.
+_LOOKUP_SECONDS: Final = 60.0
+_PROGRAMS: Final = {"op": "the command line tool of 1Password", "nsc": "the tool that manages NATS accounts"}
+_MOST_QUOTED: Final = 200
+
+
+def output_of(command: str, what: str) -> bytes:
+    """Return the output. Raises UsageError, which contains neither the command nor its output."""
+    try:
+        words = shlex.split(command)
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            output = process.stdout.read(FILE_LIMIT_BYTES + 1)
+            if len(output) > FILE_LIMIT_BYTES:
+                process.kill()
+    except (OSError, ValueError, IndexError) as error:  # not chained: the command may contain the secret
+        reason = error.strerror if isinstance(error, OSError) else "it is not a command"
+        raise UsageError(f"the command for the {what} cannot be run: {reason}") from None
+    if len(output) > FILE_LIMIT_BYTES:
+        raise UsageError(f"the command for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
+    if process.returncode:
+        raise UsageError(f"the command for the {what} failed with exit code {process.returncode}")
+    if not output.strip():
+        raise UsageError(f"the command for the {what} prints nothing")
+    return output
+
+
+def looked_up(
+    words: Sequence[str],
+    reference: str,
+    what: str,
+    environ: Mapping[str, str],
+    *,
+    limit_seconds: float = _LOOKUP_SECONDS,
+) -> bytes:
+    """Return what the program `words[0]` prints for a reference. `environ` is its environment, with the PATH.
+
+    Raises UsageError: the program is not there, fails, takes too long, or prints nothing.
+    """
+    name = words[0]
+    program = shutil.which(name, path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise UsageError(
+            f"the {what} is an {name}:// reference, and the program {name} ({_PROGRAMS[name]}) is not on the PATH",
+            hint=f"Install {name}, or give a file, or put the secret into a variable and write env://NAME.",
+        )
+    command = " ".join(words[:-1])
+    try:
+        process = subprocess.Popen(
+            [program, *words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            start_new_session=True,  # so that all that it starts can be stopped
+        )
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it has a zero byte"
+        raise UsageError(f"'{command}' for the {what} cannot be run: {reason}") from error
+    with process:
+        try:
+            output, said = _printed(process, limit_seconds)
+            if len(output) <= FILE_LIMIT_BYTES:
+                process.wait(limit_seconds)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise UsageError(
+                f"'{command}' for the {what} did not end within {limit_seconds:g} s, and was stopped",
+                hint=f"It may wait to be unlocked: run '{command} {reference}' by hand once.",
+            ) from None
+        finally:
+            if process.returncode is None:  # also what it has started, which may hold the pipes open
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    if len(output) > FILE_LIMIT_BYTES:
+        raise UsageError(f"'{command}' for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
+    if process.returncode:
+        reason = _quoted(said, output)
+        raise UsageError(
+            f"the {what} {reference} cannot be looked up: '{command}' failed with exit code {process.returncode}"
+            + (f": {reason}" if reason else "")
+        )
+    if not output.strip():
+        raise UsageError(f"the {what} {reference} cannot be looked up: '{command}' prints nothing")
+    return output
+
+
+def _printed(process: subprocess.Popen[bytes], limit_seconds: float) -> tuple[bytes, bytes]:
+    """Return what is printed on stdout and on stderr until both are closed, or there is too much of it. Raises
+    TimeoutError.
+    """
+    assert process.stdout is not None and process.stderr is not None
+    until = time.monotonic() + limit_seconds
+    found = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for stream in found:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fileobj)
+                    continue
+                for stream, seen in found.items():
+                    if stream is key.fileobj:
+                        seen += data
+            if any(len(seen) > FILE_LIMIT_BYTES for seen in found.values()):
+                break
+    return bytes(found[process.stdout]), bytes(found[process.stderr])
+
+
+def _quoted(said: bytes, output: bytes) -> str:
+    """Return the last line that a program wrote on stderr, without anything that may be a secret."""
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    text = "".join(letter if letter.isprintable() else " " for letter in (lines[-1] if lines else ""))
+    printed = output.decode("utf-8", "replace").split()
+    if any(len(word) > 3 and word in text for word in printed):
+        return ""
+    return hide_secrets(text.removeprefix("Error: "))[:_MOST_QUOTED]
+
+
+_SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
+_BY_PROGRAM: Final = ("op", "nsc")
+_NAMING: Final = ("file", "env", *_BY_PROGRAM)
+
+
+def is_reference(text: str) -> bool:
+    """Return whether the text says where a secret is, without holding it."""
+    return _split(text)[0] in _NAMING
+
+
+def needs_program(text: str) -> str | None:
+    """Return the scheme of a reference that starts a program, else None."""
+    scheme = _split(text)[0]
+    return scheme if scheme in _BY_PROGRAM else None
+
+
+def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> str:
+    """Return the content of a referenced file (`creds`, `nkey`); without a scheme it is a file name. Raises
+    UsageError.
+    """
+    scheme, rest = _split(reference)
+    if scheme in ("env", *_BY_PROGRAM):
+        rest = expand_variables_of(rest, environ, f"{scheme}:// reference")
+    found = _by_scheme(scheme, rest, what, environ)
+    return read_file(expand_path(reference, environ), what) if found is None else found
+
+
+def resolve_secret(reference: str, what: str, environ: Mapping[str, str]) -> Secret:
+    """Return a referenced password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
+    found = _by_scheme(*_split(reference), what, environ)
+    return Secret(reference if found is None else found.rstrip("\r\n"))
+
+
+def nsc_profile(path: str, what: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Ask nsc about `OPERATOR/ACCOUNT/USER`; return the path of the user's credentials file, and the operator's
+    service URLs as a comma list. Each is "" if nsc does not say. Raises UsageError.
+    """
+    printed = looked_up(["nsc", "generate", "profile", f"nsc://{path}"], f"nsc://{path}", what, environ)
+    document = read_object(printed, f"profile that nsc prints for the {what}", kind=UsageError)
+    operator = document.get("operator")
+    services = operator.get("service") if isinstance(operator, dict) else None
+    creds = document.get("user_creds")
+    return (
+        creds if isinstance(creds, str) else "",
+        ",".join(map(str, services)) if isinstance(services, list) else "",
+    )
+
+
+def known_scheme(text: str) -> str:
+    """Return the scheme of a reference to a secret, in lower case, "" for none: then the text may be the secret."""
+    scheme = _split(text)[0]
+    return scheme if scheme in (*_NAMING, "data") else ""
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """Return scheme, in lower case, and the rest; the scheme is "" if there is none."""
+    match = _SCHEME.match(reference)
+    if match is None:
+        return "", reference
+    return (match[1] or match[2]).lower(), reference[match.end() :]
+
+
+def _by_scheme(scheme: str, rest: str, what: str, environ: Mapping[str, str]) -> str | None:
+    match scheme:
+        case "file":
+            return read_file(expand_path(rest, environ), _file_of(what))
+        case "env":
+            if not environ.get(rest):
+                state = "is empty" if rest in environ else "is not set"
+                raise UsageError(f"the {what} names the environment variable {rest!r}, which {state}")
+            return environ[rest]
+        case "data":
+            return _inline(rest, what)
+        case "op":
+            return _text(looked_up(["op", "read", f"op://{rest}"], f"op://{rest}", what, environ), what)
+        case "nsc":
+            creds, _ = nsc_profile(rest, what, environ)
+            if not creds:
+                raise UsageError(
+                    f"nsc names no credentials file for nsc://{rest}", hint="Write it as nsc://OPERATOR/ACCOUNT/USER."
+                )
+            return read_file(Path(creds), _file_of(what))
+        case _:
+            return None
+
+
+def _file_of(what: str) -> str:
+    return what if what.endswith(" file") else f"{what} file"
+
+
+def _text(printed: bytes, what: str) -> str:
+    try:
+        return printed.decode()
+    except UnicodeDecodeError:  # not chained: it contains the bytes
+        raise UsageError(f"what was looked up for the {what} is not text") from None
+
+
+def _inline(rest: str, what: str) -> str:
+    header, comma, payload = rest.partition(",")
+    if not comma or "base64" not in (part.strip() for part in header.split(";")):
+        raise UsageError(f"the {what} is a data: reference without ;base64", hint="Write it as data:;base64,TEXT.")
+    try:
+        return base64.b64decode(re.sub(r"[\r\n]", "", payload), validate=True).decode()
+    except ValueError:  # not chained: a UnicodeDecodeError contains the bytes
+        raise UsageError(f"the {what} is a data: reference that does not hold base64 text") from None

@@ -1,5 +1,5 @@
-"""Parse sizes, durations, times, booleans and globs; format sizes. Pure functions; invalid text is a UsageError
-that contains it.
+"""Parse sizes, durations, times, booleans and globs; format sizes; find names that are similar to a mistyped one. Pure
+functions; invalid text is a UsageError that contains it.
 
 Sizes are IEC: `64MiB`, `64M` and `64MB` all mean 64 · 2²⁰ bytes, as in the nats CLI. Durations are written as in Go,
 with days and weeks added (`90s`, `1h30m`, `7d`). Times are RFC 3339 with a zone, so that a restore "until 14:00" does
@@ -11,8 +11,9 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 
 from jsbackup.errors import UsageError
@@ -24,11 +25,13 @@ __all__ = [
     "excludes_nothing",
     "format_bytes",
     "is_chosen",
+    "nearest",
     "parse_bool",
     "parse_duration",
     "parse_glob",
     "parse_size",
     "parse_typed_time",
+    "similar",
 ]
 
 # Added to hints about a pattern that matches nothing.
@@ -182,3 +185,25 @@ def parse_glob(text: str) -> Glob:
             hint="Streams are chosen by name or by a pattern of names such as 'ORDERS*', not by subject.",
         )
     return Glob(text)
+
+
+_ALIKE = 0.66  # of the ratio of difflib: "gte" is like "get"
+_BUCKETS = ("KV_", "OBJ_")  # the prefixes of a bucket's stream
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint with the most similar name, if there is one. The stream of a bucket is similar to its name, and to
+    what is similar to that.
+    """
+    names = list(known)
+    buckets = {each.removeprefix(prefix): each for prefix in _BUCKETS for each in names if each.startswith(prefix)}
+    meant = buckets.get(name) or next(iter(similar(name, names)), None)
+    if meant is None:
+        meant = next((buckets[each] for each in similar(name, buckets)), None)
+    return f"Did you mean {meant}?" if meant else None
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three similar names, the most similar first; upper and lower case are the same."""
+    folded = {each.casefold(): each for each in known}
+    return [folded[match] for match in get_close_matches(name.casefold()[:100], folded, cutoff=_ALIKE)]

@@ -143,7 +143,7 @@ SPARED = {
     "multiprocessing",
     "unittest",
     "jsbackup.cli.profiles.profiles",
-    "jsbackup.config.accounts.claims",
+    "jsbackup.config.accounts",
     "jsbackup.engine.read.salvage.salvage",
     "jsbackup.engine.read.salvage.around_damage",
     "jsbackup.formats.archive.archive_v1_reader",

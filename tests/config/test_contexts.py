@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.config.contexts import read_context, selected_context
-from jsbackup.config.options import ConnectionOptions
+from jsbackup.config.connection import ConnectionOptions, read_context, selected_context
 from jsbackup.errors import UsageError
 
 

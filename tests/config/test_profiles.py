@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.config import default_config_path, expand_variables, nearest, read_config
-from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
+from jsbackup.config.profiles import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import UsageError
 
 

@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.config import ConnectionOptions, Nkey, UserJwt, UserPassword, source_connection
-from jsbackup.config.contexts import read_context
-from jsbackup.config.programs import looked_up
-from jsbackup.config.secret_references import is_reference, needs_program, resolve_reference, resolve_secret
+from jsbackup.config.connection import read_context
+from jsbackup.config.secrets import is_reference, looked_up, needs_program, resolve_reference, resolve_secret
 from jsbackup.errors import UsageError
 from tests.config.test_secrets import PLANTED, _assert_hidden, creds_text, new_seed
 from tests.harness.natscli import jsm_logins

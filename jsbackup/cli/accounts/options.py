@@ -67,7 +67,7 @@ class AskedAccounts:
 
     def sources(self, shared: Shared) -> LoginSources:
         """Read what the file names. Raises UsageError."""
-        from jsbackup.config.accounts.accounts_file import read_accounts
+        from jsbackup.config.accounts import read_accounts
         from jsbackup.engine.accounts.logins import read_sources
 
         if self.accounts is None:

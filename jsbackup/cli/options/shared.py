@@ -8,8 +8,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup.config import default_config_path, environment, expand_path, read_config
-from jsbackup.config.contexts import context_names
-from jsbackup.config.s3 import SSE_KINDS
+from jsbackup.config.connection import context_names
+from jsbackup.config.repository import SSE_KINDS
 from jsbackup.errors import JsBackupError
 
 __all__ = ["GLOBAL_OPTIONS", "KEY_OPTIONS", "S3_OPTIONS", "SERVER_OPTIONS"]
@@ -82,7 +82,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
     ),
 ]
 
-# Their environment is read where their values are checked: `jsbackup.config.s3`.
+# Their environment is read where their values are checked: `jsbackup.config.repository`.
 S3_OPTIONS: list[click.Option] = [
     click.Option(
         ["--s3-endpoint"], metavar="URL", help="URL of the S3 store; by default Amazon's [env: JSBACKUP_S3_ENDPOINT]."
@@ -110,7 +110,7 @@ S3_OPTIONS: list[click.Option] = [
     ),
 ]
 
-# Likewise: `jsbackup.config.keys`. None of them is a secret, which would be visible in a process list.
+# Likewise: `jsbackup.config.repository`. None of them is a secret, which would be visible in a process list.
 KEY_OPTIONS: list[click.Option] = [
     click.Option(
         ["--writer-key"],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsbackup.config import Connection, Glob, nearest
-from jsbackup.config.accounts.claims import AccountClaims
+from jsbackup.config.accounts import AccountClaims
 from jsbackup.engine.accounts.found import AccountSurvey, FoundAccount, system_view
 from jsbackup.engine.accounts.least_rights import LoginPurpose
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, LoginSources

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.config.accounts.claims import AccountClaims, account_claims
+from jsbackup.config.accounts import AccountClaims, account_claims
 from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout

@@ -21,12 +21,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsbackup.config import Connection, ConnectionOptions, IssuedUser, Secret, UserJwt
-from jsbackup.config.accounts.accounts_file import ACCOUNT, OTHERS, AccountsFile
-from jsbackup.config.accounts.claims import AccountClaims
-from jsbackup.config.accounts.connections import with_login, with_options
-from jsbackup.config.accounts.folders import AccountSeed, CredsFile, find_creds, find_seeds, place, read_creds
-from jsbackup.config.secret_references import is_reference, resolve_reference
-from jsbackup.config.secrets import expand_path
+from jsbackup.config.accounts import (
+    ACCOUNT,
+    OTHERS,
+    AccountClaims,
+    AccountSeed,
+    AccountsFile,
+    CredsFile,
+    find_creds,
+    find_seeds,
+    place,
+    read_creds,
+    with_login,
+    with_options,
+)
+from jsbackup.config.secrets import expand_path, is_reference, resolve_reference
 from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.least_rights import LoginPurpose, Permissions, least_rights
 from jsbackup.engine.link.nkey_pairs import new_user_seed, public_key, sign

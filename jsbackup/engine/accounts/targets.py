@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection, nearest
-from jsbackup.config.accounts.claims import AccountClaims, is_account_key
+from jsbackup.config.accounts import AccountClaims, is_account_key
 from jsbackup.engine.accounts.chosen import twin_names
 from jsbackup.engine.accounts.found import FoundAccount, SystemView, system_view
 from jsbackup.engine.accounts.least_rights import LoginPurpose

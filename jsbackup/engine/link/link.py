@@ -597,7 +597,7 @@ class Link(Peer):
             case Nkey(seed=seed):
                 return f"nkey {public_key(seed)}"
             case UserJwt(jwt=jwt):
-                from jsbackup.config.accounts.claims import user_claims
+                from jsbackup.config.accounts import user_claims
 
                 claims = user_claims(jwt.reveal())
                 return f"account {claims.account if claims else ''}"

@@ -6,7 +6,7 @@ the driver holds the lease, and writes the manifest when all tasks have ended an
 stream that fails, or that Spark gives up, does not affect others. A task may run more than once: the name of an object
 depends on its content, and unused objects are in no manifest.
 
-No secrets are sent: for keys and S3 see `repository_ref.py`, for the server `config/reference.py`.
+No secrets are sent: for keys and S3 see `repository_ref.py`, for the server `config/connection.py`.
 """
 
 from __future__ import annotations

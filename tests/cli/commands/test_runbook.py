@@ -15,7 +15,7 @@ from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys, read_runbook
 from jsbackup.config import Secret, UserPassword
-from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
+from jsbackup.config.profiles import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.planning.model import Consumers, IfExists
 from jsbackup.transforms.filters.newest import NewestRule

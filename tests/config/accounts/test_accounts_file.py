@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.config import ConnectionOptions
-from jsbackup.config.accounts.accounts_file import AccountsFile, read_accounts
+from jsbackup.config.accounts import AccountsFile, read_accounts
 from jsbackup.errors import UsageError
 
 

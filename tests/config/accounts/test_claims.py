@@ -9,7 +9,7 @@ import nkeys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.config.accounts.claims import AccountClaims, UserClaims, account_claims, is_account_key, user_claims
+from jsbackup.config.accounts import AccountClaims, UserClaims, account_claims, is_account_key, user_claims
 from tests.engine.identities import Key
 
 ACCOUNT, SIGNING, USER = Key(nkeys.PREFIX_BYTE_ACCOUNT), Key(nkeys.PREFIX_BYTE_ACCOUNT), Key()

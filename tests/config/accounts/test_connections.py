@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.config import ConnectionOptions, Secret, UserJwt, UserPassword, source_connection
-from jsbackup.config.accounts.connections import with_login, with_options
+from jsbackup.config.accounts import with_login, with_options
 from jsbackup.errors import UsageError
 
 ENVIRON = {"HOME": "/nonexistent"}

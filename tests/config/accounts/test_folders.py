@@ -7,7 +7,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from jsbackup.config.accounts.folders import find_creds, find_seeds, nsc_folder, place
+from jsbackup.config.accounts import find_creds, find_seeds, nsc_folder, place
 from jsbackup.errors import UsageError
 from tests.engine.identities import Key, creds_text
 

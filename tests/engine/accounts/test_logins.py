@@ -11,8 +11,7 @@ import nkeys
 import pytest
 
 from jsbackup.config import ConnectionOptions, IssuedUser, UserJwt, UserPassword, source_connection
-from jsbackup.config.accounts.accounts_file import AccountsFile, read_accounts
-from jsbackup.config.accounts.claims import AccountClaims
+from jsbackup.config.accounts import AccountClaims, AccountsFile, read_accounts
 from jsbackup.engine.accounts.found import FoundAccount
 from jsbackup.engine.accounts.least_rights import LoginPurpose
 from jsbackup.engine.accounts.logins import AccountLogin, AccountLogins, read_sources

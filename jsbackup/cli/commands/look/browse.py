@@ -26,7 +26,7 @@ from jsbackup.config import (
     parse_duration,
     target_connection,
 )
-from jsbackup.config.contexts import context_names
+from jsbackup.config.connection import context_names
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.readable import format_seconds

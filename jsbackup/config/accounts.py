@@ -1,0 +1,440 @@
+"""Logins of accounts: the file that says where they are (`--accounts`), credentials and seeds in
+folders, what JWTs say.
+
+    creds = ["./creds", "op://nats/{account}/creds"]  # folders of .creds files, patterns, nsc
+    signing-keys = "nsc"                              # seeds to make short-lived users with
+    contexts = "{account}-backup"                     # of the nats CLI; only their logins count
+    user = "backup"                                   # where there are credentials of several users
+    user-lifetime = "1h"                              # of users made with signing keys
+
+    [SHOP]                                            # one account, by its name or public key
+    user = "backup"
+    password = "env://SHOP_PASSWORD"
+
+    ["*"]                                             # every other account
+    user = "backup-{account}"
+    password-file = "/etc/nats/{account}.password"
+
+The keys of a table are the long names of options for logging in. `${NAME}` is a variable, as in profiles. In the table
+`*`, `{account}` is the account's name.
+
+Files in folders are found by what they hold, never by their names: a credentials file is for the account that its JWT
+names. Nothing is proved here: the server checks signatures.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from jsbackup.config.connection import (
+    LOGIN_NAMES,
+    Connection,
+    ConnectionOptions,
+    Login,
+    UserJwt,
+    connection_options,
+    layered_connection,
+)
+from jsbackup.config.profiles import expand_variables, read_toml
+from jsbackup.config.secrets import (
+    Secret,
+    expand_path,
+    home,
+    is_reference,
+    parse_account_seed,
+    parse_creds,
+    read_file,
+    shown,
+)
+from jsbackup.config.values import nearest, parse_duration
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.strict_json import read_object
+
+__all__ = [
+    "ACCOUNT",
+    "OTHERS",
+    "AccountClaims",
+    "AccountSeed",
+    "AccountsFile",
+    "CredsFile",
+    "UserClaims",
+    "account_claims",
+    "find_creds",
+    "find_seeds",
+    "is_account_key",
+    "nsc_folder",
+    "place",
+    "read_accounts",
+    "read_creds",
+    "user_claims",
+    "with_login",
+    "with_options",
+]
+
+
+T = TypeVar("T")
+
+OTHERS: Final = "*"
+ACCOUNT: Final = "{account}"  # in a text: the name or the key of an account
+
+_KEYS: Final = {name.replace("_", "-"): name for name in (*LOGIN_NAMES, "context", "tlscert", "tlskey", "tlsca")}
+_SECRETS: Final = ("password", "token")
+
+
+# Settings that may be one text or a list of them.
+_LISTS: Final = ("creds", "signing-keys", "contexts")
+_SETTINGS: Final = (*_LISTS, "user", "user-lifetime")
+_HOW: Final = f"Write [ACCOUNT], and its login in the lines below; or, above all tables, {', '.join(_LISTS)}."
+_MOST_SECONDS: Final = 7 * 86400
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AccountsFile:
+    """The texts of a file. `tables` are by account and option. `exposed`: it holds a secret, and others than its owner
+    can read it.
+    """
+
+    path: Path
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    exposed: bool = False
+    creds: tuple[str, ...] = ()
+    signing_keys: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    user: str | None = None
+    lifetime_seconds: int | None = None
+
+    def options(self, table: str, account: str, environ: Mapping[str, str]) -> ConnectionOptions:
+        """Return the options of a table; `account` stands in the place of `{account}`. Runs commands that print
+        secrets. Raises UsageError.
+        """
+        try:
+            texts = {name: expand_variables(text, environ) for name, text in self.tables[table].items()}
+            if table == OTHERS:
+                texts = {name: text.replace(ACCOUNT, account) for name, text in texts.items()}
+            return connection_options(texts)
+        except UsageError as error:
+            raise error.with_message(f"{self.path}: {table}: {error.message}") from error.__cause__
+
+
+def read_accounts(path: Path, environ: Mapping[str, str]) -> AccountsFile:
+    """Read a file. Raises UsageError for anything in it that is not understood."""
+    tables: dict[str, dict[str, str]] = {}
+    settings: dict[str, tuple[str, ...]] = {}
+    for name, value in read_toml(path, "file of accounts").items():
+        if isinstance(value, dict):
+            tables[name] = _texts(value, f"{path}: {name[:100]}")
+            continue
+        if name not in _SETTINGS:
+            raise UsageError(f"{path}: unknown key {name[:100]!r}", hint=nearest(name, _SETTINGS) or _HOW)
+        texts = value if name in _LISTS and isinstance(value, list) else [value]
+        if not all(isinstance(text, str) and text for text in texts):
+            raise UsageError(f"{path}: {name} is not a text")
+        settings[name] = tuple(expand_variables(text, environ) for text in texts)
+    if not (tables or settings.keys() & {*_LISTS}):
+        raise UsageError(f"{path} names no login", hint=_HOW)
+    for name in settings.get("contexts", ()):
+        if ACCOUNT not in name:
+            raise UsageError(
+                f"{path}: {name}: one context cannot be that of every account",
+                hint="Write {account} where the name of the account stands, such as '{account}-backup'.",
+            )
+    mode = path.stat().st_mode
+    secret = any(
+        name in _SECRETS and not is_reference(text) and "${" not in text
+        for table in tables.values()
+        for name, text in table.items()
+    )
+    return AccountsFile(
+        path,
+        tables,
+        exposed=secret and bool(mode & (stat.S_IRGRP | stat.S_IROTH)),
+        creds=settings.get("creds", ()),
+        signing_keys=settings.get("signing-keys", ()),
+        contexts=settings.get("contexts", ()),
+        user=next(iter(settings.get("user", ())), None),
+        lifetime_seconds=next((_seconds(path, text) for text in settings.get("user-lifetime", ())), None),
+    )
+
+
+def _seconds(path: Path, text: str) -> int:
+    seconds = int(parse_duration(text))
+    if not 60 <= seconds <= _MOST_SECONDS:
+        raise UsageError(f"{path}: user-lifetime {text} is not between a minute and seven days")
+    return seconds
+
+
+def _texts(table: Mapping[str, object], where: str) -> dict[str, str]:
+    texts = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            hint = nearest(key, sorted(_KEYS)) or f"There are {', '.join(sorted(_KEYS))}."
+            raise UsageError(f"{where}: unknown key {key[:100]!r}", hint=hint)
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"{where}: {key} is not a text")
+        texts[_KEYS[key]] = value
+    if not texts:
+        raise UsageError(f"{where}: there is no login in it")
+    return texts
+
+
+_ACCOUNT_KEY = re.compile(r"A[A-Z2-7]{55}", re.ASCII)
+# Header of a public key: the role in the first byte (https://github.com/nats-io/nkeys, README), then 32 bytes, CRC-16.
+_ACCOUNT_PREFIX = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UserClaims:
+    """`account` and `user` are public keys, `expires` is Unix time in seconds, None for never."""
+
+    account: str
+    user: str
+    name: str
+    expires: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountClaims:
+    """`signing_keys` may issue users as the account itself may; `scoped_keys` issue them with the rights of a role."""
+
+    account: str
+    name: str
+    signing_keys: tuple[str, ...] = ()
+    scoped_keys: tuple[str, ...] = ()
+
+
+def is_account_key(text: str) -> bool:
+    """Return whether a text is the public key of an account, by its form and its checksum."""
+    if not _ACCOUNT_KEY.fullmatch(text):
+        return False
+    raw = base64.b32decode(text)
+    return raw[0] == _ACCOUNT_PREFIX and binascii.crc_hqx(raw[:-2], 0) == int.from_bytes(raw[-2:], "little")
+
+
+def user_claims(jwt: str) -> UserClaims | None:
+    """Return what a user's JWT says; None if it is none, or names no account."""
+    found = _claims(jwt)
+    more = _object(found.get("nats"))
+    if _text(more.get("type") or found.get("type")) != "user":
+        return None
+    account = _text(more.get("issuer_account") or found.get("iss"))
+    expires = found.get("exp")
+    if not is_account_key(account):
+        return None
+    return UserClaims(
+        account=account,
+        user=_text(found.get("sub")),
+        name=_text(found.get("name")),
+        expires=expires if isinstance(expires, int) and expires > 0 else None,
+    )
+
+
+def account_claims(jwt: str) -> AccountClaims | None:
+    """Return what an account's JWT says; None if it is none."""
+    found = _claims(jwt)
+    more = _object(found.get("nats"))
+    account = _text(found.get("sub"))
+    if _text(more.get("type") or found.get("type")) != "account" or not is_account_key(account):
+        return None
+    keys = more.get("signing_keys")
+    listed = keys if isinstance(keys, list) else []
+    scoped = [_text(one.get("key")) for one in listed if isinstance(one, dict)]
+    return AccountClaims(
+        account=account,
+        name=_text(found.get("name")),
+        signing_keys=tuple(one for one in listed if isinstance(one, str) and is_account_key(one)),
+        scoped_keys=tuple(one for one in scoped if is_account_key(one)),
+    )
+
+
+def _claims(jwt: str) -> Mapping[str, Any]:
+    """Return the claims of a JWT; an empty mapping if it has none."""
+    parts = jwt.strip().split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return read_object(raw, "JWT")
+    except (FormatError, ValueError):
+        return {}
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+_CREDS: Final = ".creds"
+_SEEDS: Final = (".nk", ".seed")
+_MOST_FILES: Final = 20_000
+_NSC: Final = "nsc"
+_NSC_URL: Final = "nsc://"
+
+
+@dataclass(frozen=True, slots=True)
+class CredsFile:
+    """A user to log in as. `path` is for messages."""
+
+    path: str
+    login: UserJwt
+    claims: UserClaims
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSeed:
+    """The seed of an account: its own, or that of a signing key, which only the account's JWT says."""
+
+    path: str
+    seed: Secret
+
+
+def place(text: str, keep: str, option: str, environ: Mapping[str, str]) -> Path:
+    """Return the folder or file that an option names: a path, `nsc`, or `nsc://OPERATOR`. `keep` is as in `nsc_folder`.
+
+    Raises UsageError if there is nothing.
+    """
+    lowered = text.lower()
+    if lowered == _NSC or lowered.startswith(_NSC_URL):
+        operator = text[len(_NSC_URL) :].strip("/")
+        if "/" in operator or operator in (".", ".."):
+            raise UsageError(
+                f"{option} {shown(text)}: not the name of an operator", hint="Write nsc, or nsc://OPERATOR."
+            )
+        path = nsc_folder(keep, environ)
+        found = path / operator if keep == "creds" and operator else path
+        if not found.is_dir():
+            raise UsageError(
+                f"{option} {shown(text)}: nsc has no folder {found}",
+                hint="It is below NKEYS_PATH, XDG_DATA_HOME or ~/.local/share, as 'nsc env' says.",
+            )
+        return found
+    path = expand_path(text, environ)
+    if not path.exists():
+        braces = " In a pattern, write {account} for the account." if "{" in text else ""
+        raise UsageError(f"{option}: there is no {shown(str(path))}", hint=f"Name a folder or a file.{braces}")
+    return path
+
+
+def nsc_folder(keep: str, environ: Mapping[str, str]) -> Path:
+    """Return where nsc keeps credentials files (`creds`) or seeds of accounts (`keys`), whether it exists or not.
+
+    nsc's rules: NKEYS_PATH, else `nats/nsc/keys` below XDG_DATA_HOME or ~/.local/share, else the old ~/.nkeys.
+    """
+    if environ.get("NKEYS_PATH"):
+        keys = expand_path(environ["NKEYS_PATH"], environ)
+    else:
+        data = environ.get("XDG_DATA_HOME")
+        keys = (Path(data) if data else home(environ) / ".local" / "share") / "nats" / "nsc" / "keys"
+        old = home(environ) / ".nkeys"
+        keys = old if not keys.exists() and old.exists() else keys
+    return keys / "creds" if keep == "creds" else keys / "keys" / "A"
+
+
+def find_creds(where: Path) -> tuple[list[CredsFile], list[str]]:
+    """Return the users of a credentials file, or of all below a folder; and sentences about files that are none.
+
+    Raises UsageError if the folder cannot be read, or has none.
+    """
+
+    def read(path: Path) -> CredsFile:
+        return read_creds(read_file(path, "credentials file"), str(path))
+
+    found, problems = _read_all(where, (_CREDS,), read)
+    if not found and not problems:
+        raise UsageError(f"there is no {_CREDS} file below {where}", hint="nsc and the nats CLI write such files.")
+    return found, problems
+
+
+def _read_all(where: Path, endings: tuple[str, ...], read: Callable[[Path], T]) -> tuple[list[T], list[str]]:
+    """Return what is read from a file, or from all files below a folder, and the errors in the latter."""
+    found, problems = [], []
+    for path in [where] if where.is_file() else sorted(_walked(where, endings)):
+        try:
+            found.append(read(path))
+        except UsageError as error:
+            if path == where:
+                raise
+            problems.append(error.message)
+    return found, problems
+
+
+def read_creds(text: str, path: str) -> CredsFile:
+    """Return the user of a credentials file's text. Raises UsageError."""
+    jwt, seed = parse_creds(text, f"credentials file {shown(path)}")
+    claims = user_claims(jwt.reveal())
+    if claims is None:
+        raise UsageError(f"the credentials file {shown(path)} has a JWT that is not of a user of an account")
+    return CredsFile(path, UserJwt(jwt, seed), claims)
+
+
+def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
+    """Return the account's seed in a file, or all below a folder; and sentences about files that have none. Seeds of
+    users and operators are passed over. Raises as `find_creds`.
+    """
+
+    def read(path: Path) -> AccountSeed | None:
+        seed = parse_account_seed(read_file(path, "file"), f"file {path}")
+        if seed is None and path == where:
+            raise UsageError(f"the file {path} does not hold an account's seed", hint="It starts with SA.")
+        return None if seed is None else AccountSeed(str(path), seed)
+
+    seeds, problems = _read_all(where, _SEEDS, read)
+    found = [seed for seed in seeds if seed is not None]
+    if not found and not problems:
+        raise UsageError(
+            f"there is no account's seed below {where}", hint=f"Seeds are in files that end in {' or '.join(_SEEDS)}."
+        )
+    return found, problems
+
+
+def _walked(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise UsageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
+
+    count = 0
+    for parent, _, names in os.walk(folder, onerror=fail):
+        for name in names:
+            if name.endswith(endings):
+                count += 1
+                if count > _MOST_FILES:
+                    raise UsageError(f"there are more than {_MOST_FILES:,} files below {folder}")
+                yield Path(parent, name)
+
+
+def with_login(base: Connection, login: Login) -> Connection:
+    """Return the connection with another login; those in its URLs are gone."""
+    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
+    return replace(base, servers=servers, login=login, token=None, context=None)
+
+
+def with_options(base: Connection, options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
+    """Return the connection with the login of options, or of the context that they name. The servers stay those of
+    `base`; of TLS, files that the options name count. Raises UsageError.
+    """
+    made = layered_connection(options, ConnectionOptions(), options.context or None, environ)
+    login, token = made.login, made.token
+    if login is None and token is None:  # in the URL
+        login, token = made.servers[0].login, made.servers[0].token
+    tls = replace(
+        base.tls,
+        required=base.tls.required or made.tls.required,
+        first=base.tls.first or made.tls.first,
+        ca=made.tls.ca or base.tls.ca,
+        cert=made.tls.cert or base.tls.cert,
+        key=made.tls.key or base.tls.key,
+    )
+    if login is None and token is None and made.tls.cert is None:
+        named = f"the nats context {options.context!r}" if options.context else "it"
+        raise UsageError(f"{named} has no login")
+    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
+    return replace(base, servers=servers, login=login, token=token, tls=tls, context=options.context or None)
