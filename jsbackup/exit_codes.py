@@ -13,7 +13,7 @@ Where 14 is decided: `IntegrityError` and its kinds have it, wherever they end a
 go on say so by `damage` (`verify`, `show`, `unlock`, `forget`, `copy`; `backup`, `follow` and
 `import`, if a reader's key file is lost) or `unreadable` (`list`, `forget`, `history`). It comes first
 (`DAMAGE`) for a drill (`engine/check/drill_run.py`), for several accounts (`engine/accounts/backups.py`) and for
-several profiles (`cli/profiles/many_profiles.py`). A plan that lacks an object is refused with it
+several profiles (`cli/profiles/runs.py`). A plan that lacks an object is refused with it
 (`planning/rules.py`).
 """
 

@@ -12,13 +12,13 @@ from jsbackup.cli.options.leases import holder, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.spark import Where
 from jsbackup.cli.options.tag_options import tagged_as
-from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.progress import make_live_line, make_progress
 from jsbackup.cli.output.reports import backup_result, follow_result, following_text
 from jsbackup.cli.output.result import Result, format_bytes
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
+from jsbackup.cli.parsing.typed_values import parse_lock_end, parse_tags
 from jsbackup.config import parse_duration, parse_glob, parse_size
 from jsbackup.errors import UsageError
 from jsbackup.stores.base import LockMode
@@ -128,7 +128,7 @@ def backup(
         jobs=jobs,
     )
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.backup import back_up_all
+        from jsbackup.cli.accounts.all_accounts import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
         refuse_given(click.get_current_context(), "--all-accounts", "spark", "spark_conf")

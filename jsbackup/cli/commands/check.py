@@ -27,7 +27,7 @@ from jsbackup.cli.output.result import Result, State
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared, contexts_of
-from jsbackup.cli.parsing.typed_amounts import Percentage, WholeNumber
+from jsbackup.cli.parsing.typed_values import Percentage, WholeNumber
 from jsbackup.config import hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of

@@ -29,13 +29,13 @@ from jsbackup.cli.options.reshaping import (
 )
 from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.options.tag_options import tagged_as
-from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import import_result, stored_result
 from jsbackup.cli.output.result import Block, Result, broken_json, broken_lines, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.typed_values import parse_tags
 from jsbackup.config import environment, mask_secret, parse_glob, s3_settings, server_store_keys
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exchange.folder import NewFolder, clear_leftovers

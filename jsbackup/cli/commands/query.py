@@ -38,7 +38,7 @@ from jsbackup.cli.output.result import (
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import combined

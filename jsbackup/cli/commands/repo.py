@@ -31,7 +31,7 @@ from jsbackup.cli.output.result import (
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import damage, unreadable
 from jsbackup.model import JsonObject

@@ -72,7 +72,7 @@ def plan(
     limits in its configuration file.
     """
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.restore import plan_all
+        from jsbackup.cli.accounts.all_accounts import plan_all
 
         refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
         return plan_all(shared, asked, accounts, mask_secret=mask_secret)
@@ -159,7 +159,7 @@ def restore(
     ctx, saved = click.get_current_context(), None
     settings = RestoreSettings(jobs=jobs, proof=ProofLevel(verify), partial=partial, mask_secret=mask_secret)
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.restore import restore_all
+        from jsbackup.cli.accounts.all_accounts import restore_all
 
         refuse_given(ctx, "--all-accounts", "plan_file", "runbook", "spark", "spark_conf")
         return restore_all(shared, asked, accounts, settings=settings)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
-from jsbackup.cli.parsing.typed_times import understand_time
+from jsbackup.cli.parsing.typed_values import WholeNumber, understand_time
 from jsbackup.config import environment, mask_secret
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError

@@ -18,7 +18,7 @@ from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.reshaping import RESHAPING
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import GIVEN, Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedRestore
 

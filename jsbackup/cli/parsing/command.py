@@ -15,14 +15,12 @@ from jsbackup.cli.notify.hooks import HOOK_OPTIONS, Hooks, run_between
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.spark import SPARK_OPTIONS, where_asked
 from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
-from jsbackup.cli.options.tagging import parse_choosing
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command_help import command_help, write_end, write_examples
 from jsbackup.cli.parsing.context import (
     HELP_ALL,
-    NOTES,
     OF_BACKUPS,
     CommandContext,
     LastOutput,
@@ -30,11 +28,11 @@ from jsbackup.cli.parsing.context import (
     contexts_of,
     given_in,
     merge_shared,
+    over,
     wants_all,
     write_options,
 )
-from jsbackup.cli.parsing.typed_amounts import check_amounts
-from jsbackup.cli.profiles.precedence import over
+from jsbackup.cli.parsing.typed_values import NOTES, check_amounts, parse_choosing
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.readable import format_count
@@ -201,7 +199,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         assert isinstance(ctx, CommandContext)
         if ctx.several:
-            from jsbackup.cli.profiles.many_profiles import run_each
+            from jsbackup.cli.profiles.runs import run_each
 
             return run_each(self, ctx)
         values, groups = merge_shared(ctx)
@@ -323,7 +321,7 @@ def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work
     with ExitStack() as stack:
         about = {"JSBACKUP_COMMAND": command}
         if shared.config is not None:
-            from jsbackup.cli.profiles.single_run import alone
+            from jsbackup.cli.profiles.runs import alone
 
             stack.enter_context(alone(shared.config, shared.profile, command))
             about |= {"JSBACKUP_PROFILE": shared.profile, "JSBACKUP_CONFIG": str(shared.config.absolute())}

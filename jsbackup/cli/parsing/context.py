@@ -8,18 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.parsing.typed_amounts import WholeNumber, check_amounts
-from jsbackup.cli.profiles.precedence import over
-from jsbackup.config import similar
+from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber, check_amounts
+from jsbackup.config import LOGIN_NAMES, similar
 from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ __all__ = [
     "given_in",
     "jobs_option",
     "merge_shared",
+    "over",
     "usage_error",
     "write_options",
 ]
@@ -55,6 +54,19 @@ OF_BACKUPS = ("backup", "a", "b")
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
+# The options in a set are alternatives: one from above replaces any of them from below.
+_ALTERNATIVES: Final = tuple(
+    frozenset(f"{prefix}{name}" for name in names)
+    for prefix in ("", "to_")
+    for names in (
+        ("js_domain", "js_api_prefix"),
+        ("writer_key", "writer_key_command"),
+        ("identity", "identity_command"),
+        ("passphrase_file", "passphrase_command"),
+        ("sample", "max_bytes"),
+    )
+)
+_PASSWORDS: Final = frozenset({"password", "password_file", "password_command"})
 # Groups of which only given options count.
 _GROUPS = {"server": SERVER_OPTIONS, "s3": S3_OPTIONS, "keys": KEY_OPTIONS}
 
@@ -164,12 +176,7 @@ class CommandContext(HelpContext):
     @property
     def table(self) -> str:
         """Return the command's name as a table of a profile: `backup`, `key.add`."""
-        level = self.parent
-        names: list[str] = []
-        while level is not None and level.parent is not None:
-            names.insert(0, str(level.info_name))
-            level = level.parent
-        return ".".join([*names, str(self.info_name)])
+        return ".".join(self.command_path.split()[1:])
 
 
 def given_in(ctx: click.Context, names: Iterable[str], *, environment: bool) -> dict[str, Any]:
@@ -181,10 +188,23 @@ def given_in(ctx: click.Context, names: Iterable[str], *, environment: bool) -> 
 
 def contexts_of(ctx: click.Context) -> list[click.Context]:
     """Return the context and its parents, the topmost first."""
-    levels = [ctx]
-    while levels[0].parent is not None:
-        levels.insert(0, levels[0].parent)
-    return levels
+    return [ctx] if ctx.parent is None else [*contexts_of(ctx.parent), ctx]
+
+
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options `below`, by parameter name, without those that contradict options `above`."""
+    gone = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
+    for prefix in ("", "to_"):
+        login = {f"{prefix}{name}" for name in LOGIN_NAMES}
+        passwords = {f"{prefix}{name}" for name in _PASSWORDS}
+        given = login & above.keys()
+        if given and given <= passwords:
+            gone |= login - {f"{prefix}user"}
+        elif given or "@" in str(above.get(f"{prefix}server", "")):
+            gone |= login
+        if f"{prefix}context" in above:  # it is a server with its login
+            gone |= {*login, f"{prefix}server"}
+    return {name: value for name, value in below.items() if name not in gone} | dict(above)
 
 
 def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -227,8 +247,6 @@ def _print_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None
 
 
 _ALL = "jsbackup.help_all"
-# In `meta` of a context: notes printed before the command runs, such as the interpretation of a time.
-NOTES = "jsbackup.notes"
 HELP_ALL = click.Option(
     ["--help-all"],
     is_flag=True,

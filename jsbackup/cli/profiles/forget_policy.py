@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared
+from jsbackup.cli.parsing.typed_values import parse_tag_rule
 from jsbackup.config import parse_duration, read_config
 
 if TYPE_CHECKING:

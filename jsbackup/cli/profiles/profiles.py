@@ -1,9 +1,10 @@
 """Profiles: options of all commands from a TOML file, as if they had been typed.
 
-The allowed keys of a table are click's options and arguments (`option_keys.py`); there is no second list. A typed
-option wins over the profile, the profile's own tables over `[defaults]`, and in each the table of a command over
-options for all commands. All of them win over the environment: a named profile is intended, and a leftover variable in
-a shell must not back up one account to another's repository.
+The allowed keys of a table are click's options and arguments; there is no second list. A key is the long name of an
+option without its dashes, or the name of an argument. A flag is true or false, a number a number, a repeatable option a
+list of texts, anything else a text. A typed option wins over the profile, the profile's own tables over `[defaults]`,
+and in each the table of a command over options for all commands. All of them win over the environment: a named profile
+is intended, and a leftover variable in a shell must not back up one account to another's repository.
 
 This module is loaded when a profile is named.
 """
@@ -20,10 +21,8 @@ import click
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX, check_url
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
-from jsbackup.cli.parsing.option_keys import check_kind, option_keys
-from jsbackup.cli.parsing.typed_amounts import AMOUNTS
-from jsbackup.cli.profiles.precedence import over
+from jsbackup.cli.parsing.context import over
+from jsbackup.cli.parsing.typed_values import AMOUNTS, parse_origin, parse_tag_rule, parse_tags
 from jsbackup.config import (
     ConfigFile,
     Secret,
@@ -38,7 +37,16 @@ from jsbackup.config import (
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.stores.url import open_store
 
-__all__ = ["HOOKS", "Profile", "Setting", "read_profile"]
+__all__ = [
+    "HOOKS",
+    "Profile",
+    "Setting",
+    "check_kind",
+    "option_keys",
+    "read_profile",
+    "refuse_unknown",
+]
+
 
 HOOKS: Final = "hooks"
 _NOT_HERE: Final = frozenset({"config", "profile"})  # they say where to read this
@@ -291,3 +299,46 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
     if name == "ping_url" and not is_reference(text):
         check_url(Secret(text))
     return text
+
+
+def option_keys(parameters: Iterable[click.Parameter]) -> dict[str, click.Parameter]:
+    """Return the parameters by key. An option with an opposite (`--a/--b`) has a key for each."""
+    keys: dict[str, click.Parameter] = {}
+    for parameter in parameters:
+        if isinstance(parameter, click.Option):
+            names = (*parameter.opts, *parameter.secondary_opts)
+            keys |= {name.removeprefix("--"): parameter for name in names if name.startswith("--")}
+        else:
+            keys[str(parameter.name)] = parameter
+    return keys
+
+
+def refuse_unknown(table: Iterable[str], known: Mapping[str, Any] | list[str], what: str) -> None:
+    """Raise UsageError for the first unknown key, with the most similar known one."""
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{what} has the unknown key {key[:100]!r}", hint=nearest(key, list(known)))
+
+
+def check_kind(key: str, parameter: click.Parameter, value: Any) -> None:
+    """Raise UsageError if a value has the wrong type for the parameter, is empty, or could not be typed."""
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        _check(key, "true or false", isinstance(value, bool))
+    elif isinstance(parameter.type, click.types.FloatParamType):
+        _check(key, "a number", isinstance(value, int | float) and not isinstance(value, bool))
+    elif isinstance(parameter.type, click.types.IntParamType):
+        # Hexadecimal allows more digits than Python prints.
+        _check(key, "a number", isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63)
+    else:
+        several = parameter.nargs == -1 or parameter.multiple
+        kind = "a list of texts" if several else "a text"
+        _check(key, kind, isinstance(value, list) is several)
+        for text in value if several else [value]:
+            _check(key, kind, isinstance(text, str))
+            if not text or "\0" in text:
+                raise UsageError(f"{key} is empty" if not text else f"{key} holds a NUL character")
+
+
+def _check(key: str, kind: str, right: bool) -> None:
+    if not right:
+        raise UsageError(f"{key} has to be {kind}")

@@ -34,9 +34,9 @@ from jsbackup.cli.options.opening import connection_of, target_connection_of
 from jsbackup.cli.options.restore_options import Asked, planning_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
-from jsbackup.cli.options.tagging import parse_choosing
-from jsbackup.cli.parsing.context import NOTES, Shared, usage_error
-from jsbackup.cli.parsing.option_keys import check_kind, option_keys, refuse_unknown
+from jsbackup.cli.parsing.context import Shared, usage_error
+from jsbackup.cli.parsing.typed_values import NOTES, parse_choosing
+from jsbackup.cli.profiles.profiles import check_kind, option_keys, refuse_unknown
 from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml
 from jsbackup.errors import UsageError
 from jsbackup.failure import naming

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.cli.options.tagging import parse_lock_end, parse_origin, parse_tag_rule, parse_tags
+from jsbackup.cli.parsing.typed_values import parse_lock_end, parse_origin, parse_tag_rule, parse_tags
 from jsbackup.errors import UsageError
 from jsbackup.repository.keep.retention import TagRule
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.cli.parsing.typed_times import as_rfc3339
+from jsbackup.cli.parsing.typed_values import as_rfc3339
 from jsbackup.config import parse_typed_time
 from jsbackup.errors import UsageError
 from tests.cli.typed import Typed

@@ -21,12 +21,11 @@ from click.core import ParameterSource
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.result import Block, Result, State, Table, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber, parse_tag_rule
 from jsbackup.config import parse_duration
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exit_codes import DAMAGE, damage, unreadable

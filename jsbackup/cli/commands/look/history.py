@@ -13,13 +13,12 @@ import click
 
 from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
-from jsbackup.cli.options.tagging import Choosing
 from jsbackup.cli.output.result import Block, Column, Result, Table, format_bytes, format_count, table
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber
 from jsbackup.config import Glob, nearest, parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable

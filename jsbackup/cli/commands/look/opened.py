@@ -17,7 +17,7 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.reshaping import CONDITIONS
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_times import understand_time
+from jsbackup.cli.parsing.typed_values import understand_time
 from jsbackup.config import Glob
 
 if TYPE_CHECKING:

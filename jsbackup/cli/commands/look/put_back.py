@@ -21,7 +21,7 @@ from jsbackup.cli.output.result import Block, Result, Table, error_json, format_
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.config import Glob
 from jsbackup.errors import Interrupted, TargetConflict, UsageError
 from jsbackup.model import JsonObject

@@ -22,7 +22,7 @@ from jsbackup.cli.output.terminal import printable
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time

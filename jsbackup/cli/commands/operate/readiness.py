@@ -39,7 +39,7 @@ from jsbackup.cli.output.result import (
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import CommandContext, Shared, jobs_option, merge_shared
-from jsbackup.cli.parsing.typed_amounts import WholeNumber
+from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.cli.stop_signals import closing_undisturbed
 from jsbackup.config import (
     default_config_path,

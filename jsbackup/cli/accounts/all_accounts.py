@@ -1,4 +1,4 @@
-"""`restore --all-accounts` and `plan --all-accounts`, and what they print."""
+"""`backup`, `restore` and `plan` with `--all-accounts`, and what they print."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from jsbackup.cli.accounts.backup import account_json
 from jsbackup.cli.accounts.options import AskedAccounts
 from jsbackup.cli.options.latest import LATEST, Finder, WantedBackup, make_finder
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import open_repository, run_async
+from jsbackup.cli.options.leases import reading, writing
+from jsbackup.cli.options.opening import open_or_make_repository, open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
 from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import Output, error_json, format_count
+from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.reports import backup_json
 from jsbackup.cli.output.restore_report import plan_json, plan_text, restored_json, restored_text
+from jsbackup.cli.output.result import Said, said_lines
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
-from jsbackup.engine.accounts.chosen import AccountChoice, refuse_missing
+from jsbackup.engine.accounts.backups import (
+    AccountBackup,
+    AllBackups,
+    back_up_accounts,
+    earlier_backups,
+    with_streams,
+)
+from jsbackup.engine.accounts.chosen import AccountChoice, choose_accounts, refuse_missing
 from jsbackup.engine.accounts.found import FoundAccount
+from jsbackup.engine.accounts.least_rights import LoginPurpose
 from jsbackup.engine.accounts.restores import (
     AccountPart,
     AccountPlan,
@@ -32,19 +41,166 @@ from jsbackup.engine.accounts.restores import (
     restore_accounts,
 )
 from jsbackup.engine.accounts.targets import AccountTarget, StoredAccount, find_targets
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.restore.run import RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused, UsageError
 from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
-from jsbackup.repository.manifest import Source
+from jsbackup.readable import in_short
+from jsbackup.repository.manifest import Result, Source
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
 
-__all__ = ["plan_all", "restore_all"]
+__all__ = [
+    "account_json",
+    "back_up_all",
+    "plan_all",
+    "restore_all",
+]
+
+
+_NAMED = 5  # streams in a line
+
+
+def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions, *, may_make: bool) -> int:
+    """Back up all accounts and print the result; return the exit code."""
+    connection = accounts.connection(shared)
+    sources = accounts.sources(shared)
+    repository = open_or_make_repository(shared, may_make=may_make)
+    earlier = earlier_backups(repository)
+    chosen = choose_accounts(
+        connection,
+        accounts.choice(connection),
+        sources,
+        environment(),
+        purpose=LoginPurpose.BACKUP,
+        complete=run_async,
+        earlier=with_streams(earlier),
+    )
+
+    def show_progress(account: FoundAccount) -> AbstractContextManager[Progress]:
+        return make_progress(f"backup {account.name or account.account}", wanted=shared.progress)
+
+    with writing(shared, repository, "backup") as lease:
+        run = BackupRun(connection, repository, options)
+        done = back_up_accounts(run, chosen, earlier, lease, complete=run_async, show_progress=show_progress)
+    document: JsonObject = {
+        "result": _result(done.code),
+        "accounts": [_json(one) | {"listed": one.account not in chosen.gone} for one in done.accounts],
+        "left_out": [account_json(one) for one in chosen.survey.accounts if one not in chosen.logins],
+        "servers": {"known": chosen.survey.servers, "answered": chosen.survey.answered},
+        "problems": list(done.problems),
+        "notes": list(chosen.notes),
+    }
+    shared.output.result(document, lambda: _tell(shared.output, done, document["accounts"]))
+    return done.code
+
+
+def account_json(account: FoundAccount) -> JsonObject:
+    """Return how an account is named in all documents."""
+    return {"account": account.account, "account_name": account.name or None, "domain": account.domain or None}
+
+
+def _json(one: AccountBackup) -> JsonObject:
+    report = one.report
+    result = None
+    if report is not None and report.manifest is not None:
+        notes = [*report.notes, *report.lost_readers]
+        result = backup_json(report.manifest, report.streams, report.failures, notes)
+    return {
+        **account_json(one.account),
+        "code": one.code,
+        "login": one.login or None,
+        "result": result,
+        "error": None if one.error is None else error_json(one.error)["error"],
+        "idle": one.idle or None,
+        "unsaved_streams": list(one.unsaved),
+    }
+
+
+def _result(code: int) -> str:
+    return {0: "complete", 3: "partial"}.get(code, "failed")
+
+
+def _tell(output: Output, done: AllBackups, accounts: list[JsonObject]) -> None:
+    both = list(zip(done.accounts, (document["result"] for document in accounts), strict=True))
+    header = ["ACCOUNT", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", "BACKUP"]
+    output.table(header, [_row(one, result) for one, result in both])
+    for one, result in both:
+        _tell_more(output, one, result)
+    # Many accounts may lack the same.
+    for hint in dict.fromkeys(one.error.hint for one in done.accounts if one.error and one.error.hint):
+        output.line(f"hint: {hint}")
+    for word, texts in (("note", done.chosen.notes), ("warning", done.problems)):
+        for text in texts:
+            output.line(State(word), f": {text}")
+    counts = Counter(_state(one) for one in done.accounts)
+    parts = ", ".join(f"{counts[word]} {word}" for word in ("complete", "partial", "failed") if counts[word])
+    streams = [stream for _, result in both if result for stream in result["streams"]]
+    output.line(
+        f"backup of {format_count(len(accounts), 'account')} is ",
+        State(_result(done.code)),
+        f": {parts or 'nothing'}; {format_count(len(streams), 'stream')}, "
+        f"{format_count(_sum(streams, 'messages'), 'message')}, "
+        f"{format_bytes(_sum(streams, 'stored_bytes_added'))} added",
+    )
+
+
+def _row(one: AccountBackup, result: JsonObject | None) -> list[str]:
+    name = one.account.name or one.account.account
+    start = [f"{name} ({one.account.domain})" if one.account.domain else name, State(_state(one))]
+    if not result:
+        return [*start, *[""] * 5]
+    streams = result["streams"]
+    return [
+        *start,
+        str(len(streams)),
+        format_count(_sum(streams, "messages")),
+        format_bytes(_sum(streams, "bytes")),
+        format_bytes(_sum(streams, "stored_bytes_added")),
+        result["backup"],
+    ]
+
+
+def _sum(streams: list[JsonObject], key: str) -> int:
+    return sum(stream[key] for stream in streams)
+
+
+def _state(one: AccountBackup) -> str:
+    if one.error is not None:
+        return "failed"
+    if one.report is None or one.report.manifest is None:
+        return "nothing"
+    return "complete" if one.report.manifest.result is Result.COMPLETE else "partial"
+
+
+def _tell_more(output: Output, one: AccountBackup, result: JsonObject | None) -> None:
+    """Print what is to be said about one account."""
+    about = f"account {one.account.words}"
+    if one.error is not None:
+        lead = "" if one.account.account in one.error.message else f"{about}: "
+        output.line(State("failed"), f": {lead}{one.error.message}")
+    if one.unsaved:
+        output.line(
+            f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {in_short(one.unsaved, most=_NAMED)}"
+        )
+    if one.idle:
+        output.line(State("note"), f": {about}: {one.idle}")
+    if not result:
+        return
+    said = [Said("failed", skipped["name"], skipped["reason"]) for skipped in result["skipped"]]
+    said += [Said("warning", stream["name"], text) for stream in result["streams"] for text in stream["warnings"]]
+    if said or result["notes"]:
+        output.line(about)
+    output.blocks(said_lines(said))
+    for note in result["notes"]:
+        output.line(State("warning"), f": {note}")
+
 
 _Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccount, Finder], list[StoredAccount]]
 """The repository, the options, the parts, the finder of the backup of each account, and the accounts left out."""
@@ -104,7 +260,7 @@ def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str)
     sources = accounts.sources(shared)
     repository = open_repository(shared)
     with reading(shared, repository, purpose):
-        stored, not_meant = _stored_accounts(shared, repository, asked, accounts.choice(connection))
+        stored, not_meant = _stored_accounts(shared, repository, accounts.choice(connection))
         wanted = WantedBackup(LATEST, options.streams, options.exclude, silent=True, all_needed=False, in_part=True)
         finders = {one: make_finder(shared, repository, wanted) for one in stored}
         mapped = accounts.map_account
@@ -138,7 +294,7 @@ def _choice(finder: Finder, origin: Origin) -> Choice | JsBackupError:
 
 
 def _stored_accounts(
-    shared: Shared, repository: Repository, asked: Asked, choice: AccountChoice
+    shared: Shared, repository: Repository, choice: AccountChoice
 ) -> tuple[list[StoredAccount], list[StoredAccount]]:
     """Return the accounts of the backups that are meant, by name, and the others. Raises UsageError: there are none,
     or of several clusters.

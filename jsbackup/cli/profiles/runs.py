@@ -1,25 +1,42 @@
-"""One command for several profiles: one after another, one output, one exit code.
+"""Runs by profiles: one command for several profiles, and one run of a command and profile at a time.
 
-A profile that fails, or that is invalid, does not stop the others. The exit code is 0 if all succeeded. Damage (14) and
-a breach (17) found by any have precedence. If none succeeded it is their common code, else 1; if some did it is 3, as
-for a backup in which some streams failed.
+Several profiles run one after another, with one output and one exit code. A profile that fails, or that is invalid,
+does not stop the others. The exit code is 0 if all succeeded. Damage (14) and a breach (17) found by any have
+precedence. If none succeeded it is their common code, else 1; if some did it is 3, as for a backup in which some
+streams failed.
+
+A run listens on an abstract Unix socket, whose name says command, profile, file and user; a second one reports that and
+ends. The system releases it when the process ends in any way, so nothing is left behind and no writable folder is
+needed. On systems without such sockets runs are not limited. (Leases protect repositories against concurrent commands
+in general.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import hashlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from jsbackup.cli.output.output import Output, error_json, format_count
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.context import CommandContext, usage_error
-from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach
+from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach, RepositoryLocked
 from jsbackup.exit_codes import DAMAGE, combined
 from jsbackup.model import JsonObject
 
-__all__ = ["run_each"]
+__all__ = [
+    "alone",
+    "run_each",
+]
 
 
 class _Kept(Output):
@@ -119,3 +136,50 @@ def _run_one(command: click.Command, ctx: CommandContext, name: str, output: Out
 
 def _named(error: JsBackupError, profile: str) -> JsBackupError:
     return error if profile in error.message else error.with_message(f"profile {profile}: {error.message}")
+
+
+_log = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
+
+
+@contextmanager
+def alone(config: Path, profile: str, command: str) -> Iterator[None]:
+    """Hold the lock. Raises RepositoryLocked if the same command is already running."""
+    key = "\0".join([str(os.getuid()), str(config.resolve()), profile, command])
+    name = f"\0jsbackup-{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    try:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except (OSError, AttributeError) as error:
+        _log.info("cannot tell whether this runs already: %s", error)
+        yield
+        return
+    with listening:
+        try:
+            listening.bind(name)
+            listening.listen(8)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                _log.info("cannot tell whether this runs already: %s", error.strerror)
+            elif (holder := _holder(name)) is not None:
+                raise RepositoryLocked(
+                    f"the previous {command} of profile {profile} is still running{holder}",
+                    hint="This run did nothing. Run it less often, or find out why it takes so long.",
+                ) from None
+        yield
+
+
+def _holder(name: str) -> str | None:
+    """Return the listening process in words; None if it is another user's, which is ignored."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return ""
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    if uid != os.getuid():
+        _log.warning("process %d of another user claims to be this command; it is ignored", pid)
+        return None
+    return f" (process {pid})"
