@@ -5,16 +5,15 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from jsbackup.cli.options.opening import connection_of
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import Shared, gathered
 from jsbackup.config import Glob, environment, expand_path
 from jsbackup.errors import UsageError
 
@@ -23,29 +22,9 @@ if TYPE_CHECKING:
     from jsbackup.engine.accounts.chosen import AccountChoice
     from jsbackup.engine.accounts.logins import LoginSources
 
-__all__ = ["AskedAccounts", "account_choice_options", "account_options"]
+__all__ = ["AskedAccounts", "account_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _choosing(all_accounts: str) -> Sequence[Callable[[F], F]]:
-    return (
-        click.option("--all-accounts", is_flag=True, help=all_accounts),
-        click.option("--account", multiple=True, metavar="ACCOUNT", help="Only these accounts, by name, key or glob."),
-    )
-
-
-_ACCOUNTS_FILE: Callable[[Any], Any] = click.option(
-    "--accounts",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Their logins: 'jsbackup help accounts'.",
-)
-
-
-_MAP_ACCOUNT: Callable[[Any], Any] = click.option(
-    "--map-account", multiple=True, metavar="OLD=NEW", help="Restore account OLD into account NEW."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +73,27 @@ class AskedAccounts:
 _NAMES = [field.name for field in fields(AskedAccounts)]
 
 
-def account_options(all_accounts: str, *, mapped: bool = False) -> Callable[[F], F]:
-    """Add the options, passed as `accounts`; `all_accounts` is the help of the first; with `--map-account` if they are
-    `mapped`.
+def _asked(**given: Any) -> AskedAccounts:
+    if not given["all_accounts"] and (idle := [name for name, value in given.items() if value]):
+        option = f"--{idle[0].replace('_', '-')}"
+        raise UsageError(f"{option} makes no sense without --all-accounts", hint="Add it, or leave this out.")
+    return AskedAccounts(**given)
+
+
+def account_options(all_accounts: str, *, logins: bool = True, mapped: bool = False) -> Callable[[F], F]:
+    """Add the options, passed as `accounts`; `all_accounts` is the help of the first. They are those with `logins`, and
+    with `--map-account` if they are `mapped`.
     """
-    return _collected([*_choosing(all_accounts), _ACCOUNTS_FILE, *([_MAP_ACCOUNT] if mapped else [])])
-
-
-def account_choice_options(all_accounts: str) -> Callable[[F], F]:
-    """Add those that need no logins."""
-    return _collected(_choosing(all_accounts))
-
-
-def _collected(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
-    def decorate(command: F) -> F:
-        @wraps(command)
-        def run(*arguments: Any, **values: Any) -> Any:
-            asked = {name: values.pop(name) for name in _NAMES if name in values}
-            if not asked["all_accounts"] and (idle := [name for name, value in asked.items() if value]):
-                option = f"--{idle[0].replace('_', '-')}"
-                raise UsageError(f"{option} makes no sense without --all-accounts", hint="Add it, or leave this out.")
-            return command(*arguments, accounts=AskedAccounts(**asked), **values)
-
-        for option in reversed(options):
-            option(run)
-        return run  # type: ignore[return-value]
-
-    return decorate
+    options: list[Callable[[Any], Any]] = [
+        click.option("--all-accounts", is_flag=True, help=all_accounts),
+        click.option("--account", multiple=True, metavar="ACCOUNT", help="Only these accounts, by name, key or glob."),
+    ]
+    if logins:
+        file = click.Path(path_type=Path)
+        options.append(
+            click.option("--accounts", type=file, metavar="FILE", help="Their logins: 'jsbackup help accounts'.")
+        )
+    if mapped:
+        text = "Restore account OLD into account NEW."
+        options.append(click.option("--map-account", multiple=True, metavar="OLD=NEW", help=text))
+    return gathered("accounts", _NAMES, _asked, options)

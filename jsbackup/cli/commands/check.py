@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_choice_options
+from jsbackup.cli.accounts.options import AskedAccounts, account_options
 from jsbackup.cli.options.latest import LATEST, WantedBackup, find_ids, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, open_with_keys, run_async
@@ -174,7 +174,7 @@ def verify(
     shell_complete=complete_stream,
     help="With --live: streams that need no backup.",
 )
-@account_choice_options("With --live: ask a user of the system account for the streams of all accounts.")
+@account_options("With --live: ask a user of the system account for the streams of all accounts.", logins=False)
 @click.option(
     "--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus to this file."
 )

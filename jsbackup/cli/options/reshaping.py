@@ -5,13 +5,12 @@ needed: `--help` and completion load this module.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from jsbackup.cli.parsing.context import gathered
 from jsbackup.cli.parsing.typed_values import WholeNumber, understand_time
 from jsbackup.config import environment, mask_secret
 from jsbackup.config.secrets import expand_path
@@ -148,25 +147,17 @@ _MASK_KEY = click.option(
 )
 
 
-def mask_key_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
-
-    @wraps(command)
-    def keyed(*, mask_key_file: str | None, **values: Any) -> Any:
-        return command(mask_secret=mask_secret({"mask_key_file": mask_key_file}, environment()), **values)
-
-    return _MASK_KEY(keyed)
+def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str], ...]:
+    return (("mask_key_file", str(expand_path(mask_key_file, environment()).absolute())),) if mask_key_file else ()
 
 
-def mask_key_name(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key."""
+mask_key_option = gathered(
+    "mask_secret", ["mask_key_file"], lambda **given: mask_secret(given, environment()), [_MASK_KEY]
+)
+"""Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
-    @wraps(command)
-    def named(*, mask_key_file: str | None, **values: Any) -> Any:
-        file = str(expand_path(mask_key_file, environment()).absolute()) if mask_key_file else ""
-        return command(mask_key=(("mask_key_file", file),) if file else (), **values)
-
-    return _MASK_KEY(named)
+mask_key_name = gathered("mask_key", ["mask_key_file"], _key_name, [_MASK_KEY])
+"""Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key."""
 
 
 def about_messages(asked: AskedChanges) -> list[str]:
@@ -187,17 +178,8 @@ def refuse_obfuscation(reshape: Reshape, what: str) -> None:
         )
 
 
-def reshaping_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all options of `RESHAPING`, passed as `asked`."""
-
-    @wraps(command)
-    def collected(**values: Any) -> Any:
-        asked = AskedChanges(**{field.name: values.pop(field.name) for field in fields(AskedChanges)})
-        return command(asked=asked, **values)
-
-    for parameter in reversed(RESHAPING):
-        parameter(collected)
-    return collected
+reshaping_options = gathered("asked", [field.name for field in fields(AskedChanges)], AskedChanges, RESHAPING)
+"""Add all options of `RESHAPING`, passed as `asked`."""
 
 
 def with_key_beside(asked: AskedChanges, directory: str) -> AskedChanges:

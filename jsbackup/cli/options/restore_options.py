@@ -5,9 +5,8 @@ The engine is imported when it is called: `--help` and completion load this modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +16,7 @@ from click.core import ParameterSource
 from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
 from jsbackup.cli.options.reshaping import RESHAPING
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import GIVEN, Shared
+from jsbackup.cli.parsing.context import GIVEN, Shared, gathered
 from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import UsageError
 from jsbackup.planning.asked import AskedRestore
@@ -127,29 +126,15 @@ _NAMES = [field.name for field in fields(Asked)]
 _PLANNED = {*_NAMES, "origins", "tags"}
 
 
-Parameter = Callable[[Callable[..., Any]], Callable[..., Any]]
+def _asked(**given: Any) -> Asked:
+    return Asked(**given | {"backup": given.get("backup") or ""})
 
 
-def planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add BACKUP, streams and options, passed as `asked`."""
-    return _asked(command, (_BACKUP, *_OPTIONS))
+planning_options = gathered("asked", _NAMES, _asked, (_BACKUP, *_OPTIONS))
+"""Add BACKUP, streams and options, passed as `asked`."""
 
-
-def live_planning_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same for streams from a server instead of a backup."""
-    return _asked(command, _OPTIONS)
-
-
-def _asked(command: Callable[..., Any], parameters: Sequence[Parameter]) -> Callable[..., Any]:
-    @wraps(command)
-    def collected(**values: Any) -> Any:
-        asked = {name: values.pop(name) for name in _NAMES if name in values}
-        return command(asked=Asked(**asked | {"backup": asked.get("backup") or ""}), **values)
-
-    for parameter in reversed(parameters):
-        parameter(collected)
-    return collected
-
+live_planning_options = gathered("asked", _NAMES, _asked, _OPTIONS)
+"""Add the same for streams from a server instead of a backup."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

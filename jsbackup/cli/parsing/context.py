@@ -5,10 +5,11 @@ One after the name wins over one before it, both win over a profile, and all of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -34,6 +35,7 @@ __all__ = [
     "LastOutput",
     "Shared",
     "contexts_of",
+    "gathered",
     "given_in",
     "jobs_option",
     "merge_shared",
@@ -41,6 +43,8 @@ __all__ = [
     "usage_error",
     "write_options",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Set by a shell when it requests completions.
 COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
@@ -237,6 +241,24 @@ def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str
 jobs_option = click.option(
     "--jobs", type=WholeNumber(1, 64), metavar="N", default=4, show_default=True, help="Streams at the same time."
 )
+
+
+def gathered(
+    into: str, names: Collection[str], make: Callable[..., object], options: Sequence[Callable[[Any], Any]]
+) -> Callable[[F], F]:
+    """Return a decorator that adds options, and passes what `make` returns for their values, by `names`, as `into`."""
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def run(*arguments: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name in names if name in values}
+            return command(*arguments, **{into: make(**given)}, **values)
+
+        for option in reversed(options):
+            option(run)
+        return cast(F, run)
+
+    return decorate
 
 
 def _print_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
