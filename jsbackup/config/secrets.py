@@ -29,7 +29,7 @@ import binascii
 import os
 import pwd
 import re
-import selectors
+import select
 import shlex
 import shutil
 import signal
@@ -52,7 +52,6 @@ __all__ = [
     "expand_path",
     "expand_variables_of",
     "hide_logins",
-    "hide_secrets",
     "home",
     "is_reference",
     "known_scheme",
@@ -85,7 +84,6 @@ _PASTED = re.compile(
     r"(?<![A-Z0-9])(?:S[A-Z2-7]{50,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}|jsbackup-writer-[0-9]+:)|-----BEGIN ",
     re.ASCII | re.IGNORECASE,
 )
-_SECRET_WORD = re.compile(rf"(?:{_LOOKS_SECRET.pattern})\S*", re.ASCII | re.IGNORECASE)
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
 _ACCOUNT_SEED = re.compile(r"SA[A-Z2-7]{56}", re.ASCII)
@@ -162,11 +160,6 @@ def shown(text: str) -> str:
     if _LOOKS_SECRET.match(text.strip()) or _PASTED.search(text):
         return "(hidden: it looks like a secret, not like a file name)"
     return text
-
-
-def hide_secrets(text: str) -> str:
-    """Return `text` without what looks like a seed, a JWT or a key: for words of other programs."""
-    return _SECRET_WORD.sub("…", text)
 
 
 def hide_logins(text: str) -> str:
@@ -287,7 +280,6 @@ def _checked(seed: str, prefix: bytes, what: str) -> Secret:
 # Time to unlock a vault by a fingerprint or on a phone.
 _LOOKUP_SECONDS: Final = 60.0
 _PROGRAMS: Final = {"op": "the command line tool of 1Password", "nsc": "the tool that manages NATS accounts"}
-_MOST_QUOTED: Final = 200
 
 
 def output_of(command: str, what: str) -> bytes:
@@ -336,7 +328,7 @@ def looked_up(
             [program, *words[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env=dict(environ),
             start_new_session=True,  # so that all that it starts can be stopped
         )
@@ -345,7 +337,7 @@ def looked_up(
         raise UsageError(f"'{command}' for the {what} cannot be run: {reason}") from error
     with process:
         try:
-            output, said = _printed(process, limit_seconds)
+            output = _printed(process, limit_seconds)
             if len(output) <= FILE_LIMIT_BYTES:
                 process.wait(limit_seconds)
         except (TimeoutError, subprocess.TimeoutExpired):
@@ -360,51 +352,28 @@ def looked_up(
     if len(output) > FILE_LIMIT_BYTES:
         raise UsageError(f"'{command}' for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
     if process.returncode:
-        reason = _quoted(said, output)
         raise UsageError(
-            f"the {what} {reference} cannot be looked up: '{command}' failed with exit code {process.returncode}"
-            + (f": {reason}" if reason else "")
+            f"the {what} {reference} cannot be looked up: '{command}' failed with exit code {process.returncode}",
+            hint=f"Run '{command} {reference}' by hand to see why.",
         )
     if not output.strip():
         raise UsageError(f"the {what} {reference} cannot be looked up: '{command}' prints nothing")
     return output
 
 
-def _printed(process: subprocess.Popen[bytes], limit_seconds: float) -> tuple[bytes, bytes]:
-    """Return what is printed on stdout and on stderr until both are closed, or there is too much of it. Raises
-    TimeoutError.
-    """
-    assert process.stdout is not None and process.stderr is not None
+def _printed(process: subprocess.Popen[bytes], limit_seconds: float) -> bytes:
+    """Return what is printed until the pipe is closed, or there is too much of it. Raises TimeoutError."""
+    assert process.stdout is not None
     until = time.monotonic() + limit_seconds
-    found = {process.stdout: bytearray(), process.stderr: bytearray()}
-    with selectors.DefaultSelector() as selector:
-        for stream in found:
-            selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, until - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fileobj)
-                    continue
-                for stream, seen in found.items():
-                    if stream is key.fileobj:
-                        seen += data
-            if any(len(seen) > FILE_LIMIT_BYTES for seen in found.values()):
-                break
-    return bytes(found[process.stdout]), bytes(found[process.stderr])
-
-
-def _quoted(said: bytes, output: bytes) -> str:
-    """Return the last line that a program wrote on stderr, without anything that may be a secret."""
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    text = "".join(letter if letter.isprintable() else " " for letter in (lines[-1] if lines else ""))
-    printed = output.decode("utf-8", "replace").split()
-    if any(len(word) > 3 and word in text for word in printed):
-        return ""
-    return hide_secrets(text.removeprefix("Error: "))[:_MOST_QUOTED]
+    output = b""
+    while len(output) <= FILE_LIMIT_BYTES:
+        if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise TimeoutError
+        data = os.read(process.stdout.fileno(), 1 << 16)
+        if not data:
+            break
+        output += data
+    return output
 
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)

@@ -8,7 +8,6 @@ not depend on the local time zone.
 
 from __future__ import annotations
 
-import datetime as dt
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 
-from jsbackup.errors import UsageError
+from jsbackup.errors import FormatError, UsageError
 from jsbackup.names import has_blank
+from jsbackup.times import parse_time
 
 __all__ = [
     "MAY_MISS",
@@ -58,10 +58,7 @@ _DURATION_SECONDS = {
 # A hundred years: longer is a mistake, and sums with today's date stay within every date type.
 _DURATION_MAX_SECONDS = 100 * 365 * 86400
 
-_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
-)
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)(:\d\d(?:\.\d{1,9})?)?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII)
 
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -120,25 +117,16 @@ def parse_typed_time(text: str) -> int:
     left out. Raises UsageError.
     """
     match = _TIME.fullmatch(text.strip())
-    hint = "Write it as 2026-11-21T01:45:00Z, or with an offset such as +02:00 in place of the Z."
     if match is None:
-        raise UsageError(f"not an RFC 3339 time: {text!r}", hint=hint)
-    year, month, day, hour, minute, second = (int(group or 0) for group in match.groups()[:6])
-    try:
-        local = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
-    except ValueError as error:
-        raise UsageError(f"no such time: {text!r} ({error})", hint=hint) from error
-    offset_minutes = 0
-    if match[8] is None:
-        if int(match[10]) > 23 or int(match[11]) > 59:
-            raise UsageError(f"no such time: {text!r} (offset out of range)", hint=hint)
-        offset_minutes = (int(match[10]) * 60 + int(match[11])) * (-1 if match[9] == "-" else 1)
-    elapsed = local - _EPOCH
-    seconds = elapsed.days * 86400 + elapsed.seconds - offset_minutes * 60
-    nanoseconds = seconds * 10**9 + int((match[7] or "0").ljust(9, "0"))
-    if not -_INT64_MAX <= nanoseconds <= _INT64_MAX:
-        raise UsageError(f"time is out of range: {text!r}", hint="NATS keeps times from 1678 to 2262.")
-    return nanoseconds
+        raise UsageError(
+            f"not an RFC 3339 time: {text!r}",
+            hint="Write it as 2026-11-21T01:45:00Z, or with an offset such as +02:00 in place of the Z.",
+        )
+    day, minute, rest, zone = match.groups()
+    try:  # not with a Z: Go's zero time would be 1970
+        return parse_time(f"{day}T{minute}{rest or ':00'}{zone or '+00:00'}")
+    except FormatError:
+        raise UsageError(f"no such time: {text!r}", hint="NATS keeps times from 1678 to 2262.") from None
 
 
 def parse_bool(text: str) -> bool:

@@ -156,19 +156,17 @@ def test_a_missing_program_is_named(scheme: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["op", "nsc"])
-def test_a_program_that_fails_is_quoted_without_secrets(scheme: str, tmp_path: Path) -> None:
+def test_a_program_that_fails_is_named_without_what_it_prints(scheme: str, tmp_path: Path) -> None:
     seed = new_seed()
     script = f"echo {PLANTED}; echo 'first line' >&2; echo 'Error: no such thing: {seed} eyJhbGci.x.y' >&2; exit 6"
     environ = program(tmp_path / "bin", scheme, script)
     with pytest.raises(UsageError) as caught:
         resolve_secret(f"{scheme}://a/b/c", "token", environ)
     assert caught.value.message.startswith(f"the token {scheme}://a/b/c cannot be looked up: '{scheme} ")
-    assert caught.value.message.endswith("failed with exit code 6: no such thing: … …")
+    assert caught.value.message.endswith("failed with exit code 6")
+    assert str(caught.value.hint).endswith("a/b/c' by hand to see why.")
     _assert_hidden(caught.value, PLANTED)
-    environ = program(tmp_path / "bin", scheme, f"echo {PLANTED}; echo 'not {PLANTED}' >&2; exit 6")
-    with pytest.raises(UsageError, match=r"failed with exit code 6$") as caught:
-        resolve_secret(f"{scheme}://a/b/c", "token", environ)
-    _assert_hidden(caught.value, PLANTED)
+    _assert_hidden(caught.value, seed)
 
 
 @pytest.mark.parametrize("script", [":", "echo", "printf '\\n\\n'"])
