@@ -5,7 +5,7 @@ The engine is imported when it is called: `--help` and completion load this modu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -123,7 +123,7 @@ class Asked(AskedRestore):
 
 
 _NAMES = [field.name for field in fields(Asked)]
-_PLANNED = {*_NAMES, "origins", "tags"}
+_PLANNED = frozenset({*_NAMES, "origins", "tags"})
 
 
 def _asked(**given: Any) -> Asked:
@@ -146,18 +146,7 @@ def runbook_option(text: str) -> Callable[[F], F]:
 
 def refuse_given(ctx: click.Context, option: str, *others: str) -> None:
     """Raise UsageError if one of the `others` was given, which cannot be combined with this option."""
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        if name in others and ctx.get_parameter_source(name) in GIVEN and ctx.params.get(name) not in (None, (), False):
-            raise _senseless(ctx, parameter, option)
-
-
-def _senseless(ctx: click.Context, parameter: click.Parameter, option: str, why: str = "") -> UsageError:
-    typed = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
-    if ctx.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT_MAP:
-        typed += " of the profile"
-    hint = "Leave it out, or write another file." if why else "Leave it out."
-    return UsageError(f"{typed} makes no sense with {option}{why}", hint=hint)
+    _refuse(ctx, option, others, frozenset())
 
 
 def refuse_options_beside(ctx: click.Context, option: str, *others: str) -> None:
@@ -165,12 +154,23 @@ def refuse_options_beside(ctx: click.Context, option: str, *others: str) -> None
 
     A saved plan may have been made with the named profile, and replaces its options for planning.
     """
+    _refuse(ctx, option, others, _PLANNED)
+
+
+def _refuse(ctx: click.Context, option: str, others: Collection[str], in_file: Collection[str]) -> None:
     for parameter in ctx.command.params:
         name = parameter.name or ""
         source = ctx.get_parameter_source(name)
-        planned = name in _PLANNED and option == "--plan" and source is ParameterSource.DEFAULT_MAP
-        if name in (*_PLANNED, *others) and source in GIVEN and not planned:
-            # An optional argument counts as typed if it is empty.
-            if ctx.params[name] in (None, ()):
-                continue
-            raise _senseless(ctx, parameter, option, "" if name in others else ", which says it already")
+        of_profile = source is ParameterSource.DEFAULT_MAP
+        # An optional argument counts as typed if it is empty.
+        if name not in (*in_file, *others) or source not in GIVEN or ctx.params.get(name) in (None, (), False):
+            continue
+        if name in in_file and of_profile and option == "--plan":
+            continue
+        typed = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+        typed += " of the profile" if of_profile else ""
+        if name in others:
+            raise UsageError(f"{typed} makes no sense with {option}", hint="Leave it out.")
+        raise UsageError(
+            f"{typed} makes no sense with {option}, which says it already", hint="Leave it out, or write another file."
+        )

@@ -252,14 +252,7 @@ class _Reader:
             owners, hint = [], "Name profiles and their file on the command line or in the environment."
         if owners:
             hint = f"It is an option of {', '.join(owners[:5])}: write it into a table of that command."
-        elif table is not None and hint is None:
-            hint = self._near_of_commands(key)
         self._problem(where, f"unknown key {key[:100]!r}", hint)
-
-    def _near_of_commands(self, key: str) -> str | None:
-        owners = {known: name for name in reversed(self.commands) for known in self._keys_of(name)}
-        near = nearest(key, [known for known in owners if known not in _NOT_HERE])
-        return f"{near} It belongs into the table of a command." if near else None
 
     def _keys_of(self, name: str) -> Iterable[str]:
         command = self.find(name)

@@ -348,11 +348,6 @@ def test_the_shell_s_home_is_known_in_file_names(
         ("[profiles.p]\nrepo = ''", "profile p: repo is empty", ""),
         ("[profiles.p]\nrepo = '${NOT_SET_ANYWHERE}'", "repo: the variable NOT_SET_ANYWHERE is not set", "$$"),
         ("[profiles.p.hooks]\nbefor = 'x'", "profile p: hooks: unknown key 'befor'", "Did you mean before?"),
-        (
-            "[profiles.p]\nkeep-daly = 3",
-            "profile p: unknown key 'keep-daly'",
-            "Did you mean keep-daily? It belongs into",
-        ),
         ("[profiles.p]\nprofile = 'q'", "profile p: unknown key 'profile'", "on the command line"),
         ("[profiles.p.backup]\ntag = ['x']", "backup: tag: not a tag: 'x'", "KEY=VALUE"),
         ("[profiles.p.backup]\nlock-until = 'sometime'", "backup: lock-until: not a duration: 'sometime'", "500ms"),
