@@ -35,6 +35,7 @@ from jsbackup.cli.parsing.context import (
     usage_error,
     wants_all,
     write_options,
+    write_shared_options,
 )
 from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
@@ -147,14 +148,8 @@ class LazyGroup(HelpGroup):
                 formatter.write_dl([(f"{name:<{_WIDTH}}", text) for name, (_, text) in commands.items()])
         shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
         write_options(ctx, formatter, "Options", [p for p in self.get_params(ctx) if p not in shared])
-        if not wants_all(ctx):
-            return
-        write_options(ctx, formatter, "Global options (also after the command)", GLOBAL_OPTIONS)
-        write_options(ctx, formatter, "Server options (also after the command)", SERVER_OPTIONS)
-        write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also after the command)", S3_OPTIONS)
-        write_options(
-            ctx, formatter, "Keys, for encrypted or signed repositories (also after the command)", KEY_OPTIONS
-        )
+        if wants_all(ctx):
+            write_shared_options(ctx, formatter, "after")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

@@ -294,12 +294,16 @@ def output_of(command: str, what: str) -> bytes:
     except (OSError, ValueError, IndexError) as error:  # not chained: the command may contain the secret
         reason = error.strerror if isinstance(error, OSError) else "it is not a command"
         raise UsageError(f"the command for the {what} cannot be run: {reason}") from None
+    return _checked_output(output, process.returncode, f"the command for the {what}")
+
+
+def _checked_output(output: bytes, code: int, command: str, hint: str | None = None) -> bytes:
     if len(output) > FILE_LIMIT_BYTES:
-        raise UsageError(f"the command for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
-    if process.returncode:
-        raise UsageError(f"the command for the {what} failed with exit code {process.returncode}")
+        raise UsageError(f"{command} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
+    if code:
+        raise UsageError(f"{command} failed with exit code {code}", hint=hint)
     if not output.strip():
-        raise UsageError(f"the command for the {what} prints nothing")
+        raise UsageError(f"{command} prints nothing")
     return output
 
 
@@ -349,16 +353,12 @@ def looked_up(
             if process.returncode is None:  # also what it has started, which may hold the pipes open
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
-    if len(output) > FILE_LIMIT_BYTES:
-        raise UsageError(f"'{command}' for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
-    if process.returncode:
-        raise UsageError(
-            f"the {what} {reference} cannot be looked up: '{command}' failed with exit code {process.returncode}",
-            hint=f"Run '{command} {reference}' by hand to see why.",
-        )
-    if not output.strip():
-        raise UsageError(f"the {what} {reference} cannot be looked up: '{command}' prints nothing")
-    return output
+    return _checked_output(
+        output,
+        process.returncode,
+        f"the {what} {reference} cannot be looked up: '{command}'",
+        f"Run '{command} {reference}' by hand to see why.",
+    )
 
 
 def _printed(process: subprocess.Popen[bytes], limit_seconds: float) -> bytes:

@@ -208,7 +208,7 @@ def _group(process: Path) -> str:
 
 def test_a_program_that_prints_without_end_is_stopped(tmp_path: Path) -> None:
     environ = program(tmp_path / "bin", "op", "exec cat /dev/zero")
-    with pytest.raises(UsageError, match="'op read' for the token prints more than 4 MiB"):
+    with pytest.raises(UsageError, match="the token op://a/b/c cannot be looked up: 'op read' prints more than 4 MiB"):
         resolve_secret("op://a/b/c", "token", environ)
 
 

@@ -31,6 +31,7 @@ from jsbackup.cli.parsing.context import (
     over,
     wants_all,
     write_options,
+    write_shared_options,
 )
 from jsbackup.cli.parsing.typed_values import NOTES, check_amounts, parse_choosing
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
@@ -295,13 +296,7 @@ class Command(click.Command):
             write_options(ctx, formatter, "Which backup is `latest`" if named else "Which backups", CHOOSING_OPTIONS)
         if self.on_spark:
             write_options(ctx, formatter, "Spark", SPARK_OPTIONS)
-        if self.needs_server:
-            write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
-        write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
-        write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also before the command)", S3_OPTIONS)
-        write_options(
-            ctx, formatter, "Keys, for encrypted or signed repositories (also before the command)", KEY_OPTIONS
-        )
+        write_shared_options(ctx, formatter, "before", server=self.needs_server)
         if self.unattended:
             write_options(ctx, formatter, "Hooks and notifications", HOOK_OPTIONS)
 

@@ -42,6 +42,7 @@ __all__ = [
     "over",
     "usage_error",
     "write_options",
+    "write_shared_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -293,3 +294,14 @@ def write_options(
     if rows:
         with formatter.section(title):
             formatter.write_dl(rows, col_max=26)
+
+
+def write_shared_options(ctx: click.Context, formatter: click.HelpFormatter, side: str, *, server: bool = True) -> None:
+    """Write the options that may also be typed on the other side, `before` or `after`, of the command."""
+    for title, options in (
+        ("Server options", SERVER_OPTIONS if server else []),
+        ("Global options", GLOBAL_OPTIONS),
+        ("S3 options, for s3://bucket/prefix", S3_OPTIONS),
+        ("Keys, for encrypted or signed repositories", KEY_OPTIONS),
+    ):
+        write_options(ctx, formatter, f"{title} (also {side} the command)", options)
