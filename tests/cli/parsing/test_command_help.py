@@ -12,8 +12,7 @@ import pytest
 
 from jsbackup.cli.commands.help import read_page, topics
 from jsbackup.cli.main import COMMANDS, cli
-from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.command_help import command_help
+from jsbackup.cli.parsing.command import Command, command_help
 from jsbackup.exit_codes import EXIT_CODES
 from tests.cli.typed import Typed
 
