@@ -155,18 +155,13 @@ class Command(click.Command):
         """Return the file and the profiles of the command line or the environment. Raises UsageError if there
         are none.
         """
-        above = contexts_of(ctx)[:-1]
-        given: dict[str, Any] = {}
-        for option in GLOBAL_OPTIONS:
-            if option.name in ("config", "profile") and (value := option.value_from_envvar(ctx)):
-                given[option.name] = value
-        for level in above:
-            given.update(given_in(level, ("config", "profile"), environment=False))
-        chosen = any(given_in(level, ("config",), environment=False) for level in above) or "config" in typed
-        given.update({name: typed[name] for name in ("config", "profile") if name in typed})
-        names = tuple(dict.fromkeys(given.get("profile") or ()))
-        if ctx.only is not None:
-            names = (ctx.only,)
+        asked = [option for option in GLOBAL_OPTIONS if option.name in ("config", "profile")]
+        written: dict[str, Any] = {}
+        for level in contexts_of(ctx)[:-1]:
+            written |= given_in(level, ("config", "profile"), environment=False)
+        written |= {str(option.name): typed[str(option.name)] for option in asked if option.name in typed}
+        given = {str(option.name): value for option in asked if (value := option.value_from_envvar(ctx))} | written
+        names = tuple(dict.fromkeys(given.get("profile") or ())) if ctx.only is None else (ctx.only,)
         if given.get("config"):
             ctx.config_path = expand_path(str(given["config"]), environment())
         elif names:
@@ -177,7 +172,7 @@ class Command(click.Command):
                     hint="Write that file, or name another one with --config.",
                 )
         if not names:
-            if chosen and ctx.config_path is not None:
+            if "config" in written and ctx.config_path is not None:
                 known = ", ".join(sorted(read_config(ctx.config_path).profiles))
                 raise UsageError("--config was given without --profile", hint=f"Profiles there: {known or 'none'}.")
             return None, ()
