@@ -35,9 +35,9 @@ from jsbackup.model import StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     Manifest,
-    Result,
     SegmentRef,
     Source,
     StreamBackup,
@@ -97,7 +97,7 @@ def fabricate(folder: Path, segments: int) -> None:
         segments=refs,
     )
     backup = layout.backup_id(time.time_ns(), secrets.token_bytes(3))
-    repository.commit(Manifest(backup, now, TOOL, Source("2.15.3"), Result.COMPLETE, (stream,)))
+    repository.commit(Manifest(backup, now, TOOL, Source("2.15.3"), BackupResult.COMPLETE, (stream,)))
 
 
 def _store(piece: tuple[Path, int, int]) -> list[SegmentRef]:

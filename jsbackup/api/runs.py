@@ -51,7 +51,7 @@ from jsbackup.putting_back.model import Fate, PutBackMessage, PutBackOptions, Pu
 from jsbackup.putting_back.run import run_put_back
 from jsbackup.readable import format_count, in_sentences
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.read.latest import Choice, Wanted
 from jsbackup.repository.read.needed import Needed
 from jsbackup.repository.read.search import BackupSearch
@@ -155,7 +155,7 @@ def _backup(
         if manifest is None:
             raise all_failed([failure.error for failure in report.failures])
         made = Backup(repository, manifest.id, manifest=manifest)
-        if manifest.result is not Result.COMPLETE:
+        if manifest.result is not BackupResult.COMPLETE:
             reasons = in_sentences((failure.name, failure.error.message) for failure in report.failures)
             reasons += [
                 f"stream {part.stream.name}: {', '.join(part.stream.warnings) or 'something of it is missing'}"

@@ -50,7 +50,7 @@ from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.location import in_a_folder
-from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.sources import Wanted, counts
@@ -318,7 +318,7 @@ class Backup:
     @property
     def complete(self) -> bool:
         """Whether nothing is missing. Otherwise `skipped` and the `warnings` of streams say what."""
-        return self._summary.result is Result.COMPLETE
+        return self._summary.result is BackupResult.COMPLETE
 
     @property
     def tags(self) -> dict[str, str]:

@@ -84,10 +84,10 @@ from jsbackup.repository.keep import leases
 from jsbackup.repository.layout import DESCRIPTOR
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
-    Result,
     SegmentRef,
     Source,
     StreamBackup,
@@ -601,7 +601,7 @@ def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveE
 def _check_describable(stream: StreamBackup) -> None:
     """Raise the error for this stream alone if a manifest could not hold it, instead of failing the whole backup."""
     backup = layout.backup_id(0, bytes(3))
-    alone = Manifest(backup, ZERO_TIME, "", Source(), Result.COMPLETE, (stream,))
+    alone = Manifest(backup, ZERO_TIME, "", Source(), BackupResult.COMPLETE, (stream,))
     try:
         decode_manifest(encode_manifest(alone), layout.manifest_key(backup))
     except FormatError as error:

@@ -26,7 +26,7 @@ from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.new_segments import Reach, folder_of, with_sequences
 from jsbackup.look.segments import heads, in_parallel, refs_within
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
@@ -147,7 +147,7 @@ def _add(found: dict[tuple[str, str], Series], manifest: Manifest, chooses: Call
 
 def _should_have(manifest: Manifest, stream: str) -> bool:
     asked = manifest.selection
-    if asked is None or asked.config_only or manifest.result is not Result.COMPLETE:
+    if asked is None or asked.config_only or manifest.result is not BackupResult.COMPLETE:
         return False
     return asked.selects(stream) and all(one.name != stream for one in manifest.skipped)
 

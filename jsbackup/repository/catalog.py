@@ -27,7 +27,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.documents import Document
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import BackupResult, Manifest
 from jsbackup.repository.manifest_json import later_source, noted, selection_from_json, selection_to_json
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.stores.base import Data
@@ -146,7 +146,7 @@ def _entry(fields: DocumentFields) -> CatalogEntry:
         BackupSummary(
             id=backup,
             created=created,
-            result=fields.choice("result", Result),
+            result=fields.choice("result", BackupResult),
             streams=fields.number("streams"),
             messages=fields.number("messages"),
             bytes=fields.number("bytes"),

@@ -28,6 +28,7 @@ __all__ = [
     "LOST_SINCE",
     "AnyRef",
     "ArchiveFormat",
+    "BackupResult",
     "Captured",
     "ConsumerBackup",
     "CopiedFrom",
@@ -39,7 +40,6 @@ __all__ = [
     "PageRef",
     "ReadAs",
     "Reading",
-    "Result",
     "SegmentRef",
     "Selection",
     "SkippedStream",
@@ -57,7 +57,7 @@ EMPTIED = "it has no messages any more, and had "
 LOST_SINCE = "the server has lost some of it since the last backup: "
 
 
-class Result(StrEnum):
+class BackupResult(StrEnum):
     COMPLETE = "complete"
     PARTIAL = "partial"  # something is missing; `skipped` and warnings say what
 
@@ -376,7 +376,7 @@ class Manifest:
     created: str
     tool: str
     source: Source
-    result: Result
+    result: BackupResult
     streams: tuple[StreamBackup, ...] = ()
     skipped: tuple[SkippedStream, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -14,8 +14,8 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import (
+    BackupResult,
     Manifest,
-    Result,
     Selection,
     SkippedStream,
     Source,
@@ -113,7 +113,7 @@ def decode_manifest(
         tags={name: fields.fields("tags").text(name) for name in fields.object("tags")},
         previous=fields.optional_text("previous"),
         previous_sha256=None if fields.get("previous_sha256") is None else fields.hex256("previous_sha256"),
-        result=fields.choice("result", Result),
+        result=fields.choice("result", BackupResult),
         streams=streams,
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
         selection=None if fields.get("selection") is None else selection_from_json(fields.fields("selection")),
@@ -154,7 +154,7 @@ def decode_manifest(
 
 def _left_out(pages: Sequence[StreamPageRef], broken: Mapping[StreamPageRef, IntegrityError]) -> dict[str, Any]:
     lists = [UnlistedStreams(page, broken[page]) for page in pages if page in broken]
-    return {"result": Result.PARTIAL, "unlisted": tuple(lists)}
+    return {"result": BackupResult.PARTIAL, "unlisted": tuple(lists)}
 
 
 # --- the backup ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection
 from jsbackup.times import parse_time
 
 __all__ = ["BackupSummary", "is_dated_ahead", "summary_of"]
@@ -26,7 +26,7 @@ class BackupSummary:
 
     id: str
     created: str
-    result: Result
+    result: BackupResult
     streams: int
     messages: int
     bytes: int

@@ -12,7 +12,7 @@ from jsbackup.engine.check.status import RepositoryStatus, SeenWork, StoredTotal
 from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.seen_leases import LeaseText
-from jsbackup.repository.manifest import Result, Selection, SkippedStream
+from jsbackup.repository.manifest import BackupResult, Selection, SkippedStream
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary
 from tests.cli.pages import HOSTILE
@@ -25,7 +25,7 @@ def moment(days_ago: float) -> str:
     return f"{NOW - timedelta(days=days_ago):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def summary(days_ago: int, result: Result = Result.COMPLETE) -> BackupSummary:
+def summary(days_ago: int, result: BackupResult = BackupResult.COMPLETE) -> BackupSummary:
     created = NOW - timedelta(days=days_ago)
     size = 1000 * (400 - days_ago)
     return BackupSummary(f"{created:%Y%m%dT%H%M%SZ}-{days_ago:06x}", moment(days_ago), result, 3, size // 10, size)
@@ -50,7 +50,7 @@ def some_drill(days_ago: float, *, ok: bool = True) -> DrillOutcome:
 def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
     """A line of daily backups, one of them partial and a week without; another line without any complete one."""
     daily = [
-        summary(ago, Result.PARTIAL if ago == 20 else Result.COMPLETE)
+        summary(ago, BackupResult.PARTIAL if ago == 20 else BackupResult.COMPLETE)
         for ago in range(days, -1, -1)
         if not 50 <= ago < 57
     ]
@@ -68,7 +68,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
         words="account B",
         origin=Origin("C1", "B", "hub"),
         selection=Selection(exclude=("TMP*",)),
-        backups=(summary(3, Result.PARTIAL),),
+        backups=(summary(3, BackupResult.PARTIAL),),
         skipped=tuple(SkippedStream(name, "no answer\nat all") for name in names),
     )
     backups = [one.id for one in (*line.backups, *partial.backups)]

@@ -18,7 +18,7 @@ from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair
 from jsbackup.repository.checks.verify import Level, verify_backup
-from jsbackup.repository.manifest import ArchiveFormat, Result
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
@@ -77,7 +77,7 @@ def test_everything_in_an_archive_is_in_the_backup(tmp_path: Path, repository: R
     assert stream.warnings == ()
     manifest = repository.manifest(repository.resolve("latest"))
     assert manifest == report.manifest
-    assert (manifest.result, manifest.tags, manifest.tool) == (Result.COMPLETE, {"env": "prod"}, TOOL)
+    assert (manifest.result, manifest.tags, manifest.tool) == (BackupResult.COMPLETE, {"env": "prod"}, TOOL)
     assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
 
 
@@ -135,7 +135,7 @@ def test_an_account_becomes_one_backup(tmp_path: Path, repository: Repository) -
     report = take_in(tmp_path, repository)
     assert [stream.stream.name for stream in report.streams] == ["A", "B"]
     assert report.manifest is not None
-    assert report.manifest.result is Result.COMPLETE
+    assert report.manifest.result is BackupResult.COMPLETE
     assert report.manifest.source.extra["imported"]["from"] == "nats account backup"
     assert str(tmp_path) not in repr(report.manifest)
 
@@ -240,7 +240,7 @@ def test_a_damaged_stream_of_an_account_does_not_hide_the_others(tmp_path: Path,
     report = take_in(tmp_path, repository)
     assert list(imported(report)) == ["A", "C"]
     assert report.manifest is not None
-    assert report.manifest.result is Result.PARTIAL
+    assert report.manifest.result is BackupResult.PARTIAL
     first, second = report.manifest.skipped
     assert (first.name, first.reason.startswith(f"B/{V1}: s2 stream: cut short")) == ("B", True)
     assert (second.name, second.reason) == ("D", "D holds no backup of the nats CLI")

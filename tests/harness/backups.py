@@ -8,10 +8,10 @@ from functools import cache
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
-    Result,
     Source,
     StreamBackup,
     total_of,
@@ -101,4 +101,4 @@ def make_manifest(repository: Repository, backup: str = FIRST, *, count: int = 4
         store_stream(repository.objects, "orders", some_messages(count, 100)),
         _store_opaque(repository.objects, "verbatim", bytes(range(256)) * 10),
     )
-    return Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, streams)
+    return Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, streams)

@@ -9,10 +9,10 @@ from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
-    Result,
     SegmentRef,
     Source,
     StreamBackup,
@@ -156,6 +156,6 @@ def store_restorable(repository: Repository, backup: str) -> Manifest:
         store_messages(repository, "QUEUE", [message for message in MESSAGES if message.sequence > FLOOR.stream]),
         store_as_it_came(repository, "VERBATIM"),
     )
-    manifest = Manifest(backup, CREATED, "jsbackup tests", Source("2.10.26"), Result.COMPLETE, streams)
+    manifest = Manifest(backup, CREATED, "jsbackup tests", Source("2.10.26"), BackupResult.COMPLETE, streams)
     repository.commit(manifest)
     return manifest

@@ -30,7 +30,7 @@ from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms
 from jsbackup.repository.keep.prune import PruneReport, prune
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.keep.seen_leases import list_leases
-from jsbackup.repository.manifest import Captured, Manifest, Result, Selection, objects_named, total_of
+from jsbackup.repository.manifest import BackupResult, Captured, Manifest, Selection, objects_named, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.copying import CopyReport, copy_backups
@@ -163,7 +163,7 @@ class Scene:
         assert inventory.entries == tuple(_seen(repository, backup).entry for backup in backups)
         assert (inventory.unreadable, inventory.warnings) == ((), ())
         if backups:
-            complete = [one.id for one in inventory.summaries if one.result is Result.COMPLETE]
+            complete = [one.id for one in inventory.summaries if one.result is BackupResult.COMPLETE]
             assert repository.resolve("latest") == (complete or backups)[-1]
         if self.new_keys is not None:
             assert find_gaps(repository.documents) == []

@@ -12,9 +12,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, encode_catalog
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     Manifest,
-    Result,
     SegmentRef,
     Selection,
     Source,
@@ -80,7 +80,7 @@ def nth_manifest(number: int, *, streams: int = 1, segments: int = 1) -> Manifes
         created=nth_created(number),
         tool="jsbackup tests",
         source=Source("2.15.1"),
-        result=Result.COMPLETE,
+        result=BackupResult.COMPLETE,
         streams=tuple(some_stream(f"STREAM_{one:02}", segments) for one in range(streams)),
         tags={"number": str(number)},
         previous=nth_id(number - 1) if number else None,

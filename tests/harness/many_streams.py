@@ -9,11 +9,11 @@ from jsbackup.repository import layout
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     Manifest,
     ReadAs,
     Reading,
-    Result,
     Selection,
     Source,
     StreamBackup,
@@ -46,7 +46,14 @@ def many_streams(count: int = MANY) -> list[StreamBackup]:
 
 def manifest_of(streams: Sequence[StreamBackup], backup: str = FIRST) -> Manifest:
     return Manifest(
-        backup, CREATED, "t", Source("2.15.1"), Result.COMPLETE, tuple(streams), selection=Selection(), tags={"a": "b"}
+        backup,
+        CREATED,
+        "t",
+        Source("2.15.1"),
+        BackupResult.COMPLETE,
+        tuple(streams),
+        selection=Selection(),
+        tags={"a": "b"},
     )
 
 

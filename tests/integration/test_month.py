@@ -37,9 +37,9 @@ from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     Manifest,
-    Result,
     SegmentRef,
     Selection,
     SkippedStream,
@@ -165,7 +165,7 @@ def back_up(month: Month, number: int) -> None:
         created=format_time(seconds * 10**9),
         tool="jsbackup tests",
         source=Source("2.15.1", cluster="C1", account="A"),
-        result=Result.PARTIAL if skipped else Result.COMPLETE,
+        result=BackupResult.PARTIAL if skipped else BackupResult.COMPLETE,
         streams=tuple(streams),
         skipped=tuple(skipped),
         selection=Selection(),

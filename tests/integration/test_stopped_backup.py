@@ -21,7 +21,7 @@ from jsbackup.errors import RepositoryLocked, StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.keep.leases import Mode
 from jsbackup.repository.layout import ObjectKind
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import BackupResult, Manifest
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write import receipts
 from jsbackup.stores.base import Store
@@ -109,7 +109,7 @@ def test_what_was_committed_stays_and_a_rerun_stores_the_rest(
         with suppress(Killed, BaseExceptionGroup, StoreError, RepositoryLocked):
             report = back_up(scene, FaultStore(scene.store, fault, at=at), url, incremental)
             assert fault is not Fault.KILL_AFTER
-            partial = report.manifest is None or report.manifest.result is Result.PARTIAL
+            partial = report.manifest is None or report.manifest.result is BackupResult.PARTIAL
             assert partial == bool(report.failures)
         there = scene.assert_sound()
         assert there[:1] == was and len(there) <= 2

@@ -17,7 +17,7 @@ from jsbackup.look import segments
 from jsbackup.look.message import LookedUp, messages_in
 from jsbackup.look.message_filter import MessageFilter
 from jsbackup.look.stream import first_of_last, last_messages, message_at, messages_of
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
@@ -147,7 +147,7 @@ def test_only_segments_are_read_that_may_have_it() -> None:
     store = _Counting()
     objects, stream = _large(store)
     assert len(stream.segments) > 5
-    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (stream,))
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), BackupResult.COMPLETE, (stream,))
     store.read.clear()
     assert message_at(objects, manifest, stream, 199).subject == "s.199"
     assert store.read.keys() == {stream.segments[-1].key}

@@ -15,7 +15,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import SEGMENT_BYTES
 from tests.harness import backups
@@ -81,7 +81,7 @@ def keep(
     stored = [store_stream(repository.objects, name, messages) for name, messages in sorted(streams.items())]
     if opaque:
         stored.append(store_opaque(repository.store, "VERBATIM", b"x" * 3000))
-    manifest = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, tuple(stored))
+    manifest = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, tuple(stored))
     repository.commit(manifest)
     writer_key = None
     if new_keys is not None:

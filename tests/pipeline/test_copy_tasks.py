@@ -30,9 +30,9 @@ from jsbackup.planning.selection.count_subset import survey
 from jsbackup.planning.transforming import PlannedStream, TransformOptions
 from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
+    BackupResult,
     ConsumerBackup,
     Manifest,
-    Result,
     SegmentRef,
     Selection,
     SkippedStream,
@@ -139,7 +139,7 @@ def _planned(entry: StreamBackup, reshape: Reshape) -> TransformPlan:
     config = {**entry.config, "name": reshape.renames.name("S")}
     consumers = {consumer.name: consumer.config for consumer in entry.consumers}
     planned = PlannedStream(entry, Reshaped(config["name"], config, consumers, reshape))
-    manifest = Manifest(FIRST, CREATED, "tests", Source(), Result.COMPLETE, (entry,))
+    manifest = Manifest(FIRST, CREATED, "tests", Source(), BackupResult.COMPLETE, (entry,))
     return TransformPlan(manifest, TransformOptions(reshape=reshape), (planned,))
 
 
@@ -269,21 +269,26 @@ def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp
     skipped = (SkippedStream("C", "was away"), SkippedStream("AX", "was away"))
     source = Source("2.15.1", "cluster", "account")
     before = Manifest(
-        FIRST, CREATED, "tests", source, Result.PARTIAL, (a, replace(b, warnings=("lost",))), skipped, {"x": "y"}
+        FIRST, CREATED, "tests", source, BackupResult.PARTIAL, (a, replace(b, warnings=("lost",))), skipped, {"x": "y"}
     )
     place.open().commit(before)
     renames = RenameOptions.parse(["*=N*"])
     whole = _transformed(place, before, renames=renames)
-    assert (whole.result, whole.skipped, whole.previous, whole.tags) == (Result.PARTIAL, skipped, FIRST, {"x": "y"})
+    assert (whole.result, whole.skipped, whole.previous, whole.tags) == (
+        BackupResult.PARTIAL,
+        skipped,
+        FIRST,
+        {"x": "y"},
+    )
     assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename *=N*"], "cut": {}}}
     assert replace(whole.source, extra={}) == source
     (made,) = _transformed(place, before, "A", renames=renames).streams
     assert (made.name, made.created, made.captured) == ("NA", a.created, a.captured)
     some = _transformed(place, before, "A", renames=renames)
-    assert (some.result, some.skipped) == (Result.COMPLETE, ())
+    assert (some.result, some.skipped) == (BackupResult.COMPLETE, ())
     assert some.selection == Selection(("A",))
     more = _transformed(place, before, "A*", renames=renames)
-    assert (more.result, more.skipped) == (Result.PARTIAL, skipped[1:])
+    assert (more.result, more.skipped) == (BackupResult.PARTIAL, skipped[1:])
 
 
 @pytest.mark.parametrize("by_time", [True, False])
@@ -291,7 +296,7 @@ def test_nothing_is_known_of_a_stream_after_the_end_of_its_cut(here: None, tmp_p
     place = _place(tmp_path / "repo")
     messages = some_messages(9, 10)
     stream = store_stream(place.open().objects, "A", messages)
-    before = Manifest(FIRST, CREATED, "tests", Source(), Result.COMPLETE, (stream,))
+    before = Manifest(FIRST, CREATED, "tests", Source(), BackupResult.COMPLETE, (stream,))
     place.open().commit(before)
     fifth = messages[4]
     until = AtTime(fifth.timestamp_ns) if by_time else AtSequence(fifth.sequence)
@@ -316,7 +321,7 @@ def _entry(name: str, **config: Any) -> StreamBackup:
 def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
     renames = RenameOptions.parse(asked.pop("rename", ()))
     options = TransformOptions((), renames, Reshape(**asked))
-    return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), Result.PARTIAL, entries), options)
+    return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), BackupResult.PARTIAL, entries), options)
 
 
 def test_streams_that_stay_keep_their_incarnation_and_others_get_one_of_their_own() -> None:

@@ -13,7 +13,7 @@ from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from tests.planning.test_forecast import SECOND, segmented
 from tests.planning.test_plan import NEW, NOW, existing
 
@@ -30,7 +30,7 @@ def planned(
     **options: Any,
 ) -> RestorePlan:
     """The plan at a second; `held` messages are in the stream that is replaced."""
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (entry,))
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (entry,))
     there: dict[str, StreamInfo] = {}
     if held is not None:
         there["S"] = replace(existing("S", "S.>"), state=StreamState(messages=held, first_seq=1, last_seq=held))

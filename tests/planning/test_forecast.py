@@ -14,11 +14,11 @@ from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import (
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
     ObjectRef,
-    Result,
     SegmentRef,
     SkippedStream,
     Source,
@@ -46,7 +46,7 @@ def warned(
     entry: StreamBackup, *, now_ns: int = 0, there: tuple[StreamInfo, ...] = (), payload: int = 0
 ) -> dict[str, str]:
     """Rules and reasons."""
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (entry,))
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (entry,))
     streams = {info.name: info for info in there}
     target = Target(NEW, False, streams, now_ns=now_ns, max_payload_bytes=payload)
     plan = plan_restore(manifest, target, RestoreOptions(if_exists=IfExists.REPLACE))
@@ -90,7 +90,7 @@ def test_what_a_replacement_destroys_is_told() -> None:
 def test_streams_that_the_backup_lacks_are_told_if_they_were_meant() -> None:
     skipped = (SkippedStream("GONE", "it did not answer"),)
     manifest = Manifest(
-        "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.PARTIAL, (stream("S"),), skipped=skipped
+        "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.PARTIAL, (stream("S"),), skipped=skipped
     )
     plan = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions())
     assert [(w.stream, w.rule, w.reason) for w in plan.warnings] == [

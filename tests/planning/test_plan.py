@@ -19,10 +19,10 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
-    Result,
     Source,
     StreamBackup,
 )
@@ -67,7 +67,7 @@ def plan(
     **options: Any,
 ) -> RestorePlan:
     manifest = Manifest(
-        "20261121T014500Z-000001", NOW, "t", Source(".".join(map(str, source))), Result.COMPLETE, streams
+        "20261121T014500Z-000001", NOW, "t", Source(".".join(map(str, source))), BackupResult.COMPLETE, streams
     )
     target = Target(version, clustered, {info.name: info for info in there})
     return plan_restore(manifest, target, RestoreOptions(**options))
@@ -240,7 +240,7 @@ def test_a_circle_through_streams_of_the_target_ends() -> None:
 
 def test_a_configuration_beyond_the_targets_payload_is_refused() -> None:
     wordy = stream("S", metadata={"k": "v" * 1000})
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (wordy,))
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (wordy,))
     for limit, found in ((1 << 20, []), (1000, [Rule.REQUEST_TOO_LARGE])):
         made = plan_restore(manifest, Target(NEW, False, {}, max_payload_bytes=limit), RestoreOptions())
         assert rules(made) == found

@@ -12,7 +12,15 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.model import Consumers, RestorePlan
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.point_in_time import Nearest, find_nearest
-from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Result, SegmentRef, Source, StreamBackup
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    BackupResult,
+    Captured,
+    Manifest,
+    SegmentRef,
+    Source,
+    StreamBackup,
+)
 from jsbackup.repository.summary import summary_of
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
@@ -314,7 +322,7 @@ def test_an_end_before_the_first_message_is_refused_where_earlier_ones_are_gone(
 def _backup(number: int, *entries: StreamBackup, cluster: str = "A") -> Manifest:
     moment = format_time(NOW_NS + number * HOUR)
     name = f"backup-{number}" if cluster == "A" else f"{cluster}-{number}"
-    return Manifest(name, moment, "t", Source(cluster=cluster), Result.COMPLETE, entries)
+    return Manifest(name, moment, "t", Source(cluster=cluster), BackupResult.COMPLETE, entries)
 
 
 def test_the_backups_nearest_to_an_end_are_named() -> None:

@@ -15,7 +15,7 @@ from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs,
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.saved_plan import decode_plan, encode_plan, read_plan, refuse_if_changed, write_plan
 from jsbackup.repository.document import encode_document
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.filters.filters import Filters
 from jsbackup.transforms.mask import Masks
@@ -29,7 +29,7 @@ MANIFEST = Manifest(
     NOW,
     "t",
     Source("2.15.1"),
-    Result.COMPLETE,
+    BackupResult.COMPLETE,
     (stream("A", consumers=(consumer("c"),)), stream("B")),
 )
 TARGET = Target(NEW, False, {"A": existing("A", "A.>")})

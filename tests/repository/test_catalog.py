@@ -13,7 +13,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.inventory import newest_catalog, settle_catalog, take_inventory, tend_catalog, write_catalog
-from jsbackup.repository.manifest import Result, Selection, Source
+from jsbackup.repository.manifest import BackupResult, Selection, Source
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
@@ -27,7 +27,7 @@ HEX = "0123456789abcdef" * 4
 
 
 def entry(number: int, **changes: Any) -> CatalogEntry:
-    summary = BackupSummary(nth_id(number), "2026-01-01T00:00:00Z", Result.COMPLETE, 2, 30, 400, {"k": "v"})
+    summary = BackupSummary(nth_id(number), "2026-01-01T00:00:00Z", BackupResult.COMPLETE, 2, 30, 400, {"k": "v"})
     previous = nth_id(number - 1) if number else None
     return replace(CatalogEntry(summary, 500, HEX, previous, HEX if number else None), **changes)
 
@@ -83,14 +83,14 @@ def test_a_summary_from_a_catalog_is_that_of_the_manifest(store: MemoryStore) ->
     later = {"account_name": "name", "api_prefix": "JS.API", "login": "00112233", "profile": "shop"}
     source = Source("2.15.1", "cluster", "account", "domain", "context", extra, **later)
     selection = Selection(("A", "B.*"), ("C",), consumers=False, config_only=True, allow_empty=True)
-    manifest = replace(nth_manifest(3), source=source, result=Result.PARTIAL, selection=selection)
+    manifest = replace(nth_manifest(3), source=source, result=BackupResult.PARTIAL, selection=selection)
     manifest = replace(manifest, ended="2026-11-21T01:45:07Z", stored_bytes=7, previous=None)
     repository = Repository.open(store)
     repository.commit(manifest)
     write_catalog(repository.documents)
     (summary,) = repository.inventory().summaries
     assert asdict(summary) == asdict(summary_of(manifest))
-    plain = BackupSummary("", "", Result.COMPLETE, 0, 0, 0)
+    plain = BackupSummary("", "", BackupResult.COMPLETE, 0, 0, 0)
     same = [field.name for field in fields(plain) if getattr(summary, field.name) == getattr(plain, field.name)]
     assert same == []  # so that a field that catalogs forget does not go unnoticed
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.repository.manifest import Captured, Manifest, Result, Source, total_of
+from jsbackup.repository.manifest import BackupResult, Captured, Manifest, Source, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, make_repository, store_stream
@@ -34,7 +34,7 @@ def test_no_object_grows_with_a_backup() -> None:
         captured=Captured.of(total, CREATED, CREATED),
         digest=total.digest,
     )
-    repository.commit(Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, (stream,)))
+    repository.commit(Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, (stream,)))
     assert max(info.size for info in store.list()) < 128 << 10
     (read,) = Repository.open(store).manifest(FIRST).streams
     assert (read.captured.bytes, len(read.segments)) == (total.bytes, COUNT)

@@ -20,6 +20,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Losses,
@@ -29,7 +30,6 @@ from jsbackup.repository.manifest import (
     OpaqueRef,
     ReadAs,
     Reading,
-    Result,
     SegmentRef,
     Selection,
     SkippedStream,
@@ -101,7 +101,7 @@ def full_manifest() -> Manifest:
         created="2026-11-21T01:45:00Z",
         tool="jsbackup 0.1.0",
         source=Source("2.15.1", "C1", "A", "hub", "production"),
-        result=Result.PARTIAL,
+        result=BackupResult.PARTIAL,
         streams=(stream,),
         skipped=(SkippedStream("OTHER", "it is offline"),),
         tags={"env": "production", "": "größe"},
@@ -261,7 +261,7 @@ def _manifests(draw: st.DrawFn) -> Manifest:
         draw(_times),
         draw(_words),
         Source(draw(_words), draw(_words), draw(_words), draw(st.none() | _words), draw(st.none() | _words)),
-        draw(st.sampled_from(Result)),
+        draw(st.sampled_from(BackupResult)),
         tuple(draw(_streams(name)) for name in draw(st.lists(_names, max_size=2, unique=True))),
         tuple(draw(st.lists(st.builds(SkippedStream, _words, _words), max_size=2))),
         draw(st.dictionaries(_words, _words, max_size=2)),
@@ -465,7 +465,7 @@ def test_what_is_no_manifest_is_a_format_error(data: bytes) -> None:
 @pytest.mark.parametrize("value", ["\ud800", float("nan"), float("inf"), {1, 2}, b"bytes"])
 def test_a_config_that_is_no_json_cannot_be_written(value: object) -> None:
     manifest = full_manifest()
-    broken = Manifest(manifest.id, manifest.created, manifest.tool, Source(extra={"x": value}), Result.COMPLETE)
+    broken = Manifest(manifest.id, manifest.created, manifest.tool, Source(extra={"x": value}), BackupResult.COMPLETE)
     with pytest.raises(FormatError, match="cannot be written as JSON"):
         encode_manifest(broken)
 

@@ -6,7 +6,7 @@ import pytest
 
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection, SkippedStream, Source
 from jsbackup.repository.summary import BackupSummary, summary_of
 from tests.harness.backups import CREATED, FIRST
 from tests.harness.many import some_stream
@@ -16,7 +16,7 @@ MANIFEST = Manifest(
     CREATED,
     "jsbackup tests",
     Source("2.15.1", "C1", "A", "hub"),
-    Result.PARTIAL,
+    BackupResult.PARTIAL,
     (some_stream("B", 2), some_stream("A", 1)),
     (SkippedStream("C", "it is offline"),),
     {"env": "production"},
@@ -28,7 +28,7 @@ def test_a_summary_says_what_was_asked_for_and_what_there_is() -> None:
     assert summary_of(MANIFEST) == BackupSummary(
         id=FIRST,
         created=CREATED,
-        result=Result.PARTIAL,
+        result=BackupResult.PARTIAL,
         streams=2,
         messages=3000,
         bytes=3 * (64 << 20),

@@ -19,7 +19,7 @@ from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_st
 from jsbackup.engine.follow.followed_stream import Followed
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import NatsTimeout
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import BackupResult, Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import JSON, call, connected, paged
@@ -105,18 +105,18 @@ def test_a_stream_that_was_read_and_does_not_answer_any_more_is_named_once(
         await make(url, "SLOW", "FAST")
         await publish(url, "SLOW.1", "FAST.1")
         async with asyncio.timeout(60), followed(url, tmp_path):
-            await until(tmp_path, lambda manifest: manifest.result is Result.COMPLETE)
+            await until(tmp_path, lambda manifest: manifest.result is BackupResult.COMPLETE)
             slow.set()
             await publish(url, "SLOW.2", "FAST.2")
             still = await until(tmp_path, reaches("FAST", 2))
-            assert still.result is Result.PARTIAL and not reaches("SLOW", 2)(still)
+            assert still.result is BackupResult.PARTIAL and not reaches("SLOW", 2)(still)
             silent.set()
             read = await until(tmp_path, reaches("SLOW", 2))
             # It may have more by now, and nobody knows.
-            assert read.result is Result.PARTIAL
+            assert read.result is BackupResult.PARTIAL
             assert "could not be read: no answer" in read.streams[1].warnings[-1]
             silent.clear()
-            await until(tmp_path, lambda manifest: manifest.result is Result.COMPLETE)
+            await until(tmp_path, lambda manifest: manifest.result is BackupResult.COMPLETE)
 
     with NatsServer(NEWEST) as server:
         asyncio.run(run(server.url))

@@ -13,12 +13,20 @@ from jsbackup.cli.options.leases import reading, writing
 from jsbackup.cli.options.opening import open_or_make_repository, open_repository, run_async
 from jsbackup.cli.options.reshaping import refuse_obfuscation
 from jsbackup.cli.options.restore_options import Asked
-from jsbackup.cli.output.colour import State
-from jsbackup.cli.output.output import Output, error_json, format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import backup_json
 from jsbackup.cli.output.restore_report import plan_json, plan_text, restored_json, restored_text
-from jsbackup.cli.output.result import Said, said_lines
+from jsbackup.cli.output.result import (
+    Block,
+    Result,
+    Said,
+    State,
+    TextTable,
+    error_json,
+    format_bytes,
+    format_count,
+    said_lines,
+)
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import environment
 from jsbackup.engine.accounts.asked_streams import check_named, names_of, options_for
@@ -50,7 +58,7 @@ from jsbackup.model import JsonObject
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import Progress
 from jsbackup.readable import in_short
-from jsbackup.repository.manifest import Result, Source
+from jsbackup.repository.manifest import BackupResult, Source
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.read.sources import counts
@@ -67,8 +75,8 @@ __all__ = [
 _NAMED = 5  # streams in a line
 
 
-def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions, *, may_make: bool) -> int:
-    """Back up all accounts and print the result; return the exit code."""
+def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions, *, may_make: bool) -> Result:
+    """Back up all accounts."""
     connection = accounts.connection(shared)
     sources = accounts.sources(shared)
     repository = open_or_make_repository(shared, may_make=may_make)
@@ -97,8 +105,7 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
         "problems": list(done.problems),
         "notes": list(chosen.notes),
     }
-    shared.output.result(document, lambda: _tell(shared.output, done, document["accounts"]))
-    return done.code
+    return Result(document, _backup_text(done, document["accounts"]), done.code)
 
 
 def account_json(account: FoundAccount) -> JsonObject:
@@ -127,22 +134,22 @@ def _result(code: int) -> str:
     return {0: "complete", 3: "partial"}.get(code, "failed")
 
 
-def _tell(output: Output, done: AllBackups, accounts: list[JsonObject]) -> None:
+def _backup_text(done: AllBackups, accounts: list[JsonObject]) -> Iterator[Block]:
     both = list(zip(done.accounts, (document["result"] for document in accounts), strict=True))
     header = ["ACCOUNT", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", "BACKUP"]
-    output.table(header, [_row(one, result) for one, result in both])
+    yield TextTable(header, [_row(one, result) for one, result in both])
     for one, result in both:
-        _tell_more(output, one, result)
+        yield from _account_text(one, result)
     # Many accounts may lack the same.
     for hint in dict.fromkeys(one.error.hint for one in done.accounts if one.error and one.error.hint):
-        output.line(f"hint: {hint}")
+        yield (f"hint: {hint}")
     for word, texts in (("note", done.chosen.notes), ("warning", done.problems)):
         for text in texts:
-            output.line(State(word), f": {text}")
+            yield (State(word), f": {text}")
     counts = Counter(_state(one) for one in done.accounts)
     parts = ", ".join(f"{counts[word]} {word}" for word in ("complete", "partial", "failed") if counts[word])
     streams = [stream for _, result in both if result for stream in result["streams"]]
-    output.line(
+    yield (
         f"backup of {format_count(len(accounts), 'account')} is ",
         State(_result(done.code)),
         f": {parts or 'nothing'}; {format_count(len(streams), 'stream')}, "
@@ -176,58 +183,50 @@ def _state(one: AccountBackup) -> str:
         return "failed"
     if one.report is None or one.report.manifest is None:
         return "nothing"
-    return "complete" if one.report.manifest.result is Result.COMPLETE else "partial"
+    return "complete" if one.report.manifest.result is BackupResult.COMPLETE else "partial"
 
 
-def _tell_more(output: Output, one: AccountBackup, result: JsonObject | None) -> None:
-    """Print what is to be said about one account."""
+def _account_text(one: AccountBackup, result: JsonObject | None) -> Iterator[Block]:
+    """Yield what is to be said about one account."""
     about = f"account {one.account.words}"
     if one.error is not None:
         lead = "" if one.account.account in one.error.message else f"{about}: "
-        output.line(State("failed"), f": {lead}{one.error.message}")
+        yield (State("failed"), f": {lead}{one.error.message}")
     if one.unsaved:
-        output.line(
-            f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {in_short(one.unsaved, most=_NAMED)}"
-        )
+        yield (f"  not backed up: {format_count(len(one.unsaved), 'stream')}, {in_short(one.unsaved, most=_NAMED)}")
     if one.idle:
-        output.line(State("note"), f": {about}: {one.idle}")
+        yield (State("note"), f": {about}: {one.idle}")
     if not result:
         return
     said = [Said("failed", skipped["name"], skipped["reason"]) for skipped in result["skipped"]]
     said += [Said("warning", stream["name"], text) for stream in result["streams"] for text in stream["warnings"]]
     if said or result["notes"]:
-        output.line(about)
-    output.blocks(said_lines(said))
+        yield (about)
+    yield from said_lines(said)
     for note in result["notes"]:
-        output.line(State("warning"), f": {note}")
+        yield (State("warning"), f": {note}")
 
 
 _Opened = tuple[Repository, RestoreOptions, list[AccountPart], dict[StoredAccount, Finder], list[StoredAccount]]
 """The repository, the options, the parts, the finder of the backup of each account, and the accounts left out."""
 
 
-def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secret: bytes) -> int:
-    """Print the plans of all accounts; return the exit code: 0 if all can be carried out, else that of the
-    refusals.
-    """
+def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secret: bytes) -> Result:
+    """Plan for all accounts. The exit code is 0 if all plans can be carried out, else that of the refusals."""
     with _opened(shared, asked, accounts, "plan") as (repository, options, parts, finders, left_out):
         if mask_secret:  # otherwise the key is only needed when the plan is carried out
             options.reshape.masks.check_secret(mask_secret)
         plans = preview_accounts(parts, repository, run_async)
     documents = [_plan_json(plan, finders) for plan in plans]
     left = [account_json(_as_found(stored.origin)) for stored in left_out]
-    shared.output.result(
-        {"accounts": documents, "left_out": left}, lambda: _tell_plans(shared.output, plans, documents)
-    )
-    refused = [plan.code for plan in plans if plan.code]
-    if refused:
-        return combined(refused, mixed=PlanRefused.exit_code)
     lacking = any(not isinstance(plan.preview, JsBackupError) and plan.preview.plan.missing for plan in plans)
-    return IncompleteError.exit_code if lacking else 0
+    refused = combined((plan.code for plan in plans if plan.code), mixed=PlanRefused.exit_code)
+    code = refused or (IncompleteError.exit_code if lacking else 0)
+    return Result({"accounts": documents, "left_out": left}, _plans_text(plans, documents), code)
 
 
-def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settings: RestoreSettings) -> int:
-    """Restore all accounts, or none, and print the results; return the exit code."""
+def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settings: RestoreSettings) -> Result:
+    """Restore all accounts, or none."""
 
     def show_progress(account: StoredAccount) -> AbstractContextManager[Progress]:
         return make_progress(f"restore {account.origin.account_name or account.origin.account}", wanted=shared.progress)
@@ -241,8 +240,7 @@ def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settin
         "accounts": [_restore_json(one, finders) for one in done.accounts],
         "left_out": [account_json(_as_found(stored.origin)) for stored in left_out],
     }
-    shared.output.result(document, lambda: _tell_restores(shared.output, done))
-    return done.code
+    return Result(document, _restores_text(done), done.code)
 
 
 @contextmanager
@@ -353,40 +351,40 @@ def _part_json(part: AccountPart) -> JsonObject:
     }
 
 
-def _tell_plans(output: Output, plans: list[AccountPlan], documents: list[JsonObject]) -> None:
+def _plans_text(plans: list[AccountPlan], documents: list[JsonObject]) -> Iterator[Block]:
     for one, document in zip(plans, documents, strict=True):
-        _tell_heading(output, one.part)
+        yield _heading(one.part)
         if isinstance(one.preview, JsBackupError):
-            _tell_error(output, one.preview)
+            yield from _error_text(one.preview)
         else:
-            output.blocks(plan_text(document["plan"]))
-        output.line()
+            yield from (plan_text(document["plan"]))
+        yield ""
     if names := ", ".join(one.part.stored.words for one in plans if one.code):
-        output.line(State("refused"), f": nothing can be restored into any account, for {names}")
+        yield (State("refused"), f": nothing can be restored into any account, for {names}")
     else:
-        output.line(f"all accounts can be restored: {len(plans)}")
+        yield (f"all accounts can be restored: {len(plans)}")
 
 
-def _tell_restores(output: Output, done: AllRestores) -> None:
+def _restores_text(done: AllRestores) -> Iterator[Block]:
     for one in done.accounts:
         if one.report is not None or one.error is not None:
-            _tell_heading(output, one.part)
+            yield _heading(one.part)
             if one.report is not None:
-                output.blocks(restored_text(one.report, "restored"))
+                yield from (restored_text(one.report, "restored"))
             if one.error is not None:
-                _tell_error(output, one.error)
-            output.line()
+                yield from _error_text(one.error)
+            yield ""
     accounts = format_count(len(done.accounts), "account")
     if done.refused:
         count = sum(one.error is not None for one in done.accounts)
-        output.line(State("refused"), f": nothing was changed in any of {accounts}, for {count} of them")
-        output.line("hint: See 'jsbackup plan --all-accounts' with the same options for all of it.")
+        yield (State("refused"), f": nothing was changed in any of {accounts}, for {count} of them")
+        yield ("hint: See 'jsbackup plan --all-accounts' with the same options for all of it.")
         return
     reports = [one.report for one in done.accounts if one.report is not None]
     streams = format_count(sum(len(report.streams) for report in reports), "stream")
     skipped = sum(len(report.plan.skipped) for report in reports)
     parts = ", ".join(f"{count} {word}" for word, count in Counter(map(_word, done.accounts)).items())
-    output.line(f"{accounts}: {parts}; {streams} restored, {skipped:,} skipped")
+    yield (f"{accounts}: {parts}; {streams} restored, {skipped:,} skipped")
 
 
 def _word(one: AccountRestore) -> str:
@@ -397,13 +395,13 @@ def _word(one: AccountRestore) -> str:
     return "skipped" if skipped else "restored"
 
 
-def _tell_heading(output: Output, part: AccountPart) -> None:
+def _heading(part: AccountPart) -> str:
     target = part.target
     into = f" into account {target.account.words}" if isinstance(target, AccountTarget) else ""
-    output.line(f"account {part.stored.words}{into}")
+    return f"account {part.stored.words}{into}"
 
 
-def _tell_error(output: Output, error: JsBackupError) -> None:
-    output.line(State("failed"), f": {error.message}")
+def _error_text(error: JsBackupError) -> Iterator[Block]:
+    yield (State("failed"), f": {error.message}")
     if error.hint:
-        output.line(f"hint: {error.hint}")
+        yield (f"hint: {error.hint}")

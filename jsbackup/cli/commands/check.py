@@ -252,7 +252,7 @@ def status(
             repository, now_ns=now_ns, tags=choosing.tags, origins=choosing.origins, all_objects=all_objects
         )
     except JsBackupError as error:
-        for failed in _publish(now_ns, None, error.exit_code, metrics, push):
+        for failed in _publish(now_ns, None, error.exit_code, file=metrics, url=push):
             output.note(State("error"), f": {failed.message}")
         raise
     # The state of the backups is reported also if the server does not answer.
@@ -270,7 +270,7 @@ def status(
     errors: list[JsBackupError] = [unanswered] if unanswered else []
     if page is not None:
         errors += _attempt(lambda: _write_page(shared, repository, report, page))
-    errors += _publish(now_ns, report, code, metrics, push)
+    errors += _publish(now_ns, report, code, file=metrics, url=push)
     for warning in found.warnings:
         output.note(warning)
     for failed in errors:
@@ -298,7 +298,9 @@ def _write_page(shared: Shared, repository: Repository, report: Report, page: Pa
     write_new_file(page, data, replace=True, for_all=True)
 
 
-def _publish(now_ns: int, report: Report | None, code: int, file: Path | None, url: str | None) -> list[JsBackupError]:
+def _publish(
+    now_ns: int, report: Report | None, code: int, *, file: Path | None, url: str | None
+) -> list[JsBackupError]:
     """Write metrics to a file and push them, if so asked; return errors. Without a report, they only say that the
     repository could not be examined.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.output.result import Result, Verbatim, table
+from jsbackup.cli.output.result import PlainText, Result, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.config import similar
@@ -96,10 +96,10 @@ def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], search
         return Result({"topics": rows}, [table(rows, {"TOPIC": "topic", "WHAT IT SAYS": "about"}), hint])
     if not searches and name in pages:
         page, width = read_page(name), min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-        return Result({"topic": name, "text": page}, [Verbatim(plain(page, width), paged=True)])
+        return Result({"topic": name, "text": page}, [PlainText(plain(page, width), paged=True)])
     if not searches and (command := _find_command(ctx, words)) is not None:
         text = command.get_help()
-        return Result({"topic": name, "text": text}, [Verbatim(text, paged=True)])
+        return Result({"topic": name, "text": text}, [PlainText(text, paged=True)])
     wanted = name.casefold().split()
     chapters: list[JsonObject] = []
     for topic in pages:

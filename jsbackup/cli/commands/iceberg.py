@@ -16,7 +16,7 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.spark import place_given
-from jsbackup.cli.output.result import Result, Table, format_count
+from jsbackup.cli.output.result import Result, TextTable, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -112,7 +112,8 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
         for table in tables
     ]
     return Result(
-        {"tables": list(map(asdict, tables))}, [Table(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], cells)]
+        {"tables": list(map(asdict, tables))},
+        [TextTable(["STREAM", ">BACKUPS", ">FILES", ">MESSAGES", "METADATA"], cells)],
     )
 
 

@@ -21,7 +21,7 @@ from jsbackup.cli.output.result import (
     Result,
     Said,
     State,
-    Table,
+    TextTable,
     format_bytes,
     format_count,
     format_seconds,
@@ -82,7 +82,7 @@ def list_backups(shared: Shared, last: int | None) -> Result:
     return Result(document, blocks, unreadable(lost) or damage(damaged))
 
 
-def _list_table(summaries: Sequence[BackupSummary], rows: Sequence[JsonObject]) -> Table:
+def _list_table(summaries: Sequence[BackupSummary], rows: Sequence[JsonObject]) -> TextTable:
     from jsbackup.engine.check.health_rules import span
 
     shown = [
@@ -297,7 +297,7 @@ def _streams_text(streams: Sequence[StreamBackup]) -> Iterator[Block]:
     consumers = [_consumer_row(stream.name, each) for stream in streams for each in stream.consumers]
     if consumers:
         yield ""
-        yield Table(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
+        yield TextTable(["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"], consumers)
 
 
 def _consumer_row(stream: str, consumer: ConsumerBackup) -> tuple[str, ...]:
@@ -360,7 +360,7 @@ def _stream_text(
     if manifest.selection is not None and not manifest.selection.consumers:
         yield "the backup was made without consumers"
     yield ""
-    yield Table(["SETTING", "VALUE"], [(name, json.dumps(value)) for name, value in sorted(stream.config.items())])
+    yield TextTable(["SETTING", "VALUE"], [(name, json.dumps(value)) for name, value in sorted(stream.config.items())])
     if "subjects" in row:
         yield ""
         yield table(

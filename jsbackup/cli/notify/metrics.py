@@ -26,7 +26,7 @@ from jsbackup.engine.check.health_rules import Breach, BreachRule, LiveStreams, 
 from jsbackup.engine.check.status import RepositoryStatus
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.times import parse_time
 
 __all__ = ["failure_metrics", "push_metrics", "status_metrics"]
@@ -169,7 +169,7 @@ def _of_lines(lines: Sequence[BackupSeries]) -> list[_Family]:
             [
                 ({**labels, "result": result}, sum(backup.result is result for backup in line.backups))
                 for labels, line in known
-                for result in Result
+                for result in BackupResult
             ],
         ),
         (

@@ -61,7 +61,7 @@ def settings_of(where: Where) -> SparkSettings:
         raise UnsupportedError(
             "this runs on Spark, which is not installed", hint="Install it with `pip install 'jsbackup[spark]'`."
         )
-    from jsbackup.cli.output.log import silence_spark
+    from jsbackup.cli.output.progress import silence_spark
     from jsbackup.pipeline.session.session import SparkSettings, check_url
 
     check_url(where.url)

@@ -13,7 +13,7 @@ from jsbackup.cli.output.result import (
     Result,
     Said,
     State,
-    Table,
+    TextTable,
     failure_json,
     format_bytes,
     format_count,
@@ -137,7 +137,7 @@ def diff_result(sides: Sequence[str], report: DiffReport, skipped: Mapping[str, 
 def _differences(sides: Sequence[str], report: DiffReport, skipped: Mapping[str, str]) -> Iterator[Block]:
     different = [stream for stream in report.streams if not stream.equal]
     if different:
-        yield Table(
+        yield TextTable(
             ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
             [
                 (

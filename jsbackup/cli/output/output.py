@@ -21,10 +21,10 @@ import click
 from jsbackup.cli.output.progress import write_above_bars
 from jsbackup.cli.output.result import (
     Block,
+    PlainText,
     Result,
     State,
-    Table,
-    Verbatim,
+    TextTable,
     error_json,
     failure_json,
     format_bytes,
@@ -75,37 +75,24 @@ class Output:
 
     def show(self, result: Result) -> int:
         """Print a command's result, once; return its exit code."""
-        if result.at_once:
-            self.ready(result.document, lambda: self.blocks(result.text))
+        if self.as_json:
+            indent = None if result.at_once else 2
+            _write(sys.stdout, to_json(result.document, indent=indent, encoding=_encoding(sys.stdout)))
+        elif self.quiet and not result.at_once:
+            self._held_back.append(lambda: self.blocks(result.text))
         else:
-            self.result(result.document, lambda: self.blocks(result.text))
+            self.blocks(result.text)
         return result.code
 
     def blocks(self, blocks: Iterable[Block]) -> None:
         """Print lines and tables of a result."""
         for block in blocks:
-            if isinstance(block, Table):
+            if isinstance(block, TextTable):
                 self.table(block.header, block.rows)
-            elif isinstance(block, Verbatim):
+            elif isinstance(block, PlainText):
                 (self.paged if block.paged else self.verbatim)(block.text)
             else:
                 self.line(*([block] if isinstance(block, str) else block))
-
-    def result(self, document: JsonObject, text: Callable[[], None]) -> None:
-        """Print a command's result, once."""
-        if self.as_json:
-            self._json(document)
-        elif not self.quiet:
-            text()
-        else:
-            self._held_back.append(text)
-
-    def ready(self, document: JsonObject, text: Callable[[], None]) -> None:
-        """Print the result of a command that goes on, in one line of JSON: its reader cannot wait for the end."""
-        if self.as_json:
-            _write(sys.stdout, to_json(document, encoding=_encoding(sys.stdout)))
-        else:
-            text()
 
     def give_up_silence(self) -> None:
         """Print on stderr what --quiet has held back so far."""

@@ -10,7 +10,7 @@ from jsbackup.cli.output.result import (
     Result,
     Said,
     State,
-    Table,
+    TextTable,
     format_bytes,
     format_count,
     format_seconds,
@@ -78,7 +78,7 @@ def _code(manifest: Manifest, lost_readers: Sequence[str]) -> int:
 
 def _stored_text(document: JsonObject) -> Iterator[Block]:
     streams = document["streams"]
-    yield Table(
+    yield TextTable(
         ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
         [
             (

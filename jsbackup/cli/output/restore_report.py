@@ -17,7 +17,7 @@ from jsbackup.cli.output.result import (
     Result,
     Said,
     State,
-    Table,
+    TextTable,
     failure_json,
     format_bytes,
     format_count,
@@ -285,7 +285,7 @@ def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonOb
 
 def restored_text(report: RestoreReport, done: str) -> Iterator[Block]:
     """Return the document of `restored_json` as text."""
-    yield Table(
+    yield TextTable(
         ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
         [
             (

@@ -27,11 +27,11 @@ __all__ = [
     "Block",
     "Column",
     "Line",
+    "PlainText",
     "Result",
     "Said",
     "State",
-    "Table",
-    "Verbatim",
+    "TextTable",
     "broken_json",
     "broken_lines",
     "error_json",
@@ -56,7 +56,7 @@ Line = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Left-aligned columns; those whose heading starts with `>` are right-aligned. Cells may be a `State`."""
 
     header: Sequence[str]
@@ -64,14 +64,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Verbatim:
+class PlainText:
     """Lines of our own, printed unchanged, such as a script; `paged` through a pager on a terminal."""
 
     text: str
     paged: bool = False
 
 
-Block = Line | Table | Verbatim
+Block = Line | TextTable | PlainText
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ Column = str | tuple[str, Callable[[Any], str]]
 """A key of rows, and how its values are shown."""
 
 
-def table(rows: Iterable[JsonObject], columns: Mapping[str, Column]) -> Table:
+def table(rows: Iterable[JsonObject], columns: Mapping[str, Column]) -> TextTable:
     """Return rows of a document as a table. `columns` has the key for each heading, and how its values are shown."""
     keys = [column if isinstance(column, tuple) else (column, str) for column in columns.values()]
-    return Table(list(columns), [[show(row[key]) for key, show in keys] for row in rows])
+    return TextTable(list(columns), [[show(row[key]) for key, show in keys] for row in rows])
 
 
 def error_json(error: JsBackupError) -> JsonObject:

@@ -15,8 +15,8 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.terminal import bold, wants_colour
 from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber, check_amounts
 from jsbackup.config import LOGIN_NAMES, similar
 from jsbackup.errors import UsageError

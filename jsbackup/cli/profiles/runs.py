@@ -19,7 +19,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,6 @@ class _Kept(Output):
             return super().show(result)
         self.document = result.document
         return result.code
-
-    def result(self, document: JsonObject, text: Callable[[], None]) -> None:
-        if self.as_json:
-            self.document = document
-        else:
-            super().result(document, text)
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from jsbackup.failure import all_failed
 from jsbackup.planning.interrupted.staged import useless_copies
 from jsbackup.progress import Progress
 from jsbackup.repository.keep.leases import Lease
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
@@ -67,7 +67,7 @@ class AccountBackup:
             return 0
         if self.report.lost_readers:
             return DAMAGE
-        return 0 if self.report.manifest.result is Result.COMPLETE else IncompleteError.exit_code
+        return 0 if self.report.manifest.result is BackupResult.COMPLETE else IncompleteError.exit_code
 
 
 @dataclass(frozen=True, slots=True)

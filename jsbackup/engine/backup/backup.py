@@ -55,9 +55,9 @@ from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import (
     EMPTIED,
     ArchiveFormat,
+    BackupResult,
     CopiedFrom,
     Manifest,
-    Result,
     Selection,
     Source,
     StreamBackup,
@@ -222,7 +222,7 @@ def _earlier(repository: Repository, made: Manifest, among: Sequence[BackupSumma
     # A partial one may come from a server that had already lost everything.
     newest = (
         one.id
-        for result in (Result.COMPLETE, Result.PARTIAL)
+        for result in (BackupResult.COMPLETE, BackupResult.PARTIAL)
         for line in lines
         for one in reversed(line)
         if one.result is result

@@ -18,7 +18,7 @@ from jsbackup.config import Glob
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.read.sources import counts
@@ -77,7 +77,7 @@ class BackupSeries:
 
     @property
     def complete(self) -> tuple[BackupSummary, ...]:
-        return tuple(one for one in self.backups if one.result is Result.COMPLETE and one.id not in self.hollow)
+        return tuple(one for one in self.backups if one.result is BackupResult.COMPLETE and one.id not in self.hollow)
 
     @property
     def newest_complete(self) -> BackupSummary | None:
@@ -147,7 +147,7 @@ def with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -
         line,
         streams=tuple(_size_of(stream) for stream in newest.streams),
         skipped=newest.skipped,
-        warned=tuple(s.name for s in newest.streams if s.warnings) if newest.result is Result.PARTIAL else (),
+        warned=tuple(s.name for s in newest.streams if s.warnings) if newest.result is BackupResult.PARTIAL else (),
         new=tuple(sorted(names - known - skipped_before)),
         gone=tuple(sorted(known - names - skipped)),
         complete_streams=() if complete is None else tuple(stream.name for stream in complete.streams),

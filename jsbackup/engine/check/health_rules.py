@@ -17,7 +17,7 @@ from jsbackup.readable import format_count, in_short
 from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
@@ -210,7 +210,7 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
 def _has_nothing(line: BackupSeries) -> bool:
     """Whether the newest backup found no message and does not count as complete."""
     newest = line.newest
-    return not newest.messages and (newest.id in line.hollow or newest.result is not Result.COMPLETE)
+    return not newest.messages and (newest.id in line.hollow or newest.result is not BackupResult.COMPLETE)
 
 
 def breach_of_streams(status: RepositoryStatus, live: LiveStreams) -> Iterator[Breach]:

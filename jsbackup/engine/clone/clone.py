@@ -69,9 +69,9 @@ from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     Manifest,
-    Result,
     SegmentRef,
     SkippedStream,
     Source,
@@ -369,7 +369,7 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
         created=created,
         tool="",
         source=source,
-        result=Result.PARTIAL if failures or copied else Result.COMPLETE,
+        result=BackupResult.PARTIAL if failures or copied else BackupResult.COMPLETE,
         streams=tuple(sorted(entries, key=lambda entry: entry.name)),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
     )

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from jsbackup.failure import Failure
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import BackupResult, Manifest
 
 __all__ = ["FollowReport"]
 
@@ -48,7 +48,7 @@ class FollowReport:
     ) -> None:
         """Add a backup with `messages` new messages, which waited up to `behind_seconds` for it."""
         self.backups += 1
-        self.partial += manifest.result is Result.PARTIAL
+        self.partial += manifest.result is BackupResult.PARTIAL
         self.newest = manifest
         self.failures = failures
         self.messages += messages

@@ -52,9 +52,9 @@ from jsbackup.planning.transforming import (
 from jsbackup.progress import Progress
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
+    BackupResult,
     Captured,
     Manifest,
-    Result,
     SegmentRef,
     Selection,
     Source,
@@ -349,7 +349,7 @@ def _manifest(plan: TransformPlan, new: NewBackup, made: Sequence[Made]) -> Mani
         skipped = tuple(obfuscated_skipped(skipped, obfuscation.names))
     manifest = new.manifest([one.stored for one in made])
     incomplete = skipped or any(one.stored.stream.warnings for one in made)
-    return replace(manifest, result=before.result if incomplete else Result.COMPLETE, skipped=skipped)
+    return replace(manifest, result=before.result if incomplete else BackupResult.COMPLETE, skipped=skipped)
 
 
 def _source(plan: TransformPlan) -> Source:

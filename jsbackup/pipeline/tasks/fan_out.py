@@ -44,7 +44,7 @@ from jsbackup.pipeline.tasks.tasks import OnSpark
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
@@ -259,7 +259,7 @@ class _StoreRange(_Task):
 def _unseen(repository: Repository, begun: BegunBackup, stream: StreamBackup) -> StoreError | None:
     """Return why the driver does not find the stream in the repository; None if it does."""
     backup = layout.backup_id(begun.begun_ns, bytes(3), None)
-    alone = Manifest(backup, format_time(begun.begun_ns), TOOL, begun.chosen.source, Result.COMPLETE, (stream,))
+    alone = Manifest(backup, format_time(begun.begun_ns), TOOL, begun.chosen.source, BackupResult.COMPLETE, (stream,))
     try:
         problem = next(verify_backup(repository.objects, alone, Level.MANIFEST), None)
     except StoreError as error:

@@ -10,7 +10,7 @@ from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.readable import format_count
-from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
 from jsbackup.repository.read.broken_lists import HOW_TO_LIST, refuse_unlisted
 from jsbackup.repository.read.needed import Needed
 
@@ -69,7 +69,7 @@ def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Findi
             continue
         if is_chosen(entry.name, options.streams, options.exclude):
             reason = f"is the copy that an interrupted restore made to replace stream {original}"
-            has_original = original in names and manifest.result is Result.COMPLETE
+            has_original = original in names and manifest.result is BackupResult.COMPLETE
             rule = Rule.STAGED_COPY if has_original else Rule.INCOMPLETE_BACKUP
             hint = f"Restore {original} from another backup, or name the copy (it has no subjects)."
             yield Finding(entry.name, rule, reason, hint)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from jsbackup.config import Glob
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
 
@@ -33,7 +33,7 @@ def find_hollow(line: Iterable[BackupSummary]) -> frozenset[str]:
             full = False
         elif backup.streams:
             something = backup.messages or backup.selection.config_only
-            full = full or (bool(something) and backup.result is Result.COMPLETE)
+            full = full or (bool(something) and backup.result is BackupResult.COMPLETE)
         elif full:
             found.add(backup.id)
     return frozenset(found)

@@ -44,7 +44,7 @@ from datetime import UTC, datetime, timedelta
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, can_replace, group_of, hollow_backups
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.manifest import BackupResult
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
@@ -213,7 +213,7 @@ class _Backup:
 
     @property
     def complete(self) -> bool:
-        return self.summary.result is Result.COMPLETE and not self.hollow
+        return self.summary.result is BackupResult.COMPLETE and not self.hollow
 
 
 @dataclass(slots=True)

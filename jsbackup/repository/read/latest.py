@@ -47,7 +47,7 @@ from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.pages.segment_list import BrokenPage, parts_of
@@ -93,13 +93,13 @@ class Offer:
 
     @cached_property
     def lacking(self) -> frozenset[str]:
-        if self.manifest.result is Result.COMPLETE:
+        if self.manifest.result is BackupResult.COMPLETE:
             return frozenset()
         return frozenset([*(one.name for one in self.manifest.skipped), *self.doubtful])
 
     @cached_property
     def doubtful(self) -> Mapping[str, str]:
-        if self.manifest.result is Result.COMPLETE:
+        if self.manifest.result is BackupResult.COMPLETE:
             return {}
         warnings = ((one.name, text) for one in self.manifest.streams for text in one.warnings if text != one.emptied)
         return dict(reversed(list(warnings)))
@@ -129,7 +129,7 @@ class OfferedSeries:
 
     @cached_property
     def complete(self) -> Sequence[BackupSummary]:
-        return [one for one in self.backups if one.result is Result.COMPLETE]
+        return [one for one in self.backups if one.result is BackupResult.COMPLETE]
 
     @property
     def top(self) -> BackupSummary:
@@ -476,7 +476,7 @@ def _is_plainly_meant(manifest: Manifest, wanted: Wanted) -> bool:
     if wanted.origin is None or wanted.origins or wanted.tags or asked is None or not backup.is_of_a_server:
         return False
     everything = not asked.streams and not asked.exclude and asked.consumers and not asked.config_only
-    if not everything or backup.result is not Result.COMPLETE or not backup.streams:
+    if not everything or backup.result is not BackupResult.COMPLETE or not backup.streams:
         return False
     names = [stream.name for stream in manifest.streams]
     return origin_of(backup) == wanted.origin and all(any(map(glob.matches, names)) for glob in wanted.streams)
@@ -493,7 +493,7 @@ def _fit(pool: Sequence[BackupSummary], hollow: Collection[str]) -> list[BackupS
     """Return the backups with messages; if there are none, all that are usable."""
     sound = [one for one in pool if one.id not in hollow] or list(pool)
     # A partial backup without any stream lacks everything.
-    something = [one for one in sound if one.streams or one.result is Result.COMPLETE] or sound
+    something = [one for one in sound if one.streams or one.result is BackupResult.COMPLETE] or sound
     return [one for one in something if not one.selection.config_only] or something
 
 
@@ -561,7 +561,7 @@ def _about_gone(
         return
     last = summary_of(chosen)
     kind = group_of(last, Grouping.SELECTION)
-    line = [one for one in backups if one.id < last.id and one.result is Result.COMPLETE]
+    line = [one for one in backups if one.id < last.id and one.result is BackupResult.COMPLETE]
     line = [one for one in line if group_of(one, Grouping.SELECTION) == kind]
     since = parse_time(last.created) - _GONE_NS
     before = [
@@ -613,7 +613,7 @@ def _why_not(offers: Offers, newest: BackupSummary, chosen: Offer, *, is_meant: 
         return "it has configurations only"
     if not newest.streams and chosen.summary.streams:
         return "it has no stream although earlier ones have: check the server that it was made of"
-    if newest.result is not Result.COMPLETE and is_meant:
+    if newest.result is not BackupResult.COMPLETE and is_meant:
         return _why_partial(offers, newest)
     if group_of(newest, Grouping.SELECTION) == group_of(chosen.summary, Grouping.SELECTION):
         offer, named = offers.offer(newest), offers.wanted.streams

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from jsbackup.failure import Failure
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
+    BackupResult,
     CopiedFrom,
     Manifest,
-    Result,
     Selection,
     SkippedStream,
     Source,
@@ -62,7 +62,7 @@ class NewBackup:
             created=format_time(self.begun_ns),
             tool=TOOL,
             source=self.source,
-            result=Result.COMPLETE,
+            result=BackupResult.COMPLETE,
             tags=dict(self.tags),
             previous=previous,
             selection=self.selection,
@@ -76,7 +76,7 @@ def with_streams(manifest: Manifest, stored: Sequence[StoredStream], failures: S
     """Return the manifest with these streams: partial if one failed, or is incomplete."""
     return replace(
         manifest,
-        result=Result.PARTIAL if failures or any(one.incomplete for one in stored) else Result.COMPLETE,
+        result=BackupResult.PARTIAL if failures or any(one.incomplete for one in stored) else BackupResult.COMPLETE,
         streams=tuple(one.stream for one in stored),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
     )

@@ -11,7 +11,7 @@ import pytest
 from jsbackup.model import ConsumerState, SequencePair
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
@@ -37,7 +37,7 @@ def repo(tmp_path: Path) -> Path:
     small, _large = orders.consumers
     small = replace(small, state=ConsumerState(SequencePair(9, 8), SequencePair(4, 4)), config={"ack_wait": 5})
     new = replace(later, config={"name": "ORDERS", "max_age": 5}, consumers=(small,))
-    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, (orders, same, old))
+    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, (orders, same, old))
     repository.commit(first)
     repository.commit(replace(first, id=SECOND, streams=(new, same)))
     return tmp_path / "repo"
@@ -84,7 +84,7 @@ def test_what_cannot_be_compared_is_told_and_the_rest_is_compared(typed: Type, t
     repository = make_repository(store)
     same = store_stream(repository.objects, "SAME", some_messages(9, 9))
     a, b = (store_opaque(store, "OPAQUE", bytes([n]) * 3000) for n in (1, 2))
-    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, (same, a))
+    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), BackupResult.COMPLETE, (same, a))
     repository.commit(first)
     repository.commit(
         replace(first, id=SECOND, streams=(same, b), selection=Selection(("SAME", "O*"), ("OTHER",), consumers=False))

@@ -16,7 +16,7 @@ from jsbackup.cli.commands import exchange
 from jsbackup.cli.main import run
 from jsbackup.model import Fidelity
 from jsbackup.progress import NullProgress
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, ConsumerBackup, Manifest, Source
 from jsbackup.stores.local import LocalStore
 from tests.exchange.folders import V1, V2, stream_folder, tree
 from tests.formats.archives import in_s2
@@ -255,7 +255,7 @@ def test_what_is_missing_makes_an_export_incomplete(tmp_path: Path, jsbackup: Co
     orders = store_backup(repository).streams[0]
     stateless = ConsumerBackup("new", {"name": "new", "deliver_policy": "new"}, None, Fidelity.CONFIG_ONLY)
     stream = replace(orders, consumers=(stateless,))
-    repository.commit(Manifest(SECOND, CREATED, "tests", Source(), Result.COMPLETE, (stream,)))
+    repository.commit(Manifest(SECOND, CREATED, "tests", Source(), BackupResult.COMPLETE, (stream,)))
     arguments = ("-r", tmp_path / "repo", "--format", "nats-cli", "--archive", "v2", "--output", tmp_path / "out")
     ran = jsbackup("export", SECOND, *arguments)
     assert ran.code == 3

@@ -15,7 +15,7 @@ from jsbackup.engine.check.server_program import ServerProgram, find_program
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.model import RestoreOptions
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, ConsumerBackup, Manifest, Source, StreamBackup
 from tests.harness.many import some_stream
 from tests.harness.servers import BUNDLED
 
@@ -29,7 +29,7 @@ def stream(name: str, size: int = 0, **config: object) -> StreamBackup:
 
 
 def manifest(*streams: StreamBackup) -> Manifest:
-    return Manifest("20261121T014500Z-000001", "2026-11-21T01:45:00Z", "t", Source(), Result.COMPLETE, streams)
+    return Manifest("20261121T014500Z-000001", "2026-11-21T01:45:00Z", "t", Source(), BackupResult.COMPLETE, streams)
 
 
 def adapted(config: dict[str, object], nodes: int = 1, version: str = "2.15.1") -> tuple[JsonObject, list[str]]:

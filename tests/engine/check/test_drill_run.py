@@ -10,7 +10,7 @@ from jsbackup.config import Glob
 from jsbackup.engine.check.drill_run import DrillRun
 from jsbackup.engine.check.server_program import ServerProgram
 from jsbackup.planning.model import RestoreOptions
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.many import some_stream
@@ -21,7 +21,7 @@ ID = "20261121T014500Z-000001"
 def _warnings(backed_up: str, drilled: str, *exclude: str) -> tuple[str, ...]:
     repository = Repository.create(MemoryStore(), repository_id="ab" * 16, created="2026-11-21T01:45:00Z", tool="t")
     source = Source(server_version=backed_up)
-    manifest = Manifest(ID, "2026-11-21T01:45:00Z", "t", source, Result.COMPLETE, (some_stream("A", 1),))
+    manifest = Manifest(ID, "2026-11-21T01:45:00Z", "t", source, BackupResult.COMPLETE, (some_stream("A", 1),))
     options = RestoreOptions(exclude=tuple(map(Glob, exclude)))
     return DrillRun(repository, manifest, options, ServerProgram(Path("nats-server"), drilled), print).warnings
 

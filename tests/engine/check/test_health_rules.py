@@ -27,7 +27,7 @@ from jsbackup.repository.checks.outcomes import DrillOutcome, FailedStream, Veri
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.layout import ReceiptKey
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
@@ -58,7 +58,7 @@ class World:
             created=format_time(created_ns),
             tool="tests",
             source=Source("2.15.1", cluster="C1", account="A"),
-            result=Result.PARTIAL if lacking else Result.COMPLETE,
+            result=BackupResult.PARTIAL if lacking else BackupResult.COMPLETE,
             streams=tuple(some_stream(name, 1) for name in names),
             skipped=tuple(SkippedStream(name, "it did not answer") for name in lacking),
             selection=Selection(),

@@ -13,7 +13,7 @@ from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.follow import follow, poll
 from jsbackup.engine.follow.follow import FollowOptions, follow_streams
-from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.memory import MemoryStore
@@ -119,7 +119,7 @@ def test_a_stream_made_anew_between_two_polls_is_a_new_life_of_which_the_backup_
         then = await followed.until(lambda manifest: manifest.streams[0].created == a.created)
         assert followed.messages(then.streams[0]) == OLD[:3]
         assert then.streams[0].incarnation != first.streams[0].incarnation
-        assert (then.result, then.streams[1].segments) == (Result.COMPLETE, first.streams[1].segments)
+        assert (then.result, then.streams[1].segments) == (BackupResult.COMPLETE, first.streams[1].segments)
         tail = await a.expect_consumer()
         await tail.say(OLD[2])
         a.write(MESSAGES[20:22])
@@ -149,7 +149,7 @@ def test_a_stream_that_shrinks_stays_as_it_was_for_a_while_and_the_backup_says_s
         b = followed.b
         b.delete(*(one.sequence for one in OLD[15:]))
         b.last = OLD[14].sequence
-        then = await followed.until(lambda manifest: manifest.result is Result.PARTIAL)
+        then = await followed.until(lambda manifest: manifest.result is BackupResult.PARTIAL)
         assert then.streams[1].segments == first.streams[1].segments
         words = f"it ends at sequence {b.last} and ended at {OLD[-1].sequence} before, which is believed after 10 s"
         assert words in then.streams[1].warnings[-1]
@@ -162,6 +162,6 @@ def test_a_deleted_stream_is_in_the_backups_no_more() -> None:
         await followed.begin()
         followed.b.gone = True
         then = await followed.until(lambda manifest: len(manifest.streams) == 1)
-        assert (then.streams[0].name, then.result) == ("A", Result.COMPLETE)
+        assert (then.streams[0].name, then.result) == ("A", BackupResult.COMPLETE)
 
     play(script)

@@ -16,7 +16,7 @@ from jsbackup.formats.server_store.plain_block import decode_block
 from jsbackup.formats.server_store.records import records_of
 from jsbackup.model import JsonObject
 from jsbackup.progress import NullProgress
-from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, StreamBackup
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository
@@ -37,7 +37,7 @@ class Imported:
 
     @property
     def partial(self) -> bool:
-        return self.manifest is None or self.manifest.result is Result.PARTIAL
+        return self.manifest is None or self.manifest.result is BackupResult.PARTIAL
 
 
 def import_folder(

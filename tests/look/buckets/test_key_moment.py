@@ -9,7 +9,7 @@ import pytest
 from jsbackup.look.buckets.key_moment import Continued, Removals, Unknown, state_since, state_then
 from jsbackup.look.buckets.key_states import KeyRecord, KeyState
 from jsbackup.model import JsonObject
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.transforms.filters.key_marker import KeyOperation
 from tests.harness.backups import CREATED, FIRST
 from tests.look.streams import bucket_stream
@@ -108,6 +108,6 @@ _CLIENTS = {"max_msgs_per_subject": 5, "discard": "new", "deny_delete": True}
 )
 def test_how_messages_may_have_gone(config: JsonObject, more: JsonObject, expected: JsonObject) -> None:
     stream = bucket_stream({**_CLIENTS, **config})
-    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1", extra=more), Result.COMPLETE, (stream,))
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1", extra=more), BackupResult.COMPLETE, (stream,))
     usual = Removals(history=5, oldest_first=True, max_age_ns=0, by_size=False, copied=False)
     assert Removals.of(manifest, stream) == replace(usual, **expected)

@@ -22,7 +22,7 @@ from jsbackup.pipeline.messages.segment_rows import RowColumns
 from jsbackup.pipeline.messages.source_options import read_options
 from jsbackup.pipeline.messages.stream_source import BackupStreamReader
 from jsbackup.pipeline.session.session import attach
-from jsbackup.repository.manifest import Manifest, Result, Selection, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness import backups
@@ -64,7 +64,7 @@ class Account:
             f"2026-11-21T01:{number:02}:00Z",
             "jsbackup tests",
             Source("2.15.1", "C1", account),
-            Result.COMPLETE,
+            BackupResult.COMPLETE,
             stored,
             previous=previous or next(reversed(self.repository.backups()), None),
             selection=Selection(),

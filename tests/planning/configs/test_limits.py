@@ -12,7 +12,7 @@ from jsbackup.planning.model import IfExists, RestoreOptions, Target
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Rule
 from jsbackup.protocol.info import AccountInfo, AccountLimits, StreamInfo, Tier
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from tests.planning.test_plan import NEW, NOW, stream
 
 FREE = AccountLimits(-1, -1, -1, -1, -1, -1, -1, False)
@@ -31,7 +31,7 @@ def held(name: str, size: int, **config: Any) -> StreamInfo:
 
 def refused(account: AccountInfo, *streams: StreamBackup, there: tuple[StreamInfo, ...] = ()) -> list[tuple[str, str]]:
     """Streams and rules."""
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, streams)
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, streams)
     target = Target(NEW, True, {info.name: info for info in there}, account=account)
     made = plan_restore(manifest, target, RestoreOptions(if_exists=IfExists.REPLACE))
     return [(found.stream, found.rule) for found in made.refusals]

@@ -14,7 +14,7 @@ from jsbackup.planning.model import Action, IfExists, RestoreOptions, RestorePla
 from jsbackup.planning.plan import plan_restore
 from jsbackup.planning.rules import Rule
 from jsbackup.protocol.info import SourceInfo, StreamInfo
-from jsbackup.repository.manifest import Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, StreamBackup
 from jsbackup.times import parse_time
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import CopyPosition, stream_identity
@@ -44,7 +44,7 @@ def plan(
     **options: Any,
 ) -> RestorePlan:
     source = Source("2.15.1")
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", source, Result.COMPLETE, (ORIGIN, COPY, MIRROR))
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", source, BackupResult.COMPLETE, (ORIGIN, COPY, MIRROR))
     manifest = replace(manifest, streams=streams)
     target = Target(version, clustered, {info.name: info for info in there})
     sources = {"C": {KEY: known}} if known else {}
@@ -97,7 +97,9 @@ def test_identities_go_where_the_origin_will_have_another_or_nobody_knows(made: 
 
 def test_what_is_mended_in_a_copy_makes_it_another_origin_for_its_own_copies() -> None:
     second = stream("D", subjects=[], messages=10, sources=[{"name": "C"}])
-    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (ORIGIN, COPY, second))
+    manifest = Manifest(
+        "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), BackupResult.COMPLETE, (ORIGIN, COPY, second)
+    )
     known = CopyFacts({"C": {KEY: facts(10, identity="another")}, "D": {("C", ">", ">"): facts(10)}})
     made = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions(), copies=known)
     for name in ("C", "D"):

@@ -13,7 +13,7 @@ from jsbackup.planning.interrupted.staged import staged_config
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.selection.chosen_streams import about_missing, choose_streams, staged_copies
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, UnlistedStreams
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, UnlistedStreams
 from jsbackup.repository.refs import StreamPageRef
 from tests.planning.test_plan import NOW, stream
 
@@ -23,7 +23,7 @@ def options(*names: str, exclude: tuple[str, ...] = (), **more: Any) -> RestoreO
 
 
 def manifest(*names: str, **more: Any) -> Manifest:
-    return Manifest("B1", NOW, "t", Source(), Result.COMPLETE, tuple(map(stream, names)), **more)
+    return Manifest("B1", NOW, "t", Source(), BackupResult.COMPLETE, tuple(map(stream, names)), **more)
 
 
 def chosen(backup: Manifest, asked: RestoreOptions) -> list[str]:

@@ -15,7 +15,7 @@ from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
 from jsbackup.repository.inventory import newest_catalog, write_catalog
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
@@ -23,7 +23,7 @@ from tests.harness.backups import CREATED
 from tests.harness.stores import FaultStore
 
 A, B, C, D = (f"20261121T01450{number}Z-000000" for number in range(4))
-LEAF = Manifest(A, CREATED, "t", Source(), Result.COMPLETE)
+LEAF = Manifest(A, CREATED, "t", Source(), BackupResult.COMPLETE)
 
 
 def entry(backup: str, previous: str | None = None, *, sha: str = "", of_previous: str = "") -> CatalogEntry:

@@ -16,7 +16,7 @@ from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import list_identities, open_secret, put_identity, read_identities, remove_identity
 from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Source
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.stores.memory import MemoryStore
@@ -27,7 +27,7 @@ from tests.harness.stores import Fault, FaultStore, Killed
 
 ME, OTHER, STRANGER = (age.age_identity(bytes([number]) * 32) for number in (1, 2, 3))
 THIRD = "20261121T014700Z-000003"
-LEAF = Manifest(FIRST, CREATED, "jsbackup tests", Source(), Result.COMPLETE)
+LEAF = Manifest(FIRST, CREATED, "jsbackup tests", Source(), BackupResult.COMPLETE)
 
 
 def recipient(identity: age.Identity) -> age.Recipient:

@@ -18,7 +18,7 @@ from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, remove_lease, store_now
 from jsbackup.repository.layout import LeaseKey
-from jsbackup.repository.manifest import Manifest, Result, Source, objects_named
+from jsbackup.repository.manifest import BackupResult, Manifest, Source, objects_named
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store, late_seconds_of
@@ -299,7 +299,7 @@ def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
     lease = acquire(
         store, TERMS, wait_seconds=0, clock=lambda: 0.0, sleep=lambda seconds: None, random=lambda count: bytes(count)
     )
-    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE)
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), BackupResult.COMPLETE)
     with pytest.raises(RepositoryLocked):
         leases.commit(Repository.open(FaultStore(store, before=stand_still)), manifest, lease)
     repository = Repository.open(store)
@@ -355,14 +355,14 @@ def orphan(store: MemoryStore) -> None:
 def _with_a_backup(store: MemoryStore) -> None:
     """Where there is none at all, nothing is ever pruned."""
     made = make_repository(store)
-    made.commit(Manifest("20260101T000000Z-000000", CREATED, "tests", Source("2.15.1"), Result.COMPLETE))
+    made.commit(Manifest("20260101T000000Z-000000", CREATED, "tests", Source("2.15.1"), BackupResult.COMPLETE))
     write_catalog(made.documents)
 
 
 def forgettable(store: MemoryStore) -> None:
     _with_a_backup(store)
     manifest = Manifest(
-        FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (store_opaque(store, "verbatim", CONTENT),)
+        FIRST, CREATED, "tests", Source("2.15.1"), BackupResult.COMPLETE, (store_opaque(store, "verbatim", CONTENT),)
     )
     Repository.open(store).commit(manifest)
 
@@ -374,7 +374,7 @@ def backing_up(world: World, store: Store) -> str:
         except ObjectNotFound:  # it was there a moment ago
             assert not lease.held
             return "too late"
-        manifest = Manifest(SECOND, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (stream,))
+        manifest = Manifest(SECOND, CREATED, "tests", Source("2.15.1"), BackupResult.COMPLETE, (stream,))
         leases.commit(Repository.open(store), manifest, lease)
     return "committed"
 

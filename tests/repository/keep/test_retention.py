@@ -16,15 +16,15 @@ from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep import retention
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.retention import Decisions, Policy, TagRule, apply_policy
-from jsbackup.repository.manifest import Result, Selection
+from jsbackup.repository.manifest import BackupResult, Selection
 from jsbackup.repository.summary import BackupSummary
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)  # a Saturday
-COMPLETE, PARTIAL = Result.COMPLETE, Result.PARTIAL
+COMPLETE, PARTIAL = BackupResult.COMPLETE, BackupResult.PARTIAL
 
 
 def made(
-    moment: datetime, result: Result = COMPLETE, tags: Iterable[str] = (), number: int = 0, **source: Any
+    moment: datetime, result: BackupResult = COMPLETE, tags: Iterable[str] = (), number: int = 0, **source: Any
 ) -> BackupSummary:
     summary = BackupSummary(
         id=f"{moment:%Y%m%dT%H%M%SZ}-{number:06x}",
@@ -41,7 +41,7 @@ def made(
 
 
 def ago(
-    *, days: float = 0, hours: float = 0, minutes: float = 0, result: Result = COMPLETE, **more: Any
+    *, days: float = 0, hours: float = 0, minutes: float = 0, result: BackupResult = COMPLETE, **more: Any
 ) -> BackupSummary:
     return made(NOW - timedelta(days=days, hours=hours, minutes=minutes), result, **more)
 
@@ -452,7 +452,7 @@ def test_a_policy_that_asks_for_more_keeps_no_less(backups: list[BackupSummary],
 @given(_backups, _policies)
 def test_a_newest_complete_backup_stays_in_each_group(backups: list[BackupSummary], policy: Policy) -> None:
     done = decide(backups, policy)
-    for selection, result in product((Selection(), Selection(("ORDERS",))), Result):
+    for selection, result in product((Selection(), Selection(("ORDERS",))), BackupResult):
         group = [b for b in backups if b.selection == selection]
         alike = [b.id for b in group if b.result is result]
         if alike and (result is COMPLETE or max(alike) == max(ids(group))):

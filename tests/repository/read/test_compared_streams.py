@@ -6,7 +6,7 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.errors import UsageError
-from jsbackup.repository.manifest import Manifest, Result, Selection, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source
 from jsbackup.repository.read.compared_streams import ComparedStreams
 from tests.harness.backups import CREATED, FIRST, SECOND
 
@@ -14,7 +14,7 @@ from tests.harness.backups import CREATED, FIRST, SECOND
 def compared(*globs: str, exclude: tuple[str, ...] = (), without: str = "") -> ComparedStreams:
     selection = Selection(exclude=(without,)) if without else None
     backups = [
-        Manifest(one, CREATED, "t", Source(), Result.COMPLETE, (), selection=selection) for one in (FIRST, SECOND)
+        Manifest(one, CREATED, "t", Source(), BackupResult.COMPLETE, (), selection=selection) for one in (FIRST, SECOND)
     ]
     return ComparedStreams([Glob(one) for one in globs], [Glob(one) for one in exclude], backups)
 

@@ -17,10 +17,10 @@ from jsbackup.progress import NullProgress
 from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    BackupResult,
     Captured,
     ConsumerBackup,
     Manifest,
-    Result,
     SkippedStream,
     Source,
     StreamBackup,
@@ -301,7 +301,7 @@ def test_streams_and_what_is_known_of_them() -> None:
         CREATED,
         "t",
         Source(),
-        Result.PARTIAL,
+        BackupResult.PARTIAL,
         (*renamed, replace(base, name="CONF"), opaque, replace(opaque, name="CHANGED")),
         (SkippedStream("LOST", "it broke"),),
     )

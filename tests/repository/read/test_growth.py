@@ -9,7 +9,7 @@ import pytest
 
 from jsbackup.repository import layout
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, BackupResult, Manifest, Source, StreamBackup
 from jsbackup.repository.read.growth import GrowthPoint, growth_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
@@ -19,7 +19,7 @@ from tests.harness.batches import some_messages
 
 def _commit(repository: Repository, number: int, streams: tuple[StreamBackup, ...], cluster: str = "C1") -> Manifest:
     backup = f"20261121T0145{number:02}Z-{number:06x}"
-    manifest = Manifest(backup, CREATED, "tests", Source("2.15.1", cluster), Result.COMPLETE, streams)
+    manifest = Manifest(backup, CREATED, "tests", Source("2.15.1", cluster), BackupResult.COMPLETE, streams)
     repository.commit(manifest)
     return manifest
 

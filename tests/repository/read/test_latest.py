@@ -12,7 +12,7 @@ from jsbackup.config import Glob
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, UsageError
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep.retention import TagRule
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, SkippedStream, Source, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.latest import Wanted, choose_latest, find_unselected
 from jsbackup.repository.read.lives import Connected, Life, about_another_server
@@ -38,7 +38,7 @@ class Backups:
         *streams: str,
         source: Source = SHOP,
         selection: Selection | None = Selection(),  # noqa: B008
-        result: Result = Result.COMPLETE,
+        result: BackupResult = BackupResult.COMPLETE,
         lacking: tuple[str, ...] = (),
         tags: dict[str, str] | None = None,
     ) -> str:
@@ -53,7 +53,7 @@ class Backups:
             created=created,
             tool="tests",
             source=source,
-            result=Result.PARTIAL if lacking else result,
+            result=BackupResult.PARTIAL if lacking else result,
             streams=tuple(some_stream(name, 1) for name in streams),
             skipped=tuple(SkippedStream(name, "no answer") for name in lacking),
             tags=tags or {},
@@ -396,9 +396,9 @@ def test_whatever_there_is_no_other_source_is_taken_and_nothing_is_missing_unsai
         asked = one.selection
         assert asked is not None
         wide = not asked.streams and not asked.exclude and asked.consumers and not asked.config_only
-        if wide and one.result is Result.COMPLETE and one.streams and one.id > chosen.id:
+        if wide and one.result is BackupResult.COMPLETE and one.streams and one.id > chosen.id:
             assert named, "a newer complete backup of everything is never passed over"
-    if not named and chosen.result is Result.COMPLETE and not summary_of(chosen).selection.config_only:
+    if not named and chosen.result is BackupResult.COMPLETE and not summary_of(chosen).selection.config_only:
         newest = max(mine, key=lambda one: one.id)
-        if newest.result is Result.COMPLETE and not summary_of(newest).selection.config_only:
+        if newest.result is BackupResult.COMPLETE and not summary_of(newest).selection.config_only:
             assert {stream.name for stream in newest.streams} <= has | elsewhere

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.repository.manifest import Manifest, Result, Selection, Source
+from jsbackup.repository.manifest import BackupResult, Manifest, Selection, Source
 from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
@@ -20,7 +20,7 @@ SHOP, PAY = Source("2.15.1", "C1", "SHOP"), Source("2.15.1", "C1", "PAY")
 
 def _manifest(number: int, source: Source) -> Manifest:
     backup, streams = f"20261121T01450{number}Z-00000{number}", (some_stream("A", 1),)
-    return Manifest(backup, CREATED, "tests", source, Result.COMPLETE, streams, selection=Selection())
+    return Manifest(backup, CREATED, "tests", source, BackupResult.COMPLETE, streams, selection=Selection())
 
 
 @pytest.fixture

@@ -6,7 +6,15 @@ import pytest
 
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Result, Selection, Source, StreamBackup
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    BackupResult,
+    Captured,
+    Manifest,
+    Selection,
+    Source,
+    StreamBackup,
+)
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.previous import imported_streams, previous_streams
@@ -38,7 +46,9 @@ def commit(
     source = Source(cluster="", account=account, extra=extra)
     selection = Selection(tuple(one.name for one in streams))
     repository.commit(
-        Manifest(backup, CREATED, "tests", source, Result.COMPLETE, streams, selection=None if imported else selection)
+        Manifest(
+            backup, CREATED, "tests", source, BackupResult.COMPLETE, streams, selection=None if imported else selection
+        )
     )
     return backup
 

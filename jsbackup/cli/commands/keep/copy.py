@@ -211,11 +211,11 @@ def copy(
             "'forget' may remove them there: hold them there, too, with 'jsbackup hold'"
         )
     lost += [f"{locations[1]}: {each}" for each in unknown]
-    return _copy_result(report, locations, sorted(damaged), lost, notes)
+    return _copy_result(report, locations, damaged=sorted(damaged), lost=lost, notes=notes)
 
 
 def _copy_result(
-    report: CopyReport, locations: tuple[str, str], damaged: Sequence[str], lost: Sequence[str], notes: Sequence[str]
+    report: CopyReport, locations: tuple[str, str], *, damaged: Sequence[str], lost: Sequence[str], notes: Sequence[str]
 ) -> Result:
     """Return the result of a copy from one location to the other. Raises the error of a single backup that was not
     copied.

@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import holder
 from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.output.result import Block, Result, State, Table, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.result import Block, Result, State, TextTable, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag
 from jsbackup.cli.parsing.context import Shared
@@ -212,7 +212,7 @@ def _decisions_text(document: JsonObject) -> Iterator[Block]:
     rows += [(row["group"], row["backup"], removed, row["reason"]) for row in document["removed"]]
     for group, members in groupby(sorted(rows), key=itemgetter(0)):
         yield group or "in no known group"
-        yield Table(["BACKUP", "", "WHY"], [row[1:] for row in members])
+        yield TextTable(["BACKUP", "", "WHY"], [row[1:] for row in members])
         yield ""
 
 
@@ -386,7 +386,7 @@ def _lease_text(rows: Sequence[JsonObject]) -> Iterator[Block]:
         return
     header = ["LEASE", "PURPOSE", "MODE", "SINCE", "HOST", "TOOL", ">RENEWED", "EXPIRES"]
     cells = [[row[name] or "?" for name in ("lease", "purpose", "mode", "since", "host", "tool")] for row in rows]
-    yield Table(header, [[*known, *_times_text(row)] for known, row in zip(cells, rows, strict=True)])
+    yield TextTable(header, [[*known, *_times_text(row)] for known, row in zip(cells, rows, strict=True)])
     for row in rows:
         if row["problem"]:
             yield State("problem"), f": {row['problem']}"

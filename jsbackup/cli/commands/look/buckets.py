@@ -16,7 +16,7 @@ from jsbackup.cli.commands.look.opened import find_opened, time_option
 from jsbackup.cli.commands.look.view import print_bytes
 from jsbackup.cli.options.latest import LATEST
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
-from jsbackup.cli.output.result import Block, Result, Table, format_bytes, format_count, table
+from jsbackup.cli.output.result import Block, Result, TextTable, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -257,7 +257,7 @@ def _list_files(shared: Shared, bucket: ObjectBucket) -> Result:
         (one.name, "-" if one.link else format_bytes(one.size), format_time(one.modified_ns), str(one.link or ""))
         for one in entries
     ]
-    return Result(document, [Table(["NAME", ">SIZE", "MODIFIED", "LINK TO"], cells)])
+    return Result(document, [TextTable(["NAME", ">SIZE", "MODIFIED", "LINK TO"], cells)])
 
 
 def _linked(

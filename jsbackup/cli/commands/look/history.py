@@ -13,7 +13,7 @@ import click
 
 from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
-from jsbackup.cli.output.result import Block, Column, Result, Table, format_bytes, format_count, table
+from jsbackup.cli.output.result import Block, Column, Result, TextTable, format_bytes, format_count, table
 from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
@@ -165,7 +165,7 @@ def _messages(
             raise JsBackupError(f"no backup has a matching message of key {key} in stream {series[0].stream}")
         return document, [f"no backup {'that can be read ' if unread else ''}has a matching message"]
     header = ["STREAM", ">SEQ", "TIME", "SUBJECT", ">BYTES", "VALUE", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]
-    return document, [Table(header, list(_rows(messages))), *_more("message", len(messages), more=more)]
+    return document, [TextTable(header, list(_rows(messages))), *_more("message", len(messages), more=more)]
 
 
 def _rows(messages: Sequence[FoundMessage]) -> Iterator[Sequence[str]]:
@@ -273,7 +273,7 @@ def _versions(
         held = {"backups": list(each.backups), "gone": each.gone or None}
         versions.append({"origin": each.origin, "sequence": each.sequence, "time": at, **about, **held})
     header = ["TIME", "WHAT", ">SIZE", "DIGEST", "FIRST BACKUP", "LAST BACKUP", "GONE IN"]
-    text: list[Block] = [Table(header, rows), *_more("version", len(messages), more=more)]
+    text: list[Block] = [TextTable(header, rows), *_more("version", len(messages), more=more)]
     if last:
         text.append(f"to get the last one: {command_line('object', last, bucket, name, options=[('-o', 'FILE')])}")
     return {"bucket": bucket, "object": name, "versions": versions, "more": more}, text

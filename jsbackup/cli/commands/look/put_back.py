@@ -17,7 +17,7 @@ from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.leases import reading
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.result import Block, Result, Table, error_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.result import Block, Result, TextTable, error_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -75,7 +75,7 @@ def _result(report: PutBackReport, *, dry_run: bool) -> Result:
             )
             for row in shown
         ]
-        text.append(Table([">SEQ", "TIME", "SUBJECT", ">BYTES", "WHAT", ">AS", "WHY"], cells))
+        text.append(TextTable([">SEQ", "TIME", "SUBJECT", ">BYTES", "WHAT", ">AS", "WHY"], cells))
         if len(shown) < len(rows):
             text.append(f"… and {format_count(len(rows) - len(shown), 'more message')}; --json has all")
     text += [f"note: {note}" for note in document["notes"]]

@@ -28,7 +28,7 @@ from jsbackup.cli.output.result import (
     Result,
     Said,
     State,
-    Table,
+    TextTable,
     failure_json,
     format_bytes,
     format_count,
@@ -203,7 +203,7 @@ def _java() -> Check:
 
 
 def _checks_text(checks: Sequence[Check]) -> Iterator[Block]:
-    yield Table(
+    yield TextTable(
         ["CHECK", "RESULT", "FOUND"],
         [(c.name, State(c.verdict), f"{c.about}: {c.found}" if c.about else c.found) for c in checks],
     )

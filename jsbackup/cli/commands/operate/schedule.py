@@ -27,7 +27,7 @@ import click
 
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
-from jsbackup.cli.output.result import Result, Verbatim
+from jsbackup.cli.output.result import PlainText, Result
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import CommandContext, Shared
 from jsbackup.config import parse_duration, read_config
@@ -123,7 +123,7 @@ def schedule(
     if output is not None:
         return Result(document, [f"wrote {output / name}" for name in files])
     texts = [f"# ---- {name}\n{content}\n" if len(files) > 1 else content for name, content in files.items()]
-    return Result(document, map(Verbatim, texts))
+    return Result(document, map(PlainText, texts))
 
 
 def _profile(shared: Shared) -> Profile:
