@@ -89,11 +89,12 @@ class SegmentSource:
             with closing(in_order(self._tasks(chain([first], ranges)), threads)) as found:
                 for batches in found:
                     yield from batches
+            give_back()
         except JsBackupError as error:
             self.error = error
             raise
 
-    def _tasks(self, ranges: Iterable[MessageRange]) -> Iterator[Callable[[], list[pa.RecordBatch]]]:
+    def _tasks(self, ranges: Iterable[MessageRange]) -> Iterator[Callable[[], Iterable[pa.RecordBatch]]]:
         needs, total = self.needs, 0
         piece: list[MessageRange] = []
         names = _SCHEMA.names if needs.columns is None else [name for name in _SCHEMA.names if name in needs.columns]
@@ -109,26 +110,26 @@ class SegmentSource:
 
 def _read(
     objects: Objects, ranges: Sequence[MessageRange], names: Sequence[str], bounds: Bounds
-) -> list[pa.RecordBatch]:
-    """Return the messages of ranges, with nulls in columns that are not among `names`."""
+) -> Iterable[pa.RecordBatch]:
+    """Return the messages of ranges, with nulls in columns that are not among `names`. A single segment is fetched
+    here, and decoded by row groups when these are asked for.
+    """
     stored = {"timestamp_ns" if name == "time" else name for name in names}.intersection(STORED_COLUMNS)
-    found: list[pa.RecordBatch] = []
-    for one in ranges:
-        if one.is_whole and not stored:
-            found += (
-                _shaped(pa.record_batch([pa.nulls(min(_MOST_ROWS, one.ref.messages - at))], [_ROW]), one, names)
-                for at in range(0, one.ref.messages, _MOST_ROWS)
-            )
-            continue
+    fetched = [None if one.is_whole and not stored else objects.fetch(one.ref) for one in ranges]
+
+    def decoded(one: MessageRange, data: bytes | None) -> Iterator[pa.RecordBatch]:
+        if data is None:
+            for at in range(0, one.ref.messages, _MOST_ROWS):
+                yield pa.record_batch([pa.nulls(min(_MOST_ROWS, one.ref.messages - at))], [_ROW])
+            return
         own = ALL if one.is_whole else Bounds((one.first_seq, one.last_seq), only=one.only)
         columns = [name for name in STORED_COLUMNS if name in {*stored, *own.columns}]
-        file = cast(BinaryIO, pa.BufferReader(objects.fetch(one.ref)))
-        for batch in scan_segment(file, columns, bounds.wants_group):
-            found.append(_shaped(own.keep(batch), one, names))
-    give_back(sum(one.ref.bytes for one in ranges))
-    if len(ranges) > 1:
-        found = pa.Table.from_batches(found, _SCHEMA).combine_chunks().to_batches()
-    return found
+        yield from map(own.keep, scan_segment(cast(BinaryIO, pa.BufferReader(data)), columns, bounds.wants_group))
+
+    batches = (
+        _shaped(batch, one, names) for one, data in zip(ranges, fetched, strict=True) for batch in decoded(one, data)
+    )
+    return batches if len(ranges) == 1 else pa.Table.from_batches(batches, _SCHEMA).combine_chunks().to_batches()
 
 
 def _as_text(subjects: pa.Array) -> pa.Array:

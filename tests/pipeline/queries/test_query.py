@@ -31,7 +31,7 @@ from tests.harness import backups
 from tests.harness.batches import Message
 from tests.harness.commands import command_line, environment
 from tests.harness.small_pages import make_pages_small
-from tests.pipeline.places import Kept, keep
+from tests.pipeline.places import Kept, keep, segments_of
 from tests.pipeline.queries.test_random_queries import run
 
 Type = Callable[..., Typed]
@@ -314,6 +314,19 @@ def test_a_long_query_is_interrupted_at_once(small: Kept) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in said
+
+
+def test_large_messages_are_written_piece_by_piece(typed: Type, tmp_path: Path) -> None:
+    messages = [Message(number, FIRST_NS, "a", None, b"%07d" % number * 100_000) for number in range(1, 61)]
+    with segments_of(4 << 20):
+        kept = keep(tmp_path / "large", {"ORDERS": messages})
+    for order in ("", "ORDER BY sequence DESC"):
+        line = ["query", "latest", f"SELECT sequence, text FROM orders {order}", *kept.line, "--force"]
+        assert typed(*line, "--output", str(tmp_path / "o.parquet")).code == 0
+        file = pq.ParquetFile(tmp_path / "o.parquet")
+        assert file.num_row_groups > 1
+        sequences = file.read()["sequence"].to_pylist()
+        assert (sequences if order else sorted(sequences, reverse=True)) == [*range(60, 0, -1)]
 
 
 def test_on_spark(small: Kept, sealed: Kept, typed: Type, tmp_path: Path) -> None:
