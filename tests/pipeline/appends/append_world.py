@@ -52,7 +52,7 @@ class Life:
 
 
 class World:
-    """A repository with a backup a day; `manifests` are all that were made, `committed` those that are in it."""
+    """A repository with a backup every 17 hours; `manifests` are all that were made, `committed` those that it has."""
 
     def __init__(self, folder: Path, seed: int = 1) -> None:
         self.chance = random.Random(seed)
@@ -78,7 +78,7 @@ class World:
 
     def back_up(self, *, commit: bool = True) -> Manifest:
         number = len(self.manifests)
-        created = f"2026-11-{1 + number // 20:02}T{number % 20:02}:00:00Z"
+        created = f"2026-11-{1 + 17 * number // 24:02}T{17 * number % 24:02}:00:00Z"
         backup = f"{created.replace('-', '').replace(':', '')}-{number:06x}"
         stored = []
         self.expected[backup] = {}

@@ -10,13 +10,16 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import deltalake.transaction
+import pyiceberg.catalog
 import pyiceberg.table
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import place_of
@@ -43,8 +46,8 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each
 @pytest.mark.parametrize("catalog", [False, True], ids=["", "catalog"])
-def test_ten_backups_and_one_that_came_late_by_copy(tmp_path: Path, kind: TableFormat, catalog: bool) -> None:
-    """A first export of six of them, then one after the other, then one that is copied late."""
+def test_ten_backups_and_two_that_came_days_late_by_copy(tmp_path: Path, kind: TableFormat, catalog: bool) -> None:
+    """A first export of some, then of one after the other, then of two that are copied more than two days late."""
     if catalog and kind is not TableFormat.ICEBERG:
         pytest.skip("only Iceberg has catalogs")
     world, out, uri, environ = World(tmp_path / "r"), tmp_path / "out", "", {}
@@ -55,14 +58,14 @@ def test_ten_backups_and_one_that_came_late_by_copy(tmp_path: Path, kind: TableF
     for manifest in world.ten_days():
         world.commit(manifest)
     ids, copy = [one.id for one in world.manifests], tmp_path / "copy"
-    late = ids[4]
-    world.committed = set(ids[:6]) - {late}
+    late = [ids[4], ids[6]]  # one of them has what only it has, of a life that was replaced long ago
+    world.committed = {*ids[:6]}.difference(late)
     assert in_shell("copy", *sorted(world.committed), "--to-repo", copy, *world.kept.line).code == 0
     words = ["export", "latest", "--append", "--format", kind, "--output", out, "-r", copy, "--json", *line]
     first = in_shell(*words, **environ)
     assert first.code == 0, first
     world.check(out, kind, uri)
-    for backup in [*ids[6:], late]:
+    for backup in [*ids[7:], *late]:
         assert in_shell("copy", backup, "--to-repo", copy, *world.kept.line).code == 0
         world.committed.add(backup)
         done = in_shell(*words, **environ)
@@ -111,9 +114,11 @@ class _Killer:
 
 
 @pytest.mark.by_turns
-@each
+@pytest.mark.parametrize(("kind", "catalog"), [*((kind, False) for kind in KINDS), (TableFormat.ICEBERG, True)])
 @pytest.mark.parametrize("late", [False, True])
-def test_killed_at_each_step(tmp_path: Path, kind: TableFormat, late: bool) -> None:
+def test_killed_at_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TableFormat, catalog: bool, late: bool
+) -> None:
     """An export of four backups is killed, another one goes on."""
     world = World(tmp_path / "r")
     for manifest in list(world.ten_days())[3:7]:
@@ -122,15 +127,18 @@ def test_killed_at_each_step(tmp_path: Path, kind: TableFormat, late: bool) -> N
     while killed:
         at += 1
         place = place_of(str(tmp_path / f"out{at}"), S3Settings(), {})
+        uri, named = (f"sqlite:///{tmp_path}/lake{at}.db", "lake") if catalog else ("", None)
+        theirs = partial(SqlCatalog, uri=uri, warehouse=f"file://{tmp_path}/lake")
+        monkeypatch.setattr(pyiceberg.catalog, "load_catalog", theirs)
         killer = _Killer(at, late)
         try:
             with killer.ready():
-                export(world.kept, world.newest, place, kind, token=f"{at:08x}")
+                export(world.kept, world.newest, place, kind, token=f"{at:08x}", catalog=named)
             killed = killer.dead
         except Killed:
             pass
-        export(world.kept, world.newest, place, kind, token=f"{at:07x}f")
-        world.check(tmp_path / f"out{at}", kind)
+        export(world.kept, world.newest, place, kind, token=f"{at:07x}f", catalog=named)
+        world.check(tmp_path / f"out{at}", kind, uri)
     assert at > 8
 
 
