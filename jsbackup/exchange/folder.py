@@ -282,8 +282,10 @@ class NewFolder:
         self._mode = mode
         hint = "Name a folder that is empty or does not exist yet."
         self._exists = check_output(self._target, hint=hint)
-        if self._exists and any(self._target.iterdir()):
-            raise UsageError(f"{printable_name(str(self._target))} is not empty", hint=hint)
+        shown = printable_name(str(self._target))
+        with folder_errors(f"{shown} cannot be read"):
+            if self._exists and any(self._target.iterdir()):
+                raise UsageError(f"{shown} is not empty", hint=hint)
         parent = self._target if self._exists else self._target.parent
         self.staging = parent / _hidden_name(self._target.name, token)
         self._lock: int | None = None
@@ -295,8 +297,12 @@ class NewFolder:
     def __enter__(self) -> Self:
         with folder_errors("the output folder cannot be made"):
             self.staging.mkdir(mode=self._mode)
-        with suppress(OSError):  # some file systems of networks lock no folders
-            self._lock = _lock(self.staging)
+            try:
+                self._lock = _lock(self.staging)
+            except (BlockingIOError, FileNotFoundError):  # another export takes it for a leftover
+                raise
+            except OSError:  # some file systems of networks lock no folders
+                pass
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -389,6 +395,8 @@ def check_output(path: Path, *, hint: str) -> bool:
             raise UsageError(f"{shown} is not a folder", hint=hint)
         if not path.parent.is_dir():
             above = printable_name(str(path.parent))
+            if os.path.lexists(path.parent):
+                raise UsageError(f"{above} is not a folder", hint=hint)
             raise UsageError(f"there is no folder {above} to make it in", hint="Make that first.")
     return False
 

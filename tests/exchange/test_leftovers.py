@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.errors import StoreError
 from jsbackup.exchange.folder import NewFolder, clear_leftovers
 from tests.cli.typed import in_shell
 from tests.harness.batches import some_messages
@@ -117,6 +118,19 @@ def test_where_no_folder_can_be_locked_it_stays_and_is_returned(
         new.write("file", b"")
         new.commit()
     assert _names(tmp_path / "other") == {"file"}
+
+
+def test_one_that_another_export_removes_before_it_is_locked_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else files would vanish while they are written, and what is left get the final name."""
+
+    def flock(_descriptor: int, _how: int) -> None:
+        raise BlockingIOError(errno.EWOULDBLOCK, "locked")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreError), NewFolder(tmp_path / "out", "0000aaaa", 0o700):
+        pytest.fail("it was entered")
 
 
 @pytest.fixture

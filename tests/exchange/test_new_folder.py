@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,15 @@ def test_a_failing_file_system_is_a_store_error(target: Path) -> None:
             new.write("x" * 256, b"")
         with pytest.raises(StoreError, match="cannot be made: no such file"):
             new.folder("a/b")
+
+
+def test_a_folder_that_cannot_be_listed_is_a_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def iterdir(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    with pytest.raises(StoreError, match="cannot be read: permission denied"):
+        NewFolder(tmp_path, "1", 0o700)
 
 
 def test_modes_are_as_asked(tmp_path: Path) -> None:
