@@ -302,7 +302,7 @@ class StreamFiles:
         """The folder of the blocks: that of a purge, if it got as far as its own block."""
         if self._entries.get(_PURGED_TO) is FolderEntry.FOLDER:
             with self.folder.folder(_PURGED_TO) as folder:
-                if any(_NUMBERED.fullmatch(name) for name in folder.entries()):
+                if any(_NUMBERED.fullmatch(name) and name.endswith(".blk") for name in folder.entries()):
                     return _PURGED_TO
         return _MESSAGES
 

@@ -163,3 +163,12 @@ def test_one_key_that_fits_is_enough(sealed: Path) -> None:
         key.unlink()
     with pytest.raises(KeyUnavailable):
         check(sealed, (b"the key",), "$G")
+
+
+def test_a_purge_counts_only_with_a_block_of_its_own(tmp_path: Path) -> None:
+    """As for the server: with the key of a block alone, the messages are those from before."""
+    streams = tmp_path / "$G" / "streams"
+    folder = write_stream(streams, key=b"a key")
+    (folder / "__new_msgs__").mkdir()
+    shutil.copy(folder / "msgs" / "1.key", folder / "__new_msgs__" / "9.key")
+    assert len(import_folder(tmp_path / "$G", (b"a key",)).messages["ORDERS"]) == len(MESSAGES)
