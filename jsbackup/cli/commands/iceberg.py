@@ -27,6 +27,7 @@ from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.tables.iceberg_backups import BackedUp
+    from jsbackup.repository.keep.retention import TagRule
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
 
@@ -47,7 +48,8 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
 
     DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
     changed; readers of Iceberg read them there. The tag of a snapshot is the id of its backup: `SELECT * FROM orders
-    VERSION AS OF '20261121T094249Z-acd9df'`. The tables have all backups of the account that `latest` is of.
+    VERSION AS OF '20261121T094249Z-acd9df'`. The tables have all backups of the account that `latest` is of; with --tag
+    those that have it.
 
     Run it after each backup, and after each prune: tables from before name segments that prune has deleted.
 
@@ -77,7 +79,7 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     wanted = WantedBackup(LATEST, patterns, all_needed=False)
     with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
-        backed_up, left_out, others = _backed_up(repository, newest, patterns)
+        backed_up, left_out, others = _backed_up(repository, newest, patterns, shared.choosing.tags)
         store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
         described = described_streams(store)
         names = [*backed_up, *left_out, *others]
@@ -118,13 +120,14 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
 
 
 def _backed_up(
-    repository: Repository, newest: Manifest, patterns: Sequence[Glob]
+    repository: Repository, newest: Manifest, patterns: Sequence[Glob], tags: Sequence[TagRule]
 ) -> tuple[dict[str, list[BackedUp]], list[str], list[str]]:
-    """Return the backups of each stream of the account that `newest` is of, streams of an unknown format, and the names
-    of others that were not asked for or have no messages.
+    """Return the backups of each stream of the account that `newest` is of, with these tags, streams of an unknown
+    format, and the names of others that were not asked for or have no messages.
     """
     from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.repository.origin import origin_of
+    from jsbackup.repository.read.sources import counts
     from jsbackup.repository.summary import summary_of
 
     like = summary_of(newest)
@@ -133,7 +136,7 @@ def _backed_up(
     others: dict[str, None] = {}
     for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
         mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
-        if not mine or summary.transformed != like.transformed:
+        if not mine or summary.transformed != like.transformed or not counts(summary, tags, ()):
             continue
         created_ms = parse_time(summary.created) // 10**6
         for stream in repository.manifest(summary.id).streams:

@@ -81,6 +81,20 @@ def test_each_backup_is_a_snapshot(tmp_path: Path) -> None:
     assert _files(kept) == before
 
 
+def test_with_a_tag_only_backups_that_have_it(tmp_path: Path) -> None:
+    kept, manifests = growing(tmp_path / "r", (40, 100))
+    tagged = replace(manifests[-1], id=ids(2)[0], created=ids(2)[1], tags={"kind": "weekly"})
+    kept.repository.commit(tagged)
+    out = tmp_path / "out"
+    done = in_shell("iceberg", "ORDERS", *kept.line, "--tag", "kind=weekly", "--output", out, "--json")
+    assert done.code == 0, done
+    (about,) = done.document["tables"]
+    assert about["backups"] == 1
+    assert StaticTable.from_metadata(about["metadata"]).metadata.refs.keys() == {"main", tagged.id}
+    everything = in_shell("iceberg", "ORDERS", *kept.line, "--output", out, "--json")
+    assert everything.document["tables"][0]["backups"] == 3
+
+
 def test_readers_skip_files(tmp_path: Path) -> None:
     kept, manifests = growing(tmp_path / "r", (180,), size=300)
     messages = some_messages(180, 300, seed=7)
