@@ -319,7 +319,7 @@ def export(
     catalog: str | None,
     archive: str | None,
     asked: AskedChanges,
-    mask_key: tuple[tuple[str, str], ...],
+    mask_key: tuple[tuple[str, str | bytes], ...],
     where: Where | None,
 ) -> Result:
     """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
@@ -429,7 +429,7 @@ def _write_tables(
     *,
     tables: TableOptions,
     output: str,
-    mask_key: tuple[tuple[str, str], ...],
+    mask_key: tuple[tuple[str, str | bytes], ...],
     where: Where | None,
 ) -> Exported:
     """Write streams of a backup, changed as the options say, to `output`, a folder or a URL.

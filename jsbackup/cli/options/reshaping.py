@@ -147,8 +147,18 @@ _MASK_KEY = click.option(
 )
 
 
-def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str], ...]:
-    return (("mask_key_file", str(expand_path(mask_key_file, environment()).absolute())),) if mask_key_file else ()
+def _key_name(mask_key_file: str | None) -> tuple[tuple[str, str | bytes], ...]:
+    if not mask_key_file:
+        return ()
+    file = expand_path(mask_key_file, environment()).absolute()
+    if file.is_file() or not file.exists():
+        return (("mask_key_file", str(file)),)
+    if click.get_current_context().params["spark"] is not None:
+        raise UsageError(
+            "--mask-key-file: a pipe can be read once, and each process of Spark reads the key",
+            hint="Name a file, or set JSBACKUP_MASK_KEY where they run.",
+        )
+    return (("mask_key_file", mask_secret({"mask_key_file": str(file)}, environment())),)
 
 
 mask_key_option = gathered(
@@ -157,7 +167,9 @@ mask_key_option = gathered(
 """Add the option for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
 mask_key_name = gathered("mask_key", ["mask_key_file"], _key_name, [_MASK_KEY])
-"""Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key."""
+"""Add the same option, passed as `mask_key`: its name and value if given, for processes that read the key. The value is
+the key itself if the file is a pipe, which can be read once.
+"""
 
 
 def about_messages(asked: AskedChanges) -> list[str]:

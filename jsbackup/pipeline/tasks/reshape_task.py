@@ -38,12 +38,12 @@ __all__ = ["CountPieces", "MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun
 
 @dataclass(frozen=True, slots=True)
 class MaskKey:
-    """The options that name the key for hashes of masks. The key is read on each node.
+    """The options that name the key for hashes of masks, or have it as bytes. A file is read on each node.
 
     `salt` and `mark` distinguish other keys from the one that was `marked`, and reveal next to nothing about it.
     """
 
-    given: tuple[tuple[str, str], ...] = ()
+    given: tuple[tuple[str, str | bytes], ...] = field(default=(), repr=False)
     salt: bytes = b""
     mark: bytes = b""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from dataclasses import replace
@@ -128,6 +129,34 @@ def test_wrong_options_are_one_sentence(tmp_path: Path) -> None:
         done = in_shell("export", "latest", *kept.line, *more, "--output", tmp_path / "out", "--json")
         assert done.code != 0 and said in done.document["error"]["message"], (more, done)
         assert not (tmp_path / "out").exists(), more
+
+
+def _through_a_pipe(key: bytes, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command with a key for masks that can be read once, as `<(…)` of a shell gives it."""
+    read, write = os.pipe()
+    os.write(write, key)
+    os.close(write)
+    try:
+        line = command_line(*arguments, "--mask", ">:header(N)=hash", "--mask-key-file", f"/dev/fd/{read}")
+        return subprocess.run(line, pass_fds=[read], env=environment(), capture_output=True, text=True, timeout=120)
+    finally:
+        os.close(read)
+
+
+def test_the_key_of_masks_may_be_a_pipe(tmp_path: Path) -> None:
+    kept, key = keep(tmp_path / "r", {"ORDERS": some_messages(40, 60)}), b"0123456789abcdef0123"
+    (tmp_path / "key").write_bytes(key)
+    line = ["export", "latest", *kept.line, "--format", "jsonl", "--output"]
+    named = in_shell(*line, tmp_path / "a", "--mask", ">:header(N)=hash", "--mask-key-file", tmp_path / "key")
+    assert named.code == 0, named
+    done = _through_a_pipe(key, *line, tmp_path / "b")
+    assert done.returncode == 0, done
+    files = [next(folder.rglob("*.jsonl")).read_bytes() for folder in (tmp_path / "a", tmp_path / "b")]
+    assert files[0] == files[1]
+    done = _through_a_pipe(key, "copy", "latest", *kept.line, "--to-repo", tmp_path / "copy")
+    assert done.returncode == 0, done
+    done = _through_a_pipe(key, *line, tmp_path / "c", "--spark", "local")
+    assert done.returncode == 2 and "a pipe can be read once" in done.stderr, done
 
 
 def test_masks_with_another_key_and_obfuscated_names(tmp_path: Path) -> None:
