@@ -530,7 +530,7 @@ def _put_back(
         if report.code == TargetConflict.exit_code:
             raise TargetConflict(f"nothing was written: {lacking}")
         if report.code:
-            notes = report.notes if report.twice or report.dropped else ()
+            notes = (*plan.unknown, *(report.notes if report.twice or report.dropped else ()))
             said = [f"not everything was put back: {lacking}"] if lacking else []
             raise IncompleteError("; ".join([*said, *notes]), result=outcome)
         return outcome

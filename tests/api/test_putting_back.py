@@ -79,6 +79,20 @@ def test_it_puts_back_and_says_what_it_did(target: NatsServer, tmp_path: Path) -
         jsbackup.put_back("repo", url, "S", subject="s.>")  # type: ignore[arg-type]
 
 
+def test_what_the_backup_cannot_say_is_said(target: NatsServer, tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with connected(target.url) as nc:
+            kv = await nc.jetstream().create_key_value(bucket="gone")
+            for key in ("kept", "lost", "lost"):
+                await kv.put(key, b"v")
+
+    asyncio.run(fill())
+    made = jsbackup.backup(target.url, jsbackup.open(tmp_path / "repo", create=True))
+    with pytest.raises(IncompleteError, match="cannot say what key lost") as partial:
+        jsbackup.put_back(made, target.url, "gone", key=["kept", "lost"], at=2, partial=True)
+    assert [(one.name, one.action) for one in partial.value.result.messages] == [("kept", "there")]
+
+
 def test_two_at_once_write_nothing_twice(target: NatsServer, tmp_path: Path) -> None:
     asyncio.run(_fill(target.url))
     backup = jsbackup.backup(target.url, jsbackup.open(tmp_path / "repo", create=True))
