@@ -29,7 +29,7 @@ import binascii
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -146,7 +146,9 @@ def read_accounts(path: Path, environ: Mapping[str, str]) -> AccountsFile:
                 f"{path}: {name}: one context cannot be that of every account",
                 hint="Write {account} where the name of the account stands, such as '{account}-backup'.",
             )
-    mode = path.stat().st_mode
+    lifetime = next((int(parse_duration(text)) for text in settings.get("user-lifetime", ())), None)
+    if lifetime is not None and not 60 <= lifetime <= _MOST_SECONDS:
+        raise UsageError(f"{path}: user-lifetime {settings['user-lifetime'][0]} is not between a minute and seven days")
     secret = any(
         name in _SECRETS and not is_reference(text) and "${" not in text
         for table in tables.values()
@@ -155,20 +157,13 @@ def read_accounts(path: Path, environ: Mapping[str, str]) -> AccountsFile:
     return AccountsFile(
         path,
         tables,
-        exposed=secret and bool(mode & (stat.S_IRGRP | stat.S_IROTH)),
+        exposed=secret and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)),
         creds=settings.get("creds", ()),
         signing_keys=settings.get("signing-keys", ()),
         contexts=settings.get("contexts", ()),
         user=next(iter(settings.get("user", ())), None),
-        lifetime_seconds=next((_seconds(path, text) for text in settings.get("user-lifetime", ())), None),
+        lifetime_seconds=lifetime,
     )
-
-
-def _seconds(path: Path, text: str) -> int:
-    seconds = int(parse_duration(text))
-    if not 60 <= seconds <= _MOST_SECONDS:
-        raise UsageError(f"{path}: user-lifetime {text} is not between a minute and seven days")
-    return seconds
 
 
 def _texts(table: Mapping[str, object], where: str) -> dict[str, str]:
@@ -220,54 +215,43 @@ def is_account_key(text: str) -> bool:
 
 def user_claims(jwt: str) -> UserClaims | None:
     """Return what a user's JWT says; None if it is none, or names no account."""
-    found = _claims(jwt)
-    more = _object(found.get("nats"))
-    if _text(more.get("type") or found.get("type")) != "user":
-        return None
-    account = _text(more.get("issuer_account") or found.get("iss"))
-    expires = found.get("exp")
+    claims, nats = _claims(jwt, "user")
+    account, expires = _text(nats.get("issuer_account") or claims.get("iss")), claims.get("exp")
     if not is_account_key(account):
         return None
     return UserClaims(
         account=account,
-        user=_text(found.get("sub")),
-        name=_text(found.get("name")),
+        user=_text(claims.get("sub")),
+        name=_text(claims.get("name")),
         expires=expires if isinstance(expires, int) and expires > 0 else None,
     )
 
 
 def account_claims(jwt: str) -> AccountClaims | None:
     """Return what an account's JWT says; None if it is none."""
-    found = _claims(jwt)
-    more = _object(found.get("nats"))
-    account = _text(found.get("sub"))
-    if _text(more.get("type") or found.get("type")) != "account" or not is_account_key(account):
+    claims, nats = _claims(jwt, "account")
+    account, keys = _text(claims.get("sub")), nats.get("signing_keys")
+    if not is_account_key(account):
         return None
-    keys = more.get("signing_keys")
     listed = keys if isinstance(keys, list) else []
-    scoped = [_text(one.get("key")) for one in listed if isinstance(one, dict)]
+    scoped = [_text(key.get("key")) for key in listed if isinstance(key, dict)]
     return AccountClaims(
         account=account,
-        name=_text(found.get("name")),
-        signing_keys=tuple(one for one in listed if isinstance(one, str) and is_account_key(one)),
-        scoped_keys=tuple(one for one in scoped if is_account_key(one)),
+        name=_text(claims.get("name")),
+        signing_keys=tuple(key for key in listed if isinstance(key, str) and is_account_key(key)),
+        scoped_keys=tuple(filter(is_account_key, scoped)),
     )
 
 
-def _claims(jwt: str) -> Mapping[str, Any]:
-    """Return the claims of a JWT; an empty mapping if it has none."""
-    parts = jwt.strip().split(".")
-    if len(parts) != 3:
-        return {}
+def _claims(jwt: str, kind: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the claims of a JWT of a `user` or an `account`, and those of NATS; empty mappings if it is none."""
     try:
-        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return read_object(raw, "JWT")
+        _, payload, _ = jwt.strip().split(".")
+        claims = read_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), "JWT")
     except (FormatError, ValueError):
-        return {}
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+        return {}, {}
+    nats = claims["nats"] if isinstance(claims.get("nats"), dict) else {}
+    return (claims, nats) if (nats.get("type") or claims.get("type")) == kind else ({}, {})
 
 
 def _text(value: object) -> str:
@@ -276,8 +260,6 @@ def _text(value: object) -> str:
 
 _CREDS: Final = ".creds"
 _SEEDS: Final = (".nk", ".seed")
-_MOST_FILES: Final = 20_000
-_NSC: Final = "nsc"
 _NSC_URL: Final = "nsc://"
 
 
@@ -303,8 +285,7 @@ def place(text: str, keep: str, option: str, environ: Mapping[str, str]) -> Path
 
     Raises UsageError if there is nothing.
     """
-    lowered = text.lower()
-    if lowered == _NSC or lowered.startswith(_NSC_URL):
+    if text.lower() == "nsc" or text.lower().startswith(_NSC_URL):
         operator = text[len(_NSC_URL) :].strip("/")
         if "/" in operator or operator in (".", ".."):
             raise UsageError(
@@ -345,11 +326,9 @@ def find_creds(where: Path) -> tuple[list[CredsFile], list[str]]:
 
     Raises UsageError if the folder cannot be read, or has none.
     """
-
-    def read(path: Path) -> CredsFile:
-        return read_creds(read_file(path, "credentials file"), str(path))
-
-    found, problems = _read_all(where, (_CREDS,), read)
+    found, problems = _read_all(
+        where, (_CREDS,), lambda path: read_creds(read_file(path, "credentials file"), str(path))
+    )
     if not found and not problems:
         raise UsageError(f"there is no {_CREDS} file below {where}", hint="nsc and the nats CLI write such files.")
     return found, problems
@@ -358,7 +337,12 @@ def find_creds(where: Path) -> tuple[list[CredsFile], list[str]]:
 def _read_all(where: Path, endings: tuple[str, ...], read: Callable[[Path], T]) -> tuple[list[T], list[str]]:
     """Return what is read from a file, or from all files below a folder, and the errors in the latter."""
     found, problems = [], []
-    for path in [where] if where.is_file() else sorted(_walked(where, endings)):
+
+    def fail(error: OSError) -> None:
+        raise UsageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
+
+    walked = (Path(folder, name) for folder, _, names in os.walk(where, onerror=fail) for name in names)
+    for path in [where] if where.is_file() else sorted(path for path in walked if path.name.endswith(endings)):
         try:
             found.append(read(path))
         except UsageError as error:
@@ -397,21 +381,7 @@ def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
     return found, problems
 
 
-def _walked(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
-    def fail(error: OSError) -> None:
-        raise UsageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
-
-    count = 0
-    for parent, _, names in os.walk(folder, onerror=fail):
-        for name in names:
-            if name.endswith(endings):
-                count += 1
-                if count > _MOST_FILES:
-                    raise UsageError(f"there are more than {_MOST_FILES:,} files below {folder}")
-                yield Path(parent, name)
-
-
-def with_login(base: Connection, login: Login) -> Connection:
+def with_login(base: Connection, login: Login | None) -> Connection:
     """Return the connection with another login; those in its URLs are gone."""
     servers = tuple(replace(one, login=None, token=None) for one in base.servers)
     return replace(base, servers=servers, login=login, token=None, context=None)
@@ -434,7 +404,5 @@ def with_options(base: Connection, options: ConnectionOptions, environ: Mapping[
         key=made.tls.key or base.tls.key,
     )
     if login is None and token is None and made.tls.cert is None:
-        named = f"the nats context {options.context!r}" if options.context else "it"
-        raise UsageError(f"{named} has no login")
-    servers = tuple(replace(one, login=None, token=None) for one in base.servers)
-    return replace(base, servers=servers, login=login, token=token, tls=tls, context=options.context or None)
+        raise UsageError(f"the nats context {options.context!r} has no login" if options.context else "it has no login")
+    return replace(with_login(base, login), token=token, tls=tls, context=options.context or None)

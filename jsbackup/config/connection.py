@@ -45,7 +45,7 @@ from jsbackup.config.secrets import (
     output_of,
     parse_creds,
     parse_seed,
-    read_file_if_there,
+    read_file,
     resolve_reference,
     resolve_secret,
     shown,
@@ -198,7 +198,9 @@ def layered_connection(
     options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
 ) -> Connection:
     """Return the connection of options over variables over the context `name`; `environ` is for paths and `env://`."""
-    _refuse_two_logins(options)
+    ways = [f"--{way}" for way in ("user", "creds", "nkey", "jwt") if getattr(options, way)]
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(ways)} are different ways to log in", hint="Give one of them.")
     context = read_context(name, environ) if name else ConnectionOptions()
     layers = (options, variables, context)
     if _first(layers, "socks_proxy"):
@@ -258,35 +260,18 @@ def _server(text: str) -> Server:
         # Other schemes are not quoted: in a URL without a scheme it may be a user or a password.
         named = f" {parts.scheme!r}" if parts.scheme in ("http", "https") else ""
         raise UsageError(f"a server URL has an unknown scheme{named}", hint=hint)
-    if not host or any(character.isspace() or not character.isprintable() for character in host):
-        raise UsageError("a server URL has no host", hint=hint)
-    if parts.path.strip("/") or parts.query or parts.fragment:
+    blank = any(character.isspace() or not character.isprintable() for character in host or "")
+    if not host or blank or parts.path.strip("/") or parts.query or parts.fragment:
         # Not quoted: with an unencoded / ? or # in a password, the rest of it is in the place of the host.
-        raise UsageError("a server URL has more than a host and a port", hint=hint)
-    login, token = None, None
-    if parts.username is not None:
-        user = unquote(parts.username)
-        if parts.password is not None:
-            login = UserPassword(user, Secret(unquote(parts.password)))
-        elif user:
-            token = Secret(user)
+        raise UsageError("a server URL has no host, or more than a host and a port", hint=hint)
+    user = unquote(parts.username or "")
+    login = None if parts.password is None else UserPassword(user, Secret(unquote(parts.password)))
+    token = Secret(user) if user and login is None else None
     tls, websocket = parts.scheme in ("tls", "wss"), parts.scheme in ("ws", "wss")
     return Server(host, _PORTS[parts.scheme] if port is None else port, tls, login, token, websocket)
 
 
 # --------------------------------------------------------------------------------------------------------- login
-
-
-def _refuse_two_logins(options: ConnectionOptions) -> None:
-    ways = {
-        "--user": options.user,
-        "--creds": options.creds,
-        "--nkey": options.nkey,
-        "--jwt": options.jwt,
-    }
-    given = [option for option, value in ways.items() if value]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} are different ways to log in", hint="Give one of them.")
 
 
 def _way_to_log_in(layers: Sequence[ConnectionOptions]) -> tuple[str | None, bool]:
@@ -310,27 +295,21 @@ def _way_to_log_in(layers: Sequence[ConnectionOptions]) -> tuple[str | None, boo
 
 
 def _login(way: str | None, layers: Sequence[ConnectionOptions], environ: Mapping[str, str]) -> Login | None:
+    text = (way and _first(layers, way)) or ""
     match way:
         case "user":
-            user, password = _first(layers, "user"), _first(layers, "password")
-            return UserPassword(user or "", resolve_secret(password or "", "password", environ))
+            return UserPassword(text, resolve_secret(_first(layers, "password") or "", "password", environ))
         case "creds":
-            jwt, seed = parse_creds(_referenced(layers, "creds", "credentials file", environ), "credentials file")
-            return UserJwt(jwt, seed)
+            return UserJwt(*parse_creds(resolve_reference(text, "credentials file", environ), "credentials file"))
         case "nkey":
-            return Nkey(parse_seed(_referenced(layers, "nkey", "nkey file", environ), "nkey file"))
+            return Nkey(parse_seed(resolve_reference(text, "nkey file", environ), "nkey file"))
         case "jwt":
-            jwt = check_jwt(resolve_secret(_first(layers, "jwt") or "", "user JWT", environ).reveal(), "user JWT")
-            seed_text = _first(layers, "seed")
-            if seed_text is None:
-                return UserJwt(jwt, None)
-            return UserJwt(jwt, check_seed(resolve_secret(seed_text, "user seed", environ).reveal(), "user seed"))
+            jwt = check_jwt(resolve_secret(text, "user JWT", environ).reveal(), "user JWT")
+            seed = _first(layers, "seed")
+            seed = seed and resolve_secret(seed, "user seed", environ).reveal()
+            return UserJwt(jwt, None if seed is None else check_seed(seed, "user seed"))
         case _:
             return None
-
-
-def _referenced(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> str:
-    return resolve_reference(_first(layers, field) or "", what, environ)
 
 
 def _user_with_password(layers: Sequence[ConnectionOptions]) -> bool:
@@ -380,18 +359,13 @@ def _domain_or_prefix(layers: Sequence[ConnectionOptions]) -> tuple[str | None, 
     """Return domain and prefix, which are alternatives: the highest layer with either decides, and must not
     have both.
     """
-    for layer in layers:
-        if layer.js_domain and layer.js_api_prefix:
-            raise UsageError(
-                "a JetStream domain and a JetStream API prefix exclude each other", hint="Give one of them."
-            )
-        if layer.js_domain:
-            if not _TOKEN_TEXT.fullmatch(layer.js_domain):
-                raise UsageError(f"not a JetStream domain: {layer.js_domain!r}")
-            return layer.js_domain, None
-        if layer.js_api_prefix:
-            return None, _subject(layer.js_api_prefix.removesuffix("."), "JetStream API prefix")
-    return None, None
+    layer = next((layer for layer in layers if layer.js_domain or layer.js_api_prefix), ConnectionOptions())
+    domain, prefix = layer.js_domain or None, layer.js_api_prefix or None
+    if domain and prefix:
+        raise UsageError("a JetStream domain and a JetStream API prefix exclude each other", hint="Give one of them.")
+    if domain and not _TOKEN_TEXT.fullmatch(domain):
+        raise UsageError(f"not a JetStream domain: {domain!r}")
+    return domain, prefix and _subject(prefix.removesuffix("."), "JetStream API prefix")
 
 
 def _subject(text: str, what: str) -> str:
@@ -403,9 +377,7 @@ def _subject(text: str, what: str) -> str:
 
 
 def _timeout(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_TIMEOUT_SECONDS
-    seconds = parse_duration(text)
+    seconds = DEFAULT_TIMEOUT_SECONDS if text is None else parse_duration(text)
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise UsageError(f"the timeout {text!r} is not between 0 and one hour")
     return seconds
@@ -488,7 +460,7 @@ def environment_options(environ: Mapping[str, str]) -> ConnectionOptions:
 
 
 # Key of the context file -> field of ConnectionOptions.
-_TEXT_KEYS: Final = {
+_FIELD_BY_KEY: Final = {
     "url": "server",
     "user": "user",
     "password": "password",
@@ -503,6 +475,7 @@ _TEXT_KEYS: Final = {
     "jetstream_domain": "js_domain",
     "jetstream_api_prefix": "js_api_prefix",
     "inbox_prefix": "inbox_prefix",
+    "tls_first": "tls_first",
 }
 _NSC: Final = "nsc://"
 _UNSUPPORTED_KEYS: Final = {
@@ -520,8 +493,7 @@ def selected_context(environ: Mapping[str, str]) -> str | None:
     """Return the name in `context.txt`, or None if no context is selected. Raises UsageError if the file cannot be
     read.
     """
-    text = read_file_if_there(_folder(environ) / "context.txt", "file of the selected context")
-    return (text or "").strip() or None
+    return read_file(_folder(environ) / "context.txt", "file of the selected context", "").strip() or None
 
 
 def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
@@ -529,8 +501,8 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     be asked.
     """
     path = context_path(name, environ)
-    text = read_file_if_there(path, "nats context")
-    if text is None:
+    text = read_file(path, "nats context", "")
+    if not text and not path.exists():
         known = sorted(found.stem for found in path.parent.glob("*.json"))
         raise UsageError(
             f"there is no nats context {name!r} in {path.parent}",
@@ -540,17 +512,17 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     for key, meaning in _UNSUPPORTED_KEYS.items():
         if document.get(key):
             raise UsageError(f"nats context {name!r} uses {meaning} ({key!r}), which jsbackup does not support")
-    texts = {field: _text(document, key, name) for key, field in _TEXT_KEYS.items()}
-    tls_first = document.get("tls_first")
-    if tls_first is not None and not isinstance(tls_first, bool):
-        raise UsageError(f"'tls_first' in nats context {name!r} is neither true nor false")
-    user = _text(document, "nsc", name)
-    if user is not None and not (texts["creds"] and texts["server"]):
+    for key in (*_FIELD_BY_KEY, "nsc"):
+        kind, said = (bool, "neither true nor false") if key == "tls_first" else (str, "not a text")
+        if document.get(key) is not None and not isinstance(document[key], kind):
+            raise UsageError(f"{key!r} in nats context {name!r} is {said}")
+    given = {field: document.get(key) or None for key, field in _FIELD_BY_KEY.items()}
+    user = document.get("nsc")
+    if user and not (given["creds"] and given["server"]):
         asked = user[len(_NSC) :] if user.lower().startswith(_NSC) else user
         creds, servers = nsc_profile(asked, "credentials file", environ)
-        texts["creds"] = texts["creds"] or creds or None
-        texts["server"] = texts["server"] or servers or None
-    return ConnectionOptions(tls_first=tls_first or None, **texts)
+        given |= {"creds": given["creds"] or creds or None, "server": given["server"] or servers or None}
+    return ConnectionOptions(**given)
 
 
 def _folder(environ: Mapping[str, str]) -> Path:
@@ -567,13 +539,6 @@ def context_path(name: str, environ: Mapping[str, str]) -> Path:
             f"not a name of a nats context: {name!r}", hint="Give a name, or the path of an existing .json file."
         )
     return _folder(environ) / "context" / f"{name}.json"
-
-
-def _text(document: dict[str, Any], key: str, name: str) -> str | None:
-    value = document.get(key)
-    if value is not None and not isinstance(value, str):
-        raise UsageError(f"{key!r} in nats context {name!r} is not a text")
-    return value or None
 
 
 _HINT = (

@@ -104,19 +104,17 @@ def read_config(path: Path) -> ConfigFile:
 
 def examine_config(path: Path) -> ConfigFile:
     """As `read_config`, but unknown tables are its `problems`."""
-    tables = read_toml(path, "config file")
-    problems = []
-    for key in tables:
-        if key not in (_DEFAULTS, _PROFILES):
-            hint = nearest(key, [_DEFAULTS, _PROFILES]) or "Write [defaults] and [profiles.NAME]."
+    tables: dict[str, dict[str, Any]] = {_DEFAULTS: {}, _PROFILES: {}}
+    problems, profiles = [], {}
+    for key, table in read_toml(path, "config file").items():
+        if key not in tables:
+            hint = nearest(key, tables) or "Write [defaults] and [profiles.NAME]."
             problems.append(UsageError(f"{path}: unknown key {key[:100]!r}", hint=hint))
-        elif not isinstance(tables[key], dict):
+        elif not isinstance(table, dict):
             problems.append(UsageError(f"{path}: {key} is not a table", hint="Write [defaults] and [profiles.NAME]."))
-    defaults, named = (
-        found if isinstance(found := tables.get(key, {}), dict) else {} for key in (_DEFAULTS, _PROFILES)
-    )
-    profiles = {}
-    for name, table in named.items():
+        else:
+            tables[key] = table
+    for name, table in tables[_PROFILES].items():
         if not _NAME.fullmatch(name):
             hint = "Letters, digits and . _ - make a name, of up to 64 characters."
             problems.append(UsageError(f"{path}: no profile can be named {name[:100]!r}", hint=hint))
@@ -128,7 +126,7 @@ def examine_config(path: Path) -> ConfigFile:
         mode = path.stat().st_mode
     except OSError as error:
         raise UsageError(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
-    return ConfigFile(path, defaults, profiles, bool(mode & (stat.S_IRGRP | stat.S_IROTH)), tuple(problems))
+    return ConfigFile(path, tables[_DEFAULTS], profiles, bool(mode & (stat.S_IRGRP | stat.S_IROTH)), tuple(problems))
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:

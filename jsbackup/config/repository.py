@@ -139,7 +139,6 @@ def _secret(way: _Way, given: Mapping[str, object], environ: Mapping[str, str]) 
 
 SSE_KINDS = ("AES256", "aws:kms")
 
-_PREFIX = "JSBACKUP_"
 # Used if our own variables are not set.
 _AWS_VARIABLES = {
     "s3_endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -158,7 +157,7 @@ def s3_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> S3Se
         option = given.get(name)
         if option is not None:
             return str(option)
-        names = (_PREFIX + name.upper(), *_AWS_VARIABLES.get(name, ()))
+        names = (f"JSBACKUP_{name.upper()}", *_AWS_VARIABLES.get(name, ()))
         return next((environ[variable] for variable in names if environ.get(variable)), None)
 
     path_style = given.get("s3_path_style")
@@ -190,10 +189,10 @@ def _endpoint(url: str | None) -> str | None:
         host, _port = parts.hostname, parts.port
     except ValueError:  # not chained: it may contain the URL
         raise UsageError("the S3 endpoint cannot be understood", hint=hint) from None
-    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError("the S3 endpoint is not an http or https URL", hint=hint)
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise UsageError("the S3 endpoint has more than a host, a port and a path", hint=hint)
+    more = parts.username is not None or parts.password is not None or parts.query or parts.fragment
+    printable = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not host or not printable or more:
+        raise UsageError("the S3 endpoint is not an http or https URL of a host, a port and a path", hint=hint)
     return url
 
 

@@ -64,7 +64,6 @@ __all__ = [
     "parse_seed",
     "read_binary_file",
     "read_file",
-    "read_file_if_there",
     "resolve_reference",
     "resolve_secret",
     "shown",
@@ -167,42 +166,26 @@ def hide_logins(text: str) -> str:
     return _LOGIN.sub("://…@", text)
 
 
-def read_file(path: Path, what: str) -> str:
-    """Read a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file"."""
-    text = read_file_if_there(path, what)
-    if text is None:
-        raise _missing(path, what)
-    return text
-
-
-def read_file_if_there(path: Path, what: str) -> str | None:
-    """As `read_file`, but return None for a file that does not exist."""
-    content = _read(path, what)
+def read_file(path: Path, what: str, default: str | None = None) -> str:
+    """Read a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file". A file that
+    does not exist has the text `default`, if there is one.
+    """
     try:
-        return None if content is None else content.decode()
+        return read_binary_file(path, what, None if default is None else default.encode()).decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"the {what} {shown(str(path))} is not a text file") from error
 
 
-def read_binary_file(path: Path, what: str) -> bytes:
+def read_binary_file(path: Path, what: str, default: bytes | None = None) -> bytes:
     """As `read_file`, but return any bytes."""
-    content = _read(path, what)
-    if content is None:
-        raise _missing(path, what)
-    return content
-
-
-def _missing(path: Path, what: str) -> UsageError:
-    hint = None if path.is_absolute() else "A name that does not begin with / is relative to the working directory."
-    return UsageError(f"the {what} {shown(str(path))} does not exist", hint=hint)
-
-
-def _read(path: Path, what: str) -> bytes | None:
     try:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except FileNotFoundError:
-        return None
+        if default is not None:
+            return default
+        hint = None if path.is_absolute() else "A name that does not begin with / is relative to the working directory."
+        raise UsageError(f"the {what} {shown(str(path))} does not exist", hint=hint) from None
     except (OSError, ValueError) as error:  # not chained: the file name may be a secret given by mistake
         reason = error.strerror if isinstance(error, OSError) else "not a usable name"
         raise UsageError(f"cannot read the {what} {shown(str(path))}: {reason}") from None
@@ -226,21 +209,16 @@ def parse_creds(text: str, what: str) -> tuple[Secret, Secret]:
 
 def parse_seed(text: str, what: str) -> Secret:
     """Parse an nkey file: a user seed on a separate line, or between BEGIN and END lines. Raises UsageError."""
-    if (seed := _block(text, "USER NKEY SEED")) is not None:
-        return check_seed(seed, what)
-    for line in text.split():
-        if line.startswith("S"):
-            return check_seed(line, what)
-    raise UsageError(f"the {what} does not hold a seed", hint="The seed of a user starts with SU.")
+    seed = _block(text, "USER NKEY SEED") or next((word for word in text.split() if word.startswith("S")), None)
+    if seed is None:
+        raise UsageError(f"the {what} does not hold a seed", hint="The seed of a user starts with SU.")
+    return check_seed(seed, what)
 
 
 def _block(text: str, label: str) -> str | None:
     """Return the first line that is not empty after the BEGIN line with the label."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        if f"BEGIN {label}-" in line:
-            return next((content.strip() for content in lines if content.strip()), None)
-    return None
+    match = re.search(rf"BEGIN {label}-.*\n\s*(\S.*)", text)
+    return match and match[1].strip()
 
 
 def check_jwt(jwt: str, what: str) -> Secret:
@@ -450,7 +428,10 @@ def _by_scheme(scheme: str, rest: str, what: str, environ: Mapping[str, str]) ->
         case "data":
             return _inline(rest, what)
         case "op":
-            return _text(looked_up(["op", "read", f"op://{rest}"], f"op://{rest}", what, environ), what)
+            try:
+                return looked_up(["op", "read", f"op://{rest}"], f"op://{rest}", what, environ).decode()
+            except UnicodeDecodeError:  # not chained: it contains the bytes
+                raise UsageError(f"what was looked up for the {what} is not text") from None
         case "nsc":
             creds, _ = nsc_profile(rest, what, environ)
             if not creds:
@@ -464,13 +445,6 @@ def _by_scheme(scheme: str, rest: str, what: str, environ: Mapping[str, str]) ->
 
 def _file_of(what: str) -> str:
     return what if what.endswith(" file") else f"{what} file"
-
-
-def _text(printed: bytes, what: str) -> str:
-    try:
-        return printed.decode()
-    except UnicodeDecodeError:  # not chained: it contains the bytes
-        raise UsageError(f"what was looked up for the {what} is not text") from None
 
 
 def _inline(rest: str, what: str) -> str:
