@@ -415,50 +415,26 @@ class Backup:
 
 
 class Stream:
-    """A stream in a backup."""
+    """A stream in a backup.
+
+    `created` is when the server created it, in UTC, to the microsecond. `first_seq` and `last_seq` are sequences of
+    stored messages, 0 without messages; `message_count` is their number, and `byte_count` their bytes, uncompressed.
+    `digest` is theirs, in hex: equal messages at equal sequences have equal digests. `warnings` say what is missing or
+    uncertain, in sentences.
+    """
 
     def __init__(self, backup: Backup, entry: StreamBackup) -> None:
         self.backup = backup
         self._entry = entry
-
-    @property
-    def name(self) -> str:
-        return self._entry.name
+        self.name, self.warnings, self.digest = entry.name, entry.warnings, entry.digest.hex
+        self.created = datetime_of(parse_time(entry.created))
+        self.first_seq, self.last_seq = entry.captured.first_seq, entry.captured.last_seq
+        self.message_count, self.byte_count = entry.captured.messages, entry.captured.bytes
 
     @property
     def config(self) -> JsonObject:
         """Its configuration in the form of the JetStream API; a copy."""
         return copy.deepcopy(self._entry.config)
-
-    @property
-    def created(self) -> datetime:
-        """When the server created it, in UTC, to the microsecond."""
-        return datetime_of(parse_time(self._entry.created))
-
-    @property
-    def first_seq(self) -> int:
-        """Sequence of the first stored message, 0 without messages."""
-        return self._entry.captured.first_seq
-
-    @property
-    def last_seq(self) -> int:
-        """Sequence of the last stored message, 0 without messages."""
-        return self._entry.captured.last_seq
-
-    @property
-    def message_count(self) -> int:
-        """Number of stored messages."""
-        return self._entry.captured.messages
-
-    @property
-    def byte_count(self) -> int:
-        """Bytes of these messages, uncompressed."""
-        return self._entry.captured.bytes
-
-    @property
-    def digest(self) -> str:
-        """Digest of these messages, in hex: equal messages at equal sequences have equal digests."""
-        return self._entry.digest.hex
 
     @property
     def consumers(self) -> dict[str, Consumer]:
@@ -474,11 +450,6 @@ class Stream:
             )
             for one in self._entry.consumers
         }
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is missing or uncertain, in sentences."""
-        return self._entry.warnings
 
     def files(self) -> list[str]:
         """Return the paths of the Parquet files of its messages, in rising sequence, for other readers; in S3 their
