@@ -291,14 +291,13 @@ def place(text: str, keep: str, option: str, environ: Mapping[str, str]) -> Path
             raise UsageError(
                 f"{option} {shown(text)}: not the name of an operator", hint="Write nsc, or nsc://OPERATOR."
             )
-        path = nsc_folder(keep, environ)
-        found = path / operator if keep == "creds" and operator else path
-        if not found.is_dir():
+        path = nsc_folder(keep, environ) / (operator if keep == "creds" else "")
+        if not path.is_dir():
             raise UsageError(
-                f"{option} {shown(text)}: nsc has no folder {found}",
+                f"{option} {shown(text)}: nsc has no folder {path}",
                 hint="It is below NKEYS_PATH, XDG_DATA_HOME or ~/.local/share, as 'nsc env' says.",
             )
-        return found
+        return path
     path = expand_path(text, environ)
     if not path.exists():
         braces = " In a pattern, write {account} for the account." if "{" in text else ""
@@ -326,17 +325,21 @@ def find_creds(where: Path) -> tuple[list[CredsFile], list[str]]:
 
     Raises UsageError if the folder cannot be read, or has none.
     """
-    found, problems = _read_all(
-        where, (_CREDS,), lambda path: read_creds(read_file(path, "credentials file"), str(path))
+    return _read_all(
+        where,
+        (_CREDS,),
+        lambda path: read_creds(read_file(path, "credentials file"), str(path)),
+        UsageError(f"there is no {_CREDS} file below {where}", hint="nsc and the nats CLI write such files."),
     )
-    if not found and not problems:
-        raise UsageError(f"there is no {_CREDS} file below {where}", hint="nsc and the nats CLI write such files.")
-    return found, problems
 
 
-def _read_all(where: Path, endings: tuple[str, ...], read: Callable[[Path], T]) -> tuple[list[T], list[str]]:
-    """Return what is read from a file, or from all files below a folder, and the errors in the latter."""
-    found, problems = [], []
+def _read_all(
+    where: Path, endings: tuple[str, ...], read: Callable[[Path], T | None], none: UsageError
+) -> tuple[list[T], list[str]]:
+    """Return what is read from a file, or from all files below a folder, and the errors in the latter. Raises `none`
+    without either.
+    """
+    read_files, problems = list[T](), []
 
     def fail(error: OSError) -> None:
         raise UsageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
@@ -344,12 +347,14 @@ def _read_all(where: Path, endings: tuple[str, ...], read: Callable[[Path], T]) 
     walked = (Path(folder, name) for folder, _, names in os.walk(where, onerror=fail) for name in names)
     for path in [where] if where.is_file() else sorted(path for path in walked if path.name.endswith(endings)):
         try:
-            found.append(read(path))
+            read_files += filter(None, [read(path)])
         except UsageError as error:
             if path == where:
                 raise
             problems.append(error.message)
-    return found, problems
+    if not read_files and not problems:
+        raise none
+    return read_files, problems
 
 
 def read_creds(text: str, path: str) -> CredsFile:
@@ -372,13 +377,14 @@ def find_seeds(where: Path) -> tuple[list[AccountSeed], list[str]]:
             raise UsageError(f"the file {path} does not hold an account's seed", hint="It starts with SA.")
         return None if seed is None else AccountSeed(str(path), seed)
 
-    seeds, problems = _read_all(where, _SEEDS, read)
-    found = [seed for seed in seeds if seed is not None]
-    if not found and not problems:
-        raise UsageError(
+    return _read_all(
+        where,
+        _SEEDS,
+        read,
+        UsageError(
             f"there is no account's seed below {where}", hint=f"Seeds are in files that end in {' or '.join(_SEEDS)}."
-        )
-    return found, problems
+        ),
+    )
 
 
 def with_login(base: Connection, login: Login | None) -> Connection:

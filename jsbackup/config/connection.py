@@ -329,9 +329,14 @@ def _token(layers: Sequence[ConnectionOptions], environ: Mapping[str, str]) -> S
 
 
 def _tls(layers: Sequence[ConnectionOptions], servers: tuple[Server, ...], environ: Mapping[str, str]) -> Tls:
-    cert = _tls_file(layers, "tls_cert", "TLS certificate", environ)
-    key = _tls_file(layers, "tls_key", "TLS key", environ)
-    ca = _tls_file(layers, "tls_ca", "TLS certificate authority", environ)
+    ca, cert, key = (
+        None if text is None else _tls_file(text, what, environ)
+        for text, what in (
+            (_first(layers, "tls_ca"), "TLS certificate authority"),
+            (_first(layers, "tls_cert"), "TLS certificate"),
+            (_first(layers, "tls_key"), "TLS key"),
+        )
+    )
     if (cert is None) != (key is None):
         raise UsageError("a TLS client certificate needs its key, and a key its certificate", hint="Give both.")
     first = next((layer.tls_first for layer in layers if layer.tls_first is not None), False)
@@ -339,10 +344,7 @@ def _tls(layers: Sequence[ConnectionOptions], servers: tuple[Server, ...], envir
     return Tls(required, first, ca, cert, key)
 
 
-def _tls_file(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> Path | None:
-    text = _first(layers, field)
-    if text is None:
-        return None
+def _tls_file(text: str, what: str, environ: Mapping[str, str]) -> Path:
     scheme, separator, rest = text.partition("://")
     if separator and scheme.lower() != "file":
         raise UsageError(f"the {what} has to be a file, not a reference of the kind {scheme}://")
@@ -477,7 +479,6 @@ _FIELD_BY_KEY: Final = {
     "inbox_prefix": "inbox_prefix",
     "tls_first": "tls_first",
 }
-_NSC: Final = "nsc://"
 _UNSUPPORTED_KEYS: Final = {
     "socks_proxy": "a SOCKS proxy",
     "windows_cert_store": "the Windows certificate store",
@@ -486,7 +487,7 @@ _UNSUPPORTED_KEYS: Final = {
 
 def context_names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of all contexts. Raises UsageError if there is no home directory."""
-    return sorted(found.stem for found in (_folder(environ) / "context").glob("*.json"))
+    return sorted(path.stem for path in (_folder(environ) / "context").glob("*.json"))
 
 
 def selected_context(environ: Mapping[str, str]) -> str | None:
@@ -503,7 +504,7 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     path = context_path(name, environ)
     text = read_file(path, "nats context", "")
     if not text and not path.exists():
-        known = sorted(found.stem for found in path.parent.glob("*.json"))
+        known = context_names(environ)
         raise UsageError(
             f"there is no nats context {name!r} in {path.parent}",
             hint=f"Known contexts: {', '.join(known)}." if known else "Make one with: nats context add NAME.",
@@ -519,7 +520,7 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     given = {field: document.get(key) or None for key, field in _FIELD_BY_KEY.items()}
     user = document.get("nsc")
     if user and not (given["creds"] and given["server"]):
-        asked = user[len(_NSC) :] if user.lower().startswith(_NSC) else user
+        asked = user[len("nsc://") :] if user.lower().startswith("nsc://") else user
         creds, servers = nsc_profile(asked, "credentials file", environ)
         given |= {"creds": given["creds"] or creds or None, "server": given["server"] or servers or None}
     return ConnectionOptions(**given)

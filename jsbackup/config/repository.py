@@ -122,14 +122,12 @@ def _secret(way: _Way, given: Mapping[str, object], environ: Mapping[str, str]) 
     file, command = given.get(way.file), given.get(way.command)
     if isinstance(file, bytes):
         return file
-    value = None
-    if file and command:
-        raise UsageError(f"the {way.what} is given twice", hint="Give a file or a command.")
+    value, variables = None, [way.variable, f"{way.variable}_FILE", f"{way.variable}_COMMAND"]
     if not file and not command:
-        variables = [way.variable, f"{way.variable}_FILE", f"{way.variable}_COMMAND"]
         value, file, command = map(environ.get, variables)
-        if len(found := [name for name in variables if environ.get(name)]) > 1:
-            raise UsageError(f"the {way.what} is given twice: {' and '.join(found)} are set", hint="Set one of them.")
+    if len([given_way for given_way in (value, file, command) if given_way]) > 1:
+        hint = f"Give a file or a command, or set one of {', '.join(variables)}."
+        raise UsageError(f"the {way.what} is given twice", hint=hint)
     if command:
         return output_of(str(command), way.what)
     if file:
@@ -163,26 +161,24 @@ def s3_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> S3Se
     path_style = given.get("s3_path_style")
     if path_style is None and (by_environment := text("s3_path_style")) is not None:
         path_style = parse_bool(by_environment)
-    sse, key = text("s3_sse"), text("s3_sse_kms_key")
+    endpoint, ca, sse, key = map(text, ("s3_endpoint", "s3_ca", "s3_sse", "s3_sse_kms_key"))
     if sse is not None and sse not in SSE_KINDS:
         raise UsageError(f"not an encryption of S3: {sse!r}", hint=f"Choose from {', '.join(SSE_KINDS)}.")
     if key is not None and sse != "aws:kms":
         raise UsageError("a KMS key is given, but not encryption with KMS", hint="Add --s3-sse aws:kms.")
     return S3Settings(
-        endpoint=_endpoint(text("s3_endpoint")),
+        endpoint=None if endpoint is None else _endpoint(endpoint),
         region=text("s3_region"),
         profile=text("s3_profile"),
         path_style=None if path_style is None else bool(path_style),
-        ca=_authorities(text("s3_ca")),
+        ca=None if ca is None else _authorities(ca),
         sse=sse,
         sse_kms_key=key,
         storage_class=text("s3_storage_class"),
     )
 
 
-def _endpoint(url: str | None) -> str | None:
-    if url is None:
-        return None
+def _endpoint(url: str) -> str:
     hint = "Write it as https://host or http://host:port; credentials go into the environment."
     try:
         parts = urlsplit(url)
@@ -196,9 +192,7 @@ def _endpoint(url: str | None) -> str | None:
     return url
 
 
-def _authorities(path: str | None) -> str | None:
-    if path is None:
-        return None
+def _authorities(path: str) -> str:
     import ssl  # a help text need not wait for it
 
     path = str(Path(path).expanduser())

@@ -84,14 +84,11 @@ _PASTED = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
-_SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
-_ACCOUNT_SEED = re.compile(r"SA[A-Z2-7]{56}", re.ASCII)
-_ANY_SEED = re.compile(r"S[A-Z2-7]{57}", re.ASCII)
+_SEED = re.compile(r"S[A-Z2-7]{57}", re.ASCII)
 
 
 # The first 16 bits of a seed: 18 << 3 means seed, then the role (https://github.com/nats-io/nkeys, README).
-_USER_SEED_PREFIX = bytes([18 << 3 | 20 >> 2, 0])
-_ACCOUNT_SEED_PREFIX = bytes([18 << 3, 0])
+_SEED_PREFIXES = {"SU": bytes([18 << 3 | 20 >> 2, 0]), "SA": bytes([18 << 3, 0])}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,9 +227,9 @@ def check_jwt(jwt: str, what: str) -> Secret:
 
 def check_seed(seed: str, what: str) -> Secret:
     """Check form, role and CRC-16 of a user's seed. Raises UsageError."""
-    if not _SEED.fullmatch(seed):
+    if not _SEED.fullmatch(seed) or not seed.startswith("SU"):
         raise UsageError(f"the {what} does not hold a user's seed", hint="It has 58 characters and starts with SU.")
-    return _checked(seed, _USER_SEED_PREFIX, what)
+    return _checked(seed, what)
 
 
 def parse_account_seed(text: str, what: str) -> Secret | None:
@@ -240,17 +237,15 @@ def parse_account_seed(text: str, what: str) -> Secret | None:
     UsageError.
     """
     for word in text.split():
-        if _ACCOUNT_SEED.fullmatch(word):
-            return _checked(word, _ACCOUNT_SEED_PREFIX, what)
-        if _ANY_SEED.fullmatch(word):
-            return None
+        if _SEED.fullmatch(word):
+            return _checked(word, what) if word.startswith("SA") else None
     raise UsageError(f"the {what} does not hold a seed", hint="The seed of an account starts with SA.")
 
 
-def _checked(seed: str, prefix: bytes, what: str) -> Secret:
+def _checked(seed: str, what: str) -> Secret:
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     # 290 bits of text hold 288 of content: 2 of prefix, 32 of key, 2 of CRC-16/XMODEM, little endian.
-    if raw[:2] != prefix or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+    if raw[:2] != _SEED_PREFIXES[seed[:2]] or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise UsageError(f"the {what} holds a damaged seed")
     return Secret(seed)
 
