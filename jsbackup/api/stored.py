@@ -27,7 +27,7 @@ from jsbackup.api.arguments import (
     edge_of,
 )
 from jsbackup.api.worker import blocking
-from jsbackup.config import Glob, KeySecrets, environment, key_secrets, nearest, parse_glob, s3_settings
+from jsbackup.config import Glob, environment, key_secrets, nearest, parse_glob, s3_settings
 from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.formats.digest import MessageBatch
@@ -46,7 +46,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.planning.selection.newest_pass import with_newest
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository import layout
-from jsbackup.repository.crypto.access import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.access import GivenKeys
 from jsbackup.repository.crypto.keys import read_keys
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.location import in_a_folder
@@ -128,9 +128,7 @@ def open(
     paths = {name: fspath(file) for name, file in files.items() if file is not None and name not in contents}
     variables = environment()
     secrets = key_secrets({**paths, **contents}, variables)
-    keys = NO_KEYS
-    if secrets != KeySecrets():
-        keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+    keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
     s3 = {
         "s3_endpoint": s3_endpoint,
         "s3_region": s3_region,
