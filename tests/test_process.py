@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent / "jsbackup"
 EFFECTS: dict[str, set[str]] = {
     # The latter for the log of its own web server.
     "addHandler addFilter setLevel handlers propagate basicConfig": {"cli/output/progress.py", "browse/app.py"},
-    "signal set_wakeup_fd": {"cli/main.py", "cli/loop.py", "cli/notify/hooks.py", "cli/stop_signals.py"},
+    "signal set_wakeup_fd": {"cli/main.py", "cli/loop.py", "cli/notify/hooks.py"},
     "add_signal_handler set_default_executor": {"cli/loop.py"},
     "set_threshold": {"cli/main.py", "cli/loop.py"},
     "freeze": {"cli/loop.py", "pipeline/tasks/task_source.py"},  # the latter in processes that Spark has started

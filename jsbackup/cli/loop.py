@@ -1,28 +1,67 @@
-"""The event loop of a command, and how Ctrl-C and SIGTERM end it: cleanly, but not for long.
+"""How Ctrl-C and SIGTERM end a command, also in its event loop: cleanly, but not for long.
 
 An interrupted command cleans up, which takes a moment if store and server answer. If they do not, it is forced to end
 after some seconds, and threads that wait for a store are abandoned: that leaves the same as a kill, which everything is
 designed for.
+
+A shell without job control starts `command &` with Ctrl-C ignored, because that is meant for the command in front: a
+signal that a command was started to ignore does not end it.
+
+asyncio is imported when a loop runs: all commands load this module.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from jsbackup.api.worker import raise_first
 from jsbackup.cli.parsing.context import INTERRUPTED
-from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.errors import Interrupted, JsBackupError
 
-__all__ = ["exempt_from_collection", "run_loop"]
+__all__ = ["closing_undisturbed", "exempt_from_collection", "run_loop", "stop_signals"]
 
 T = TypeVar("T")
+
+_DEFAULTS = (signal.SIG_IGN, signal.SIG_DFL)
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return them; also that of a closed terminal, where it is handled (`closing_undisturbed`)."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+    if signal.getsignal(signal.SIGHUP) not in _DEFAULTS:
+        numbers.append(signal.SIGHUP)
+    return tuple(numbers)
+
+
+@contextmanager
+def closing_undisturbed() -> Iterator[ExitStack]:
+    """A stack for what must be closed, such as a server with a copy of the data: a second Ctrl-C does not stop that.
+
+    Meanwhile a closed terminal ends the command as SIGTERM does.
+    """
+    hangup = signal.getsignal(signal.SIGHUP)
+    stack = ExitStack()
+    if hangup is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    try:
+        yield stack
+    finally:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in stop_signals()}
+        try:
+            stack.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.signal(signal.SIGHUP, hangup)
+
+
+# --- the event loop ---
 
 # Python's own thresholds, which `main` had raised: from now on garbage may hold buffers. But the last is ten times its
 # own: with 10,000 streams, to look through everything so often took a quarter of the time of `follow`.
@@ -53,6 +92,10 @@ def run_loop(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None
 
     With `ask` the first signal calls it, for work that can end by itself, and only the second one interrupts.
     """
+    import asyncio
+
+    from jsbackup.api.worker import raise_first
+
     asking = [ask] if ask is not None else []
     early: list[int] = []
     signals = stop_signals()
@@ -113,3 +156,4 @@ def run_loop(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        work.close()  # if it is interrupted before it begins, Python would warn that it was never awaited

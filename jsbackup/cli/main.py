@@ -24,6 +24,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
+from jsbackup.cli.loop import stop_signals
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output, silence
 from jsbackup.cli.parsing.context import (
@@ -37,7 +38,6 @@ from jsbackup.cli.parsing.context import (
     write_options,
     write_shared_options,
 )
-from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
 from jsbackup.exit_codes import EXIT_CODES

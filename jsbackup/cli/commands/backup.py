@@ -7,15 +7,21 @@ from collections.abc import Callable
 
 import click
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import holder, writing
-from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
-from jsbackup.cli.options.spark import Where
-from jsbackup.cli.options.tag_options import tagged_as
+from jsbackup.cli.loop import exempt_from_collection, run_loop
+from jsbackup.cli.options.opening import (
+    AskedAccounts,
+    Where,
+    account_options,
+    connection_of,
+    holder,
+    no_init_option,
+    open_or_make_repository,
+    writing,
+)
 from jsbackup.cli.output.progress import make_live_line, make_progress
 from jsbackup.cli.output.reports import backup_result, follow_result, following_text
 from jsbackup.cli.output.result import Result, format_bytes
-from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.command import Command, tagged_as
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared, jobs_option
 from jsbackup.cli.parsing.typed_values import parse_lock_end, parse_tags
@@ -128,7 +134,7 @@ def backup(
         jobs=jobs,
     )
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.all_accounts import back_up_all
+        from jsbackup.cli.commands.all_accounts import back_up_all
         from jsbackup.cli.options.restore_options import refuse_given
 
         refuse_given(click.get_current_context(), "--all-accounts", "spark", "spark_conf")
@@ -143,7 +149,7 @@ def backup(
         writing(shared, repository, "backup") as lease,
         make_progress("backup", wanted=shared.progress) as progress,
     ):
-        report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))
+        report = run_loop(run_backup(BackupRun(connection, repository, options, progress), lease))
     return backup_result(report)
 
 
@@ -202,7 +208,6 @@ def follow(
     """
     import asyncio
 
-    from jsbackup.cli.loop import exempt_from_collection, run_loop
     from jsbackup.engine.backup.options import BackupOptions
     from jsbackup.engine.backup.run import BackupRun
     from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams

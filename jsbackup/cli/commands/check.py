@@ -16,11 +16,19 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_ids, make_finder
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import connection_of, open_repository, open_with_keys, run_async
-from jsbackup.cli.options.spark import Where, place_given, settings_of
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_ids, make_finder, policy_in_use
+from jsbackup.cli.options.opening import (
+    AskedAccounts,
+    Where,
+    account_options,
+    connection_of,
+    open_repository,
+    open_with_keys,
+    place_given,
+    reading,
+    settings_of,
+)
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result, State
@@ -260,9 +268,9 @@ def status(
     try:
         if live and accounts.all_accounts:
             connection = accounts.connection(shared)
-            system = run_async(list_live_accounts(connection, accounts.choice(connection), left_out))
+            system = run_loop(list_live_accounts(connection, accounts.choice(connection), left_out))
         elif live:
-            streams = run_async(list_live_streams(connection_of(shared), left_out))
+            streams = run_loop(list_live_streams(connection_of(shared), left_out))
     except NatsError as error:
         unanswered = error
     report = Report(found, limits, streams, system)
@@ -287,7 +295,6 @@ def _seconds(text: str | None) -> float | None:
 def _write_page(shared: Shared, repository: Repository, report: Report, page: Path) -> None:
     from jsbackup.browse.overview import next_removal
     from jsbackup.cli.output.html_pages import status_page
-    from jsbackup.cli.profiles.forget_policy import policy_in_use
     from jsbackup.repository.keep.holds import held_backups
 
     inventory, held = repository.inventory(), held_backups(repository)
@@ -388,7 +395,7 @@ def diff(
         if connection is not None and LATEST in (a, b):
             from jsbackup.engine.link.source import read_source
 
-            source = run_async(read_source(connection))
+            source = run_loop(read_source(connection))
         found = {
             text: make_finder(shared, repository, WantedBackup(text, globs, excluded, silent=True, all_needed=False))(
                 source
@@ -405,7 +412,7 @@ def diff(
         else:
             from jsbackup.engine.check.diff_live import diff_live
 
-            report = run_async(diff_live(run, connection, manifests[0], Side.B if a == LIVE else Side.A))
+            report = run_loop(diff_live(run, connection, manifests[0], Side.B if a == LIVE else Side.A))
     return diff_result([LIVE if text == LIVE else found[text].id for text in (a, b)], report, choice.skipped)
 
 

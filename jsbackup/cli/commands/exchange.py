@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.options.jobs import job_runner, open_job
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
-from jsbackup.cli.options.leases import reading, writing
-from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
-from jsbackup.cli.options.reshaping import (
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup, job_runner, open_job
+from jsbackup.cli.options.opening import (
+    Where,
+    no_init_option,
+    open_or_make_repository,
+    open_repository,
+    place_given,
+    reading,
+    writing,
+)
+from jsbackup.cli.options.restore_options import (
     about_messages,
     mask_key_name,
     refuse_obfuscation,
     reshaping_options,
     with_key_beside,
 )
-from jsbackup.cli.options.spark import Where, place_given
-from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import import_result, stored_result
 from jsbackup.cli.output.result import Block, Result, broken_json, broken_lines, format_bytes, format_count, table
-from jsbackup.cli.parsing.command import Command
+from jsbackup.cli.parsing.command import Command, tagged_as
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import parse_tags

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import click
 
-from jsbackup.cli.options.leases import reading, writing
+from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.opening import (
+    Where,
     connection_of,
     connection_reference_of,
     open_or_make_repository,
     open_repository,
-    run_async,
+    place_given,
+    reading,
+    settings_of,
+    writing,
 )
 from jsbackup.cli.options.restore_options import Asked
-from jsbackup.cli.options.spark import Where, place_given, settings_of
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import backup_result
 from jsbackup.cli.output.restore_report import restored_result
@@ -50,7 +53,7 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, *, may_m
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         run = BackupRun(connection, repository, options, progress)
-        begun = run_async(begin_backup(run, lease))
+        begun = run_loop(begin_backup(run, lease))
         make_now(repository)  # executors open it themselves
         with open_session(settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
@@ -78,11 +81,11 @@ def spread_restore(
         make_progress("restore", wanted=shared.progress) as progress,
     ):
         finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
-        manifest = finder.early()(run_async(read_source(connection)))
+        manifest = finder.early()(run_loop(read_source(connection)))
         if saved is not None:
             saved.refuse_other(manifest)
         run = RestoreRun(connection, options, settings, progress)
-        prospect = run_async(begin_restore(run, repository, manifest, saved))
+        prospect = run_loop(begin_restore(run, repository, manifest, saved))
         mask_key = mask_key_of({"mask_key_file": click.get_current_context().params.get("mask_key_file")})
         with open_session(spark_settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())

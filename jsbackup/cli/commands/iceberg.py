@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.options.spark import place_given
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup
+from jsbackup.cli.options.opening import open_repository, place_given, reading
 from jsbackup.cli.output.result import Result, TextTable, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream

@@ -19,10 +19,8 @@ from uuid import UUID
 
 import click
 
-from jsbackup.cli.options.jobs import choose_readable, open_job
-from jsbackup.cli.options.latest import WantedBackup
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.spark import Where, place_given
+from jsbackup.cli.options.backup_choice import WantedBackup, choose_readable, open_job
+from jsbackup.cli.options.opening import Where, place_given, reading
 from jsbackup.cli.output.new_file import check_new_file, made_elsewhere, write_new_file
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import (

@@ -16,20 +16,27 @@ from typing import Any
 
 import click
 
-from jsbackup.cli.accounts.options import AskedAccounts, account_options
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async, target_connection_of
-from jsbackup.cli.options.reshaping import mask_key_option, refuse_obfuscation
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.opening import (
+    AskedAccounts,
+    Where,
+    account_options,
+    connection_of,
+    open_repository,
+    reading,
+    target_connection_of,
+)
 from jsbackup.cli.options.restore_options import (
     Asked,
     live_planning_options,
+    mask_key_option,
     planning_options,
     refuse_given,
+    refuse_obfuscation,
     refuse_options_beside,
     runbook_option,
 )
 from jsbackup.cli.options.shared import SERVER_OPTIONS
-from jsbackup.cli.options.spark import Where
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
@@ -72,7 +79,7 @@ def plan(
     limits in its configuration file.
     """
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.all_accounts import plan_all
+        from jsbackup.cli.commands.all_accounts import plan_all
 
         refuse_given(click.get_current_context(), "--all-accounts", "output_file", "runbook")
         return plan_all(shared, asked, accounts, mask_secret=mask_secret)
@@ -93,7 +100,7 @@ def plan(
     connection, repository = connection_of(shared), open_repository(shared)
     with reading(shared, repository, "plan"):
         finder = asked.finder(shared, repository, options, None, silent=True)
-        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
+        preview = run_loop(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
     preview = replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
     saved = None
     if output_file is not None and preview.plan.refusals:
@@ -159,7 +166,7 @@ def restore(
     ctx, saved = click.get_current_context(), None
     settings = RestoreSettings(jobs=jobs, proof=ProofLevel(verify), partial=partial, mask_secret=mask_secret)
     if accounts.all_accounts:
-        from jsbackup.cli.accounts.all_accounts import restore_all
+        from jsbackup.cli.commands.all_accounts import restore_all
 
         refuse_given(ctx, "--all-accounts", "plan_file", "runbook", "spark", "spark_conf")
         return restore_all(shared, asked, accounts, settings=settings)
@@ -198,7 +205,7 @@ def restore(
             if saved is not None:
                 saved.refuse_other(finder.choice.manifest)
             run = RestoreRun(connection, options, settings, progress)
-            report = run_async(run_restore(run, repository, backup, saved))
+            report = run_loop(run_restore(run, repository, backup, saved))
     except Interrupted as error:
         raise error.with_hint(hint) from None
     return restored_result(report, "restored", finder)
@@ -276,7 +283,7 @@ def clone(
     options.reshape.masks.check_secret(mask_secret)
     source, target = connection_of(shared), target_connection_of(to)
     if dry_run:
-        preview, described = run_async(preview_clone(source, target, options, now_ns=time.time_ns))
+        preview, described = run_loop(preview_clone(source, target, options, now_ns=time.time_ns))
         version, cluster, account = described.server_version, described.cluster, described.account
         origin = {"version": version, "cluster": cluster or None, "account": account or None}
         document = {"source": origin} | preview_json(preview)
@@ -287,7 +294,7 @@ def clone(
         keeping_obfuscated(asked.obfuscation_key, options.reshape),
         make_progress("clone", wanted=shared.progress) as progress,
     ):
-        report = run_async(run_clone(RestoreRun(target, options, settings, progress), source))
+        report = run_loop(run_clone(RestoreRun(target, options, settings, progress), source))
     return restored_result(report, "cloned")
 
 

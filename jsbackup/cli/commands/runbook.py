@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from jsbackup.cli.options.latest import Finder, WantedBackup, make_finder
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import open_repository, run_async
-from jsbackup.cli.options.reshaping import refuse_obfuscation
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import Finder, WantedBackup, make_finder
+from jsbackup.cli.options.opening import open_repository, reading
+from jsbackup.cli.options.restore_options import refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.restore_report import plan_code, plan_json, plan_text, restored_json, restored_text
 from jsbackup.cli.output.result import Block, Result, State, error_json
@@ -32,7 +32,7 @@ def plan_runbook(shared: Shared, path: Path, mask_secret: bytes) -> Result:
     # The key is only needed when the plan is carried out.
     entries = _entries(shared, path, mask_secret, check_key=bool(mask_secret))
     with _opened(entries, "plan") as (finders, parts):
-        previews = preview_together(parts, run_async)
+        previews = preview_together(parts, run_loop)
     documents = [plan_json(finder, preview, None) for finder, preview in zip(finders, previews, strict=True)]
     plans = [preview.plan for preview in previews]
     refused = [plan.code for plan in plans]
@@ -57,7 +57,7 @@ def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings) -> Re
     entries = _entries(shared, path, settings.mask_secret, check_key=True)
     show_progress = partial(make_progress, "restore", wanted=shared.progress)
     with _opened(entries, "restore") as (finders, parts):
-        report = restore_together(parts, settings, run_async, show_progress)
+        report = restore_together(parts, settings, run_loop, show_progress)
     outcomes = [
         error_json(outcome) if isinstance(outcome, JsBackupError) else restored_json(outcome, finder)
         for finder, outcome in zip(finders, report.done, strict=False)
@@ -115,7 +115,7 @@ def _opened(entries: Sequence[RunbookEntry], purpose: str) -> Iterator[tuple[lis
                     opened.append((shared, repository))
                 wanted = WantedBackup(entry.backup, options.streams, options.exclude, silent=True, in_part=True)
                 finder = make_finder(shared, repository, wanted)
-                finder.early()(run_async(read_source(entry.connection)))
+                finder.early()(run_loop(read_source(entry.connection)))
             finders.append(finder)
             parts.append(RunbookPart(entry.number, entry.connection, options, repository, finder.choice))
         yield finders, parts

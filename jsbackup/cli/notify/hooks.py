@@ -33,8 +33,8 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from jsbackup import __version__
+from jsbackup.cli.loop import stop_signals
 from jsbackup.cli.output.terminal import printable
-from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import Secret, environment, hide_logins, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jsbackup.cli.options.latest import Finder, notes_json
+from jsbackup.cli.options.backup_choice import Finder, notes_json
 from jsbackup.cli.output.reports import again_text, consumer_result_text, problem_json, restored_stream_json
 from jsbackup.cli.output.result import (
     Block,

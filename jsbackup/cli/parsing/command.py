@@ -14,18 +14,18 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS, Hooks, run_between
+from jsbackup.cli.options.opening import SPARK_OPTIONS, where_asked
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.spark import SPARK_OPTIONS, where_asked
-from jsbackup.cli.options.tag_options import CHOOSING_OPTIONS
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
+from jsbackup.cli.parsing.completion import complete_tag
 from jsbackup.cli.parsing.context import (
     HELP_ALL,
     OF_BACKUPS,
@@ -49,12 +49,29 @@ from jsbackup.readable import format_count
 if TYPE_CHECKING:
     from jsbackup.cli.profiles.profiles import Profile
 
-__all__ = [
-    "Command",
-    "command_help",
-    "write_end",
-    "write_examples",
+__all__ = ["CHOOSING_OPTIONS", "Command", "command_help", "tagged_as"]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CHOOSING_OPTIONS = [
+    click.Option(
+        ["--origin", "origins"], multiple=True, metavar="ORIGIN", help="Only backups of this cluster or account."
+    ),
+    click.Option(
+        ["--tag", "tags"],
+        multiple=True,
+        metavar="K[=V]",
+        shell_complete=complete_tag,
+        help="Only backups with this tag; if repeated, with all of them.",
+    ),
 ]
+"""The options of commands that choose among backups: which of them `latest` is, or which count."""
+
+
+def tagged_as(help_text: str) -> Callable[[F], F]:
+    """Add `--tag K=V` of a command that makes a backup, passed as `tags`."""
+    return click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help=help_text)
 
 
 class Command(click.Command):

@@ -1,4 +1,4 @@
-"""The lease of programs that write a repository. (That of commands, in `cli/options/leases.py`, reports what it waits
+"""The lease of programs that write a repository. (That of commands, in `cli/options/opening.py`, reports what it waits
 for.)
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.options.key_file import new_key_file
+from jsbackup.cli.options.opening import new_key_file
 from jsbackup.errors import StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.repository import Repository

@@ -15,25 +15,27 @@ from typing import Any
 
 import click
 
-from jsbackup.cli.options.latest import WantedBackup, find_backup, find_ids
-from jsbackup.cli.options.leases import reading, writing
+from jsbackup.cli.options.backup_choice import WantedBackup, find_backup, find_ids
 from jsbackup.cli.options.opening import (
+    Where,
     keys_of,
     make_repository,
     new_repository_id,
     no_init_option,
     not_made,
     open_with_keys,
+    place_given,
+    reading,
     s3_of,
     store_at,
+    writing,
 )
-from jsbackup.cli.options.reshaping import (
+from jsbackup.cli.options.restore_options import (
     mask_key_name,
     refuse_obfuscation,
     reshaping_options,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
-from jsbackup.cli.options.spark import Where, place_given
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import (
     Block,
@@ -266,7 +268,7 @@ def _copy_changed(
     where: Where | None,
 ) -> Result:
     """Make a changed copy of a backup."""
-    from jsbackup.cli.options.jobs import job_runner
+    from jsbackup.cli.options.backup_choice import job_runner
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable, lent

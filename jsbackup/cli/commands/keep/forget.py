@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup.cli.options.latest import find_ids
-from jsbackup.cli.options.leases import holder
-from jsbackup.cli.options.opening import open_repository
+from jsbackup.cli.options.backup_choice import find_ids
+from jsbackup.cli.options.opening import holder, open_repository
 from jsbackup.cli.output.result import Block, Result, State, TextTable, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_tag

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import click
 
-from jsbackup.cli.options.latest import find_ids
-from jsbackup.cli.options.leases import writing
-from jsbackup.cli.options.opening import connection_of, open_to_repair, run_async, store_at
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import find_ids
+from jsbackup.cli.options.opening import connection_of, open_to_repair, store_at, writing
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, format_count
@@ -84,7 +84,7 @@ def repair(
         def ask(broken: Sequence[Broken]) -> Sequence[RepairOutcome | JsBackupError]:
             from jsbackup.engine.read.reread import repair_from_server
 
-            return run_async(repair_from_server(connection_of(shared), repository, broken, progress, dry_run=dry_run))
+            return run_loop(repair_from_server(connection_of(shared), repository, broken, progress, dry_run=dry_run))
 
         run = RepairRun(
             repository,

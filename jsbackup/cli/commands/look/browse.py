@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import policy_in_use
 from jsbackup.cli.options.opening import connection_of, open_repository
 from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.result import Result
@@ -74,8 +76,6 @@ def browse(shared: Shared, opened: bool, port: int, bind: str, *, duration: str 
             f"'browse' needs packages that are not installed ({error.name})",
             hint="Install them with `pip install 'jsbackup[browse]'`.",
         ) from error
-    from jsbackup.cli.loop import run_loop
-    from jsbackup.cli.profiles.forget_policy import policy_in_use
 
     repository = open_repository(shared)
     repository.inventory()  # without the key that it needs, it is an error now and not on each page

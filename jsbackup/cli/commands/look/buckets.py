@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.commands.look.opened import find_opened, time_option
 from jsbackup.cli.commands.look.view import print_bytes
-from jsbackup.cli.options.latest import LATEST
+from jsbackup.cli.options.backup_choice import LATEST
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.result import Block, Result, TextTable, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.options.reshaping import CONDITIONS
+from jsbackup.cli.options.restore_options import CONDITIONS
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import understand_time
 from jsbackup.config import Glob

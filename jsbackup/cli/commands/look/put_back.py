@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.commands.look.opened import condition_options, literally, time_option
-from jsbackup.cli.options.latest import LATEST, WantedBackup, make_finder
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, make_finder
+from jsbackup.cli.options.opening import connection_of, open_repository, reading
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, TextTable, error_json, format_bytes, format_count, format_seconds
 from jsbackup.cli.parsing.command import Command
@@ -232,7 +232,7 @@ def put_back(
         finder = first_found([make_finder(shared, repository, one).early() for one in wanted])
         run = PutBackRun(connection, options, dry_run, backup == LATEST, progress)
         try:
-            report = run_async(run_put_back(run, repository, finder))
+            report = run_loop(run_put_back(run, repository, finder))
         except Interrupted as error:
             if not run.written:
                 raise error.with_message("interrupted; probably nothing was written") from None

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.commands.look.opened import condition_options, find_opened
-from jsbackup.cli.options.reshaping import NEWEST
+from jsbackup.cli.options.restore_options import NEWEST
 from jsbackup.cli.output.output import silence
 from jsbackup.cli.output.terminal import printable
 from jsbackup.cli.parsing.command import Command

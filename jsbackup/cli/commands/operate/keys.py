@@ -14,8 +14,13 @@ from typing import Any, TypeVar
 
 import click
 
-from jsbackup.cli.options.key_file import new_key_file
-from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository, open_with_keys
+from jsbackup.cli.options.opening import (
+    make_repository,
+    new_key_file,
+    new_repository_id,
+    open_repository,
+    open_with_keys,
+)
 from jsbackup.cli.output.result import Block, Result, State, format_bytes, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.context import HELP_ALL, HelpGroup, Shared

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.commands.look.opened import check_readable
-from jsbackup.cli.options.latest import LATEST, WantedBackup, find_backup
-from jsbackup.cli.options.leases import reading
-from jsbackup.cli.options.opening import connection_of, keys_of, open_repository, run_async
+from jsbackup.cli.loop import closing_undisturbed, run_loop
+from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup
+from jsbackup.cli.options.opening import connection_of, keys_of, open_repository, reading
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import consumer_result_text, restored_stream_json
 from jsbackup.cli.output.result import (
@@ -40,7 +40,6 @@ from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import CommandContext, Shared, jobs_option, merge_shared
 from jsbackup.cli.parsing.typed_values import WholeNumber
-from jsbackup.cli.stop_signals import closing_undisturbed
 from jsbackup.config import (
     default_config_path,
     environment,
@@ -161,7 +160,7 @@ def _server(shared: Shared, purpose: Purpose) -> list[Check]:
         connection = connection_of(shared)
     except JsBackupError as error:
         return unreachable(error)
-    return run_async(examine_server(connection, purpose, time.time_ns))
+    return run_loop(examine_server(connection, purpose, time.time_ns))
 
 
 def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
@@ -373,7 +372,7 @@ def drill(
             for warning in run.warnings:
                 output.note(State("warning"), f": {warning}")
             with make_progress("drill", wanted=shared.progress) as progress:
-                report = run.carry_out(run_async, progress, kept if keep else None)
+                report = run.carry_out(run_loop, progress, kept if keep else None)
         if report.kept is None:
             return _result(report)
         _wait_for_end(report.kept, lambda: output.show(_result(report)))
@@ -387,7 +386,6 @@ def _wait_for_end(kept: KeptServer, tell: Callable[[], object]) -> None:
     """
     import asyncio
 
-    from jsbackup.cli.loop import run_loop
     from jsbackup.engine.check.kept_server import stay
 
     stopping = asyncio.Event()

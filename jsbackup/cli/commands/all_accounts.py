@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from jsbackup.cli.accounts.options import AskedAccounts
-from jsbackup.cli.options.latest import LATEST, Finder, WantedBackup, make_finder
-from jsbackup.cli.options.leases import reading, writing
-from jsbackup.cli.options.opening import open_or_make_repository, open_repository, run_async
-from jsbackup.cli.options.reshaping import refuse_obfuscation
-from jsbackup.cli.options.restore_options import Asked
+from jsbackup.cli.loop import run_loop
+from jsbackup.cli.options.backup_choice import LATEST, Finder, WantedBackup, make_finder
+from jsbackup.cli.options.opening import AskedAccounts, open_or_make_repository, open_repository, reading, writing
+from jsbackup.cli.options.restore_options import Asked, refuse_obfuscation
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.reports import backup_json
 from jsbackup.cli.output.restore_report import plan_json, plan_text, restored_json, restored_text
@@ -87,7 +85,7 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
         sources,
         environment(),
         purpose=LoginPurpose.BACKUP,
-        complete=run_async,
+        complete=run_loop,
         earlier=with_streams(earlier),
     )
 
@@ -96,7 +94,7 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
 
     with writing(shared, repository, "backup") as lease:
         run = BackupRun(connection, repository, options)
-        done = back_up_accounts(run, chosen, earlier, lease, complete=run_async, show_progress=show_progress)
+        done = back_up_accounts(run, chosen, earlier, lease, complete=run_loop, show_progress=show_progress)
     document: JsonObject = {
         "result": _result(done.code),
         "accounts": [_json(one) | {"listed": one.account not in chosen.gone} for one in done.accounts],
@@ -216,7 +214,7 @@ def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secr
     with _opened(shared, asked, accounts, "plan") as (repository, options, parts, finders, left_out):
         if mask_secret:  # otherwise the key is only needed when the plan is carried out
             options.reshape.masks.check_secret(mask_secret)
-        plans = preview_accounts(parts, repository, run_async)
+        plans = preview_accounts(parts, repository, run_loop)
     documents = [_plan_json(plan, finders) for plan in plans]
     left = [account_json(_as_found(stored.origin)) for stored in left_out]
     lacking = any(not isinstance(plan.preview, JsBackupError) and plan.preview.plan.missing for plan in plans)
@@ -233,7 +231,7 @@ def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settin
 
     with _opened(shared, asked, accounts, "restore") as (repository, options, parts, finders, left_out):
         options.reshape.masks.check_secret(settings.mask_secret)
-        done = restore_accounts(parts, repository, settings, complete=run_async, show_progress=show_progress)
+        done = restore_accounts(parts, repository, settings, complete=run_loop, show_progress=show_progress)
     result = {0: "restored", IncompleteError.exit_code: "partial"}.get(done.code, "failed")
     document = {
         "result": "refused" if done.refused else result,
@@ -262,9 +260,7 @@ def _opened(shared: Shared, asked: Asked, accounts: AskedAccounts, purpose: str)
         wanted = WantedBackup(LATEST, options.streams, options.exclude, silent=True, all_needed=False, in_part=True)
         finders = {one: make_finder(shared, repository, wanted) for one in stored}
         mapped = accounts.map_account
-        targets = run_async(
-            find_targets(connection, stored, mapped, sources, environ=environment(), left_out=not_meant)
-        )
+        targets = run_loop(find_targets(connection, stored, mapped, sources, environ=environment(), left_out=not_meant))
         for note in sources.notes:
             shared.output.note(f"note: {note}")
         choices = {one: _choice(finder, one.origin) for one, finder in finders.items()}
