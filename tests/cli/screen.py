@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jsbackup.cli.output.terminal import display_width
+from jsbackup.readable import display_width
 
 _PIECE = re.compile(r"\x1b\[A|\r|\n|[^\x1b\r\n]", re.DOTALL)
 

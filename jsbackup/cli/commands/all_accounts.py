@@ -62,12 +62,7 @@ from jsbackup.repository.read.latest import Choice
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
 
-__all__ = [
-    "account_json",
-    "back_up_all",
-    "plan_all",
-    "restore_all",
-]
+__all__ = ["back_up_all", "plan_all", "restore_all"]
 
 
 _NAMED = 5  # streams in a line
@@ -98,7 +93,7 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
     document: JsonObject = {
         "result": _result(done.code),
         "accounts": [_json(one) | {"listed": one.account not in chosen.gone} for one in done.accounts],
-        "left_out": [account_json(one) for one in chosen.survey.accounts if one not in chosen.logins],
+        "left_out": [_account_json(one) for one in chosen.survey.accounts if one not in chosen.logins],
         "servers": {"known": chosen.survey.servers, "answered": chosen.survey.answered},
         "problems": list(done.problems),
         "notes": list(chosen.notes),
@@ -106,7 +101,7 @@ def back_up_all(shared: Shared, accounts: AskedAccounts, options: BackupOptions,
     return Result(document, _backup_text(done, document["accounts"]), done.code)
 
 
-def account_json(account: FoundAccount) -> JsonObject:
+def _account_json(account: FoundAccount) -> JsonObject:
     """Return how an account is named in all documents."""
     return {"account": account.account, "account_name": account.name or None, "domain": account.domain or None}
 
@@ -118,7 +113,7 @@ def _json(one: AccountBackup) -> JsonObject:
         notes = [*report.notes, *report.lost_readers]
         result = backup_json(report.manifest, report.streams, report.failures, notes)
     return {
-        **account_json(one.account),
+        **_account_json(one.account),
         "code": one.code,
         "login": one.login or None,
         "result": result,
@@ -216,7 +211,7 @@ def plan_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, mask_secr
             options.reshape.masks.check_secret(mask_secret)
         plans = preview_accounts(parts, repository, run_loop)
     documents = [_plan_json(plan, finders) for plan in plans]
-    left = [account_json(_as_found(stored.origin)) for stored in left_out]
+    left = [_account_json(_as_found(stored.origin)) for stored in left_out]
     lacking = any(not isinstance(plan.preview, JsBackupError) and plan.preview.plan.missing for plan in plans)
     refused = combined((plan.code for plan in plans if plan.code), mixed=PlanRefused.exit_code)
     code = refused or (IncompleteError.exit_code if lacking else 0)
@@ -236,7 +231,7 @@ def restore_all(shared: Shared, asked: Asked, accounts: AskedAccounts, *, settin
     document = {
         "result": "refused" if done.refused else result,
         "accounts": [_restore_json(one, finders) for one in done.accounts],
-        "left_out": [account_json(_as_found(stored.origin)) for stored in left_out],
+        "left_out": [_account_json(_as_found(stored.origin)) for stored in left_out],
     }
     return Result(document, _restores_text(done), done.code)
 
@@ -340,9 +335,9 @@ def _restore_json(one: AccountRestore, finders: dict[StoredAccount, Finder]) -> 
 def _part_json(part: AccountPart) -> JsonObject:
     origin, target = part.stored.origin, part.target
     return {
-        **account_json(_as_found(origin)),
+        **_account_json(_as_found(origin)),
         "cluster": origin.cluster or None,
-        "into": account_json(target.account) if isinstance(target, AccountTarget) else None,
+        "into": _account_json(target.account) if isinstance(target, AccountTarget) else None,
         "login": target.login.told if isinstance(target, AccountTarget) else None,
     }
 

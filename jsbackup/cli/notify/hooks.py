@@ -34,9 +34,9 @@ import click
 
 from jsbackup import __version__
 from jsbackup.cli.loop import stop_signals
-from jsbackup.cli.output.terminal import printable
 from jsbackup.config import Secret, environment, hide_logins, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
+from jsbackup.readable import printable
 
 __all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "check_url", "run_between"]
 

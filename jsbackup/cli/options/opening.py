@@ -127,10 +127,14 @@ def target_connection_of(given: Mapping[str, Any]) -> Connection:
     return target_connection(connection_options(given), environment())
 
 
-def _store(shared: Shared) -> Store:
+def _location(shared: Shared) -> str:
     if not shared.repo:
         raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
-    return store_at(shared.repo, shared)
+    return shared.repo
+
+
+def _store(shared: Shared) -> Store:
+    return store_at(_location(shared), shared)
 
 
 def store_at(location: str, shared: Shared) -> Store:
@@ -357,10 +361,7 @@ def place_given(shared: Shared) -> RepositoryRef:
     """Return the repository of the options, for executors. Raises UsageError if there is none."""
     from jsbackup.pipeline.session.repository_ref import place_of
 
-    if not shared.repo:
-        raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
-    settings = s3_settings(shared.s3, environment(shared.variables))
-    return place_of(shared.repo, settings, shared.keys, shared.variables)
+    return place_of(_location(shared), s3_of(shared), shared.keys, shared.variables)
 
 
 # --- the file of a new writer key ---
@@ -455,9 +456,6 @@ class AskedAccounts:
         return connection
 
 
-_NAMES = [field.name for field in fields(AskedAccounts)]
-
-
 def _asked(**given: Any) -> AskedAccounts:
     if not given["all_accounts"] and (idle := [name for name, value in given.items() if value]):
         option = f"--{idle[0].replace('_', '-')}"
@@ -474,11 +472,18 @@ def account_options(all_accounts: str, *, logins: bool = True, mapped: bool = Fa
         click.option("--account", multiple=True, metavar="ACCOUNT", help="Only these accounts, by name, key or glob."),
     ]
     if logins:
-        file = click.Path(path_type=Path)
         options.append(
-            click.option("--accounts", type=file, metavar="FILE", help="Their logins: 'jsbackup help accounts'.")
+            click.option(
+                "--accounts",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="Their logins: 'jsbackup help accounts'.",
+            )
         )
     if mapped:
-        text = "Restore account OLD into account NEW."
-        options.append(click.option("--map-account", multiple=True, metavar="OLD=NEW", help=text))
-    return gathered("accounts", _NAMES, _asked, options)
+        options.append(
+            click.option(
+                "--map-account", multiple=True, metavar="OLD=NEW", help="Restore account OLD into account NEW."
+            )
+        )
+    return gathered("accounts", [field.name for field in fields(AskedAccounts)], _asked, options)

@@ -1,7 +1,7 @@
 """All output to stdout: a command returns a result, `Output` prints it as text or as one JSON document.
 
 stdout only has the result; progress and log lines go to stderr. Untrusted text is made safe for a terminal
-(`cli/output/terminal.py`).
+(`cli/output/result.py`).
 
 `--quiet` holds back the result, and prints it to stderr if the command does not succeed: cron mails what is printed,
 and a result that is usually suppressed must be visible on the day of a failure.
@@ -25,26 +25,19 @@ from jsbackup.cli.output.result import (
     Result,
     State,
     TextTable,
+    bold,
     error_json,
-    failure_json,
-    format_bytes,
-    format_count,
-    format_seconds,
-    format_time,
+    pad,
+    paint,
+    to_json,
+    wants_colour,
 )
-from jsbackup.cli.output.terminal import bold, display_width, pad, paint, printable, to_json, wants_colour
 from jsbackup.config import hide_logins
 from jsbackup.errors import JsBackupError
-from jsbackup.model import JsonObject
+from jsbackup.readable import display_width, printable
 
 __all__ = [
     "Output",
-    "error_json",
-    "failure_json",
-    "format_bytes",
-    "format_count",
-    "format_seconds",
-    "format_time",
     "silence",
 ]
 
@@ -177,7 +170,7 @@ class Output:
     def error(self, error: JsBackupError) -> None:
         """Print an error: one object on stdout with --json, else `error:` and `hint:` lines on stderr."""
         if self.as_json:
-            self._json(error_json(error))
+            _write(sys.stdout, to_json(error_json(error), indent=2, encoding=_encoding(sys.stdout)))
             return
         hint = hide_logins(error.hint) if error.hint else None
         text = self._named("error", hide_logins(error.message))
@@ -196,9 +189,6 @@ class Output:
             line = _joined(parts, encoding, coloured=wants_colour(sys.stderr))
         if not write_above_bars(line):
             _write(sys.stderr, line)
-
-    def _json(self, document: JsonObject) -> None:
-        _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))
 
 
 def _shown(part: str, encoding: str) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from jsbackup.cli.output.terminal import clip, pad, printable
+from jsbackup.cli.output.result import pad
 from jsbackup.config import hide_logins
 from jsbackup.progress import NullProgress, Progress
-from jsbackup.readable import NAMED, without_name
+from jsbackup.readable import NAMED, clip, printable, without_name
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -6,19 +6,37 @@ make results know no output: reports in, blocks out.
 Findings about streams have one line each; those of many streams are one line with their number. A text often contains
 the stream's name, in a subject or a command: texts are equal if they are without it. Of many texts of one kind, such as
 refusals for one rule, the first is an example.
+
+Text for terminals: a name may have any characters except blanks, dots and wildcards, so text output passes through
+`printable`; JSON keeps names exact and writes such characters as escapes. Widths are columns of a terminal, where
+Chinese, Japanese and Korean characters and most emoji take two and combining marks none. Words mean the same without
+their colours. Nothing is coloured in a pipe or a file, if NO_COLOR is set (https://no-color.org), or if TERM is `dumb`
+or not set.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from jsbackup.config import format_bytes, hide_logins
+import click
+
+from jsbackup.config import environment, format_bytes, hide_logins
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.readable import NAMED, alike, format_count, format_seconds, format_time, in_short, without_name
+from jsbackup.readable import (
+    NAMED,
+    alike,
+    display_width,
+    format_count,
+    format_seconds,
+    format_time,
+    in_short,
+    without_name,
+)
 
 if TYPE_CHECKING:
     from jsbackup.repository.checks.verify import Problem
@@ -32,6 +50,7 @@ __all__ = [
     "Said",
     "State",
     "TextTable",
+    "bold",
     "broken_json",
     "broken_lines",
     "error_json",
@@ -40,8 +59,12 @@ __all__ = [
     "format_count",
     "format_seconds",
     "format_time",
+    "pad",
+    "paint",
     "said_lines",
     "table",
+    "to_json",
+    "wants_colour",
 ]
 
 
@@ -181,3 +204,44 @@ def _lines(group: Sequence[Said]) -> Iterator[tuple[str, ...]]:
     yield State(first.word), f"{begin}{text}{more}"
     if hint:
         yield (f"hint: {hint}",)
+
+
+# --- text for terminals ---
+
+_COLOURS = {
+    **dict.fromkeys(("error", "failed", "refused", "lost", "problem", "cannot be read", "not copied"), "red"),
+    **dict.fromkeys(("damaged", "DAMAGED", "BREACH", "NOT all restored and proved"), "red"),
+    **dict.fromkeys(("warning", "partial", "missing", "skipped", "not verified"), "yellow"),
+    **dict.fromkeys(("ok", "complete", "verified", "all is well", "all restored and proved"), "green"),
+}
+
+
+def to_json(document: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
+    """Encode JSON that is safe on a terminal, and valid in any encoding: characters that are not printable are
+    escaped.
+    """
+    text = json.dumps(document, indent=indent, ensure_ascii=encoding.lower().replace("-", "") != "utf8")
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """Return `text` padded with spaces after it or (`right`) before it."""
+    blanks = " " * max(0, columns - display_width(text))
+    return blanks + text if right else text + blanks
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Return whether output to the stream may have colours."""
+    variables = environment()
+    return stream.isatty() and not variables.get("NO_COLOR") and (variables.get("TERM") or "dumb") != "dumb"
+
+
+def paint(text: str) -> str:
+    """Return the text in its colour, if it is a state that has one."""
+    colour = _COLOURS.get(text.partition(",")[0]) if isinstance(text, State) else None
+    return text if colour is None else click.style(text, fg=colour)
+
+
+def bold(text: str) -> str:
+    """Return the text in bold, for headings."""
+    return click.style(text, bold=True)

@@ -238,15 +238,22 @@ class Command(click.Command):
         start_log(shared)
         for note in ctx.meta.pop(NOTES, ()):
             shared.output.note(note)
-        code = self._run(ctx, shared)
+        code = self._run_unattended(ctx, shared) if self.unattended else self._call(ctx, shared)
         if code and not (self.answers and code == 1):
             shared.output.give_up_silence()
         return code
 
-    def _run(self, ctx: CommandContext, shared: Shared) -> Any:
-        hooks = {str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS if self.unattended}
-        work = partial(self._call, ctx, shared)
-        return _run_unattended(ctx.table, shared, hooks, work) if self.unattended else work()
+    def _run_unattended(self, ctx: CommandContext, shared: Shared) -> int:
+        """Run with hooks, and with a profile not concurrently with the same command."""
+        hooks = Hooks.of({str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS})
+        with ExitStack() as stack:
+            about = {"JSBACKUP_COMMAND": ctx.table}
+            if shared.config is not None:
+                from jsbackup.cli.profiles.runs import alone
+
+                stack.enter_context(alone(shared.config, shared.profile, ctx.table))
+                about |= {"JSBACKUP_PROFILE": shared.profile, "JSBACKUP_CONFIG": str(shared.config.absolute())}
+            return run_between(hooks, about, partial(self._call, ctx, shared))
 
     def _call(self, ctx: CommandContext, shared: Shared) -> Any:
         """Call the function. The values of groups of options stay in the context, for `refuse_given`."""
@@ -298,8 +305,12 @@ class Command(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
-        if (name := _name_of(ctx)) in command_help():
-            write_examples(formatter, command_help()[name].examples)
+        if (entry := _help_of(ctx)) is None:
+            return
+        with formatter.section("Examples"):
+            for line, purpose in entry.examples.items():
+                for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
+                    formatter.write(f"{'':>{formatter.current_indent}}{text}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         help_option = self.get_help_option(ctx)
@@ -326,26 +337,21 @@ class Command(click.Command):
             write_options(ctx, formatter, "Hooks and notifications", HOOK_OPTIONS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if (name := _name_of(ctx)) in command_help():
-            write_end(formatter, name)
+        """Write exit codes, those that are explained by the contract in one paragraph, and related commands."""
+        if (entry := _help_of(ctx)) is None:
+            return
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in sorted(entry.means.items())])
+            rest = ", ".join(str(code) for code in entry.exit_codes if code not in entry.means)
+            formatter.write_text(f"Also {rest}, as in 'jsbackup --help'.")
+        others = [*entry.see_also, *([f"help {entry.page}"] if entry.page else [])]
+        if others:
+            with formatter.section("See also"):
+                formatter.write_text(", ".join(f"jsbackup {other}" for other in others))
 
 
-def _name_of(ctx: click.Context) -> str:
-    """Return the name as typed: `key add`."""
-    return ctx.table.replace(".", " ") if isinstance(ctx, CommandContext) else ""
-
-
-def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:
-    """Run with hooks, and with a profile not concurrently with the same command."""
-    hooks = Hooks.of(given)
-    with ExitStack() as stack:
-        about = {"JSBACKUP_COMMAND": command}
-        if shared.config is not None:
-            from jsbackup.cli.profiles.runs import alone
-
-            stack.enter_context(alone(shared.config, shared.profile, command))
-            about |= {"JSBACKUP_PROFILE": shared.profile, "JSBACKUP_CONFIG": str(shared.config.absolute())}
-        return run_between(hooks, about, work)
+def _help_of(ctx: click.Context) -> CommandHelp | None:
+    return command_help().get(ctx.table.replace(".", " ")) if isinstance(ctx, CommandContext) else None
 
 
 _WORD = re.compile(r"'[^']*'|\S+")
@@ -408,27 +414,6 @@ def _read(
     numbers = [code for one in codes for code in ([one] if isinstance(one, int) else _GROUPS[one])]
     texts = {int(code): text.format_map(_TEXTS) for code, text in (means or {}).items()}
     return CommandHelp(examples, frozenset(numbers), texts, tuple(see_also), page)
-
-
-def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str]) -> None:
-    """Write command lines to copy, each with what it does."""
-    with formatter.section("Examples"):
-        for line, purpose in examples.items():
-            for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
-                formatter.write(f"{'':>{formatter.current_indent}}{text}\n")
-
-
-def write_end(formatter: click.HelpFormatter, name: str) -> None:
-    """Write exit codes, those that are explained by the contract in one paragraph, and related commands."""
-    entry = command_help()[name]
-    with formatter.section("Exit codes"):
-        formatter.write_dl([(str(code), text) for code, text in sorted(entry.means.items())])
-        rest = ", ".join(str(code) for code in entry.exit_codes if code not in entry.means)
-        formatter.write_text(f"Also {rest}, as in 'jsbackup --help'.")
-    others = [*entry.see_also, *([f"help {entry.page}"] if entry.page else [])]
-    if others:
-        with formatter.section("See also"):
-            formatter.write_text(", ".join(f"jsbackup {other}" for other in others))
 
 
 def _folded(line: str, width: int) -> list[str]:

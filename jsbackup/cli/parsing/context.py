@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
-from jsbackup.cli.output.terminal import bold, wants_colour
+from jsbackup.cli.output.result import bold, wants_colour
 from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber, check_amounts
 from jsbackup.config import LOGIN_NAMES, similar
 from jsbackup.errors import UsageError
@@ -30,7 +30,6 @@ __all__ = [
     "INTERRUPTED",
     "OF_BACKUPS",
     "CommandContext",
-    "HelpContext",
     "HelpGroup",
     "LastOutput",
     "Shared",
@@ -217,17 +216,16 @@ def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str
 
     Precedence, lowest first: environment, profile, before the command, after it.
     """
-    values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
+    own = [str(option.name) for option in GLOBAL_OPTIONS]
+    values: dict[str, Any] = dict.fromkeys(own)
     values.update(
         as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text", lock_timeout="11m", profile=()
     )
-    own = [str(option.name) for option in GLOBAL_OPTIONS]
+    names = [*own, *(str(option.name) for options in _GROUPS.values() for option in options)]
     levels = contexts_of(ctx)
-    for level in levels:
-        values.update(given_in(level, own, environment=True))
     given: dict[str, Any] = {}
     for level in levels:
-        names = [*own, *(str(option.name) for options in _GROUPS.values() for option in options)]
+        values.update(given_in(level, own, environment=True))
         given.update(given_in(level, names, environment=False))
     if isinstance(ctx, CommandContext) and ctx.from_profile:
         given = over(ctx.from_profile, given)

@@ -173,36 +173,32 @@ def understand_time(ctx: click.Context, param: click.Parameter, value: str | Non
     """The value of an option, for the command, and a note of what it was taken for. Raises UsageError."""
     if value is None:
         return None
+    now = datetime.now().astimezone()
     try:
-        understood = as_rfc3339(value, datetime.now().astimezone())
+        understood = as_rfc3339(value, now)
     except UsageError as error:
         raise UsageError(f"{param.opts[0]}: {error.message}", hint=error.hint) from None
-    if understood is None:
-        _check(param.opts[0], value.strip())
-    meaning = understood or _meaning(value)
-    if meaning:
+    if meaning := understood or _meaning(param.opts[0], value.strip(), now):
         ctx.meta.setdefault(NOTES, []).append(f"{param.opts[0]} {value} is {meaning}")
     return understood or value
 
 
-def _check(option: str, text: str) -> None:
-    """Raises UsageError unless it is a sequence, a duration, or a time in RFC 3339."""
+def _meaning(option: str, text: str, now: datetime) -> str:
+    """What a sequence or a duration means, in words; "" for a time in RFC 3339, which says it itself.
+
+    Raises UsageError for other texts.
+    """
     try:
         if _DATE.match(text):
             parse_typed_time(text)
-        elif not text.isdecimal():
-            parse_duration(text, "a time, a duration or a sequence")
+            return ""
+        if text.isdecimal():
+            return f"sequence {int(text):,} of each stream"
+        parse_duration(text, "a time, a duration or a sequence")
     except UsageError as error:
         raise UsageError(f"{option}: {error.message[:200]}", hint=_HINT) from None
-
-
-def _meaning(value: str) -> str:
-    """What a sequence or a duration means, in words; "" for other texts, which say it themselves."""
-    text = value.strip()
-    if text.isdecimal():
-        return f"sequence {int(text):,} of each stream"
     try:
-        return _before(datetime.now().astimezone(), text)
+        return _before(now, text)
     except UsageError:
         return ""
 
@@ -228,7 +224,8 @@ def as_rfc3339(text: str, now: datetime) -> str | None:
     if match is None or not text:
         return None
     try:
-        at = _time_of(match["at"] or match["time"] or "0:00")
+        hour, _, rest = (match["at"] or match["time"] or "0:00").partition(":")
+        at = time.fromisoformat(f"{hour:0>2}:{rest}")
         day = _day_of(match["day"], now)
     except ValueError as error:
         raise UsageError(f"no such time: {text!r} ({error})", hint="Write it as 2026-11-21 14:02.") from None
@@ -264,11 +261,6 @@ def _check_zone(name: str) -> None:
             f"TZ is {name!r}, and this system has no such time zone",
             hint="Correct it, or write the time with an offset.",
         ) from None
-
-
-def _time_of(text: str) -> time:
-    hour, _, rest = text.partition(":")
-    return time.fromisoformat(f"{hour:0>2}:{rest}")
 
 
 def _day_of(text: str | None, now: datetime) -> date:

@@ -197,11 +197,7 @@ class _Reader:
     def _read_hooks(self, table: Any, where: str, of_defaults: bool) -> None:
         keys = {key.removeprefix(HOOK_PREFIX): option for key, option in option_keys(HOOK_OPTIONS).items()}
         if self._is_table(table, where):
-            for key, value in table.items():
-                if key in keys:
-                    self._set(HOOKS, key, keys[key], value, where=where, of_defaults=of_defaults)
-                else:
-                    self._unknown(where, key, keys)
+            self._read_keys(HOOKS, keys, table, where=where, of_defaults=of_defaults)
 
     def _read_command(
         self, command: click.Command | None, name: str, table: Any, where: str, *, of_defaults: bool
@@ -218,6 +214,11 @@ class _Reader:
                     )
             return
         keys = option_keys(parameter for parameter in command.params if parameter.name not in _NOT_HERE)
+        self._read_keys(name, keys, table, where=where, of_defaults=of_defaults)
+
+    def _read_keys(
+        self, name: str, keys: Mapping[str, click.Parameter], table: Any, *, where: str, of_defaults: bool
+    ) -> None:
         for key, value in table.items():
             if key in keys:
                 self._set(name, key, keys[key], value, where=where, of_defaults=of_defaults)
@@ -247,16 +248,13 @@ class _Reader:
         misplaced.
         """
         hint = nearest(key, list(known))
-        owners = [name for name in self.commands if table is not None and key in self._keys_of(name)]
+        commands = {name: self.find(name) for name in self.commands if table is not None}
+        owners = [name for name, command in commands.items() if command and key in option_keys(command.params)]
         if key in _NOT_HERE:
             owners, hint = [], "Name profiles and their file on the command line or in the environment."
         if owners:
             hint = f"It is an option of {', '.join(owners[:5])}: write it into a table of that command."
         self._problem(where, f"unknown key {key[:100]!r}", hint)
-
-    def _keys_of(self, name: str) -> Iterable[str]:
-        command = self.find(name)
-        return () if command is None else option_keys(command.params)
 
     def _problem(self, where: str, message: str, hint: str | None) -> None:
         self.problems.append(UsageError(f"{self.path}: {where}: {message}", hint=hint))

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import click
 
-from jsbackup.cli.output.output import Output, error_json, format_count
-from jsbackup.cli.output.result import Result
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.output.result import Result, error_json, format_count
 from jsbackup.cli.parsing.context import CommandContext, usage_error
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, PolicyBreach, RepositoryLocked
 from jsbackup.exit_codes import DAMAGE, combined
@@ -124,12 +124,10 @@ def _run_one(command: click.Command, ctx: CommandContext, name: str, output: Out
     if outcome.error is not None:
         outcome.code = outcome.error.exit_code
         if not output.as_json:
-            (kept[-1] if kept else output).error(_named(outcome.error, name))
+            named = name in outcome.error.message
+            shown = outcome.error if named else outcome.error.with_message(f"profile {name}: {outcome.error.message}")
+            (kept[-1] if kept else output).error(shown)
     return outcome
-
-
-def _named(error: JsBackupError, profile: str) -> JsBackupError:
-    return error if profile in error.message else error.with_message(f"profile {profile}: {error.message}")
 
 
 _log = logging.getLogger(__name__)

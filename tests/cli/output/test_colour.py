@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.output.result import State
-from jsbackup.cli.output.terminal import _COLOURS, paint
+from jsbackup.cli.output.result import _COLOURS, State, paint
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.cli.conftest import EVIL

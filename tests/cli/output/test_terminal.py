@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.cli.output.output import format_count, format_seconds, format_time
-from jsbackup.cli.output.terminal import clip, display_width, pad, printable, to_json
+from jsbackup.cli.output.result import pad, to_json
+from jsbackup.readable import clip, display_width, format_count, format_seconds, format_time, printable
 from tests.cli.conftest import EVIL, WIDE
 from tests.cli.typed import Shop, Typed, in_terminal
 from tests.harness.commands import command_line, environment

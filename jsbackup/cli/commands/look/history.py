@@ -14,7 +14,6 @@ import click
 from jsbackup.cli.commands.look.buckets import bytes_json
 from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
 from jsbackup.cli.output.result import Block, Column, Result, TextTable, format_bytes, format_count, table
-from jsbackup.cli.output.terminal import clip
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -24,6 +23,7 @@ from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable
 from jsbackup.model import JsonObject
 from jsbackup.names import BUCKET_STREAM, OBJECT_STREAM
+from jsbackup.readable import clip
 from jsbackup.shell import command_line, quoted_command
 from jsbackup.times import format_time
 

@@ -18,13 +18,13 @@ import click
 from jsbackup.cli.commands.look.opened import condition_options, find_opened
 from jsbackup.cli.options.restore_options import NEWEST
 from jsbackup.cli.output.output import silence
-from jsbackup.cli.output.terminal import printable
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.readable import printable
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
