@@ -30,7 +30,7 @@ from click import Option
 from jsbackup import __version__
 from jsbackup.cli.commands import restore
 from jsbackup.cli.main import COMMANDS
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id

@@ -25,12 +25,15 @@ from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
 from jsbackup.cli.loop import stop_signals
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output, silence
 from jsbackup.cli.parsing.context import (
     COMPLETE_VARIABLE,
+    GLOBAL_OPTIONS,
     HELP_ALL,
     INTERRUPTED,
+    KEY_OPTIONS,
+    S3_OPTIONS,
+    SERVER_OPTIONS,
     HelpGroup,
     LastOutput,
     usage_error,
@@ -209,7 +212,9 @@ def run(arguments: Sequence[str], *, stopped: Callable[[], bool] = lambda: False
     except SystemExit:
         raise
     except BaseException as error:  # the last resort: a bug becomes one sentence, not a traceback
-        if _interrupted(error) or (_is_panic(error) and stopped()):
+        # Ctrl-C while an extension in Rust calls Python, as when `pyrage` is imported, makes it panic: it raises this
+        # instead of KeyboardInterrupt, and without it as the context.
+        if _interrupted(error) or (type(error).__name__ == "PanicException" and stopped()):
             return _fail(last.output, Interrupted(INTERRUPTED))
         if "JSBACKUP_TRACEBACK" in environment():
             raise
@@ -225,13 +230,6 @@ def _interrupted(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Return whether an extension in Rust panicked. If Ctrl-C comes while it calls Python, as when `pyrage` is
-    imported, it raises this instead of KeyboardInterrupt, and without it as the context.
-    """
-    return type(error).__name__ == "PanicException"
 
 
 def _bug(error: BaseException) -> str:
@@ -268,10 +266,8 @@ def _output_for_errors(arguments: Sequence[str]) -> Output:
 
 
 def _fail(output: Output, error: JsBackupError) -> int:
-    try:
+    with suppress(JsBackupError):  # it cannot be printed
         output.error(error)
-    except JsBackupError:  # it cannot be printed
-        return error.exit_code
     return error.exit_code
 
 

@@ -36,11 +36,10 @@ from jsbackup.cli.options.restore_options import (
     refuse_options_beside,
     runbook_option,
 )
-from jsbackup.cli.options.shared import SERVER_OPTIONS
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option, write_options
+from jsbackup.cli.parsing.context import GIVEN, SERVER_OPTIONS, Shared, jobs_option, write_options
 from jsbackup.errors import Interrupted
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL

@@ -1,3 +1,3 @@
 """How a typed line becomes values: commands with their help, values of options from all places, click's errors in our
-words, completion. Which options there are is in `options/`.
+words, completion. Options of several commands are in `options/`.
 """

@@ -1,4 +1,4 @@
-"""A command with the shared options (`options/shared.py`), which its function gets as one `Shared` value; and its help
+"""A command with the shared options (`parsing/context.py`), which its function gets as one `Shared` value; and its help
 besides its options: examples, exit codes, and related commands, as in a man page.
 
 `command_help.json` has one table for all commands. Exit codes are those of the contract; an entry only explains one if
@@ -21,14 +21,17 @@ from click.core import ParameterSource
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS, Hooks, run_between
 from jsbackup.cli.options.opening import SPARK_OPTIONS, where_asked
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.output.progress import start_log
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.completion import complete_tag
 from jsbackup.cli.parsing.context import (
+    GLOBAL_OPTIONS,
     HELP_ALL,
+    KEY_OPTIONS,
     OF_BACKUPS,
+    S3_OPTIONS,
+    SERVER_OPTIONS,
     CommandContext,
     LastOutput,
     Shared,

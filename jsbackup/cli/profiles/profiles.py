@@ -20,8 +20,7 @@ from typing import Any, Final
 import click
 
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX, check_url
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.parsing.context import over
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, over
 from jsbackup.cli.parsing.typed_values import AMOUNTS, parse_origin, parse_tag_rule, parse_tags
 from jsbackup.config import (
     ConfigFile,

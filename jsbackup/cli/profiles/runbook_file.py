@@ -32,9 +32,8 @@ from click.core import ParameterSource
 
 from jsbackup.cli.options.opening import connection_of, target_connection_of
 from jsbackup.cli.options.restore_options import Asked, planning_options
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.parsing.command import CHOOSING_OPTIONS
-from jsbackup.cli.parsing.context import Shared, usage_error
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared, usage_error
 from jsbackup.cli.parsing.typed_values import NOTES, parse_choosing
 from jsbackup.cli.profiles.profiles import check_kind, option_keys, refuse_unknown
 from jsbackup.config import LOGIN_NAMES, is_reference, needs_program, read_toml

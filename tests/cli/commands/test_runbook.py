@@ -9,10 +9,9 @@ import click
 import pytest
 
 from jsbackup.cli.commands import restore
-from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.parsing.command import CHOOSING_OPTIONS
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
 from jsbackup.cli.profiles.runbook_file import MAX_RESTORES, RunbookEntry, _keys, read_runbook
 from jsbackup.config import Secret, UserPassword
 from jsbackup.config.profiles import MAX_FILE_BYTES, MAX_LINE_BYTES

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.cli.main import cli, run
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, SERVER_OPTIONS, Shared
 from tests.cli.typed import Shop, Typed, in_shell, in_terminal
 
 pytestmark = pytest.mark.nats

@@ -14,8 +14,8 @@ from jsbackup.cli.commands import check
 from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
 from jsbackup.cli.options.opening import SPARK_OPTIONS
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.parsing.command import CHOOSING_OPTIONS, Command
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.planning.model import Consumers, IfExists

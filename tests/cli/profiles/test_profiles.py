@@ -14,9 +14,8 @@ from jsbackup.cli.commands import backup, repo
 from jsbackup.cli.main import COMMANDS, cli, run
 from jsbackup.cli.notify.hooks import HOOK_OPTIONS
 from jsbackup.cli.options.opening import connection_of, connection_reference_of
-from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import GIVEN, CommandContext, Shared, over
+from jsbackup.cli.parsing.context import GIVEN, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, CommandContext, Shared, over
 from jsbackup.cli.profiles.profiles import option_keys
 from jsbackup.config import ConnectionOptions, UserPassword
 from jsbackup.errors import UsageError

@@ -35,7 +35,6 @@ from jsbackup.cli.options.restore_options import (
     refuse_obfuscation,
     reshaping_options,
 )
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import (
     Block,
@@ -50,7 +49,7 @@ from jsbackup.cli.output.result import (
 )
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
-from jsbackup.cli.parsing.context import GIVEN, Shared, write_options
+from jsbackup.cli.parsing.context import GIVEN, GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Shared, write_options
 from jsbackup.errors import IncompleteError, IntegrityError, KeyUnavailable, RepositoryNotFound, StoreError, UsageError
 from jsbackup.exit_codes import damage
 from jsbackup.model import JsonObject

@@ -12,12 +12,11 @@ import click
 from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.backup_choice import find_ids
 from jsbackup.cli.options.opening import connection_of, open_to_repair, store_at, writing
-from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.result import Block, Result, format_count
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import GLOBAL_OPTIONS, Shared
 from jsbackup.errors import IncompleteError, JsBackupError, KeyUnavailable, RepositoryNotFound, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.repository.repository import Repository

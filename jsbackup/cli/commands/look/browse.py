@@ -16,10 +16,9 @@ import click
 from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.backup_choice import policy_in_use
 from jsbackup.cli.options.opening import connection_of, open_repository
-from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.result import Result
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import Shared
+from jsbackup.cli.parsing.context import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
 from jsbackup.cli.parsing.typed_values import WholeNumber
 from jsbackup.config import (
     ConnectionOptions,

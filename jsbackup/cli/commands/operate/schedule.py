@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.result import PlainText, Result
 from jsbackup.cli.parsing.command import Command
-from jsbackup.cli.parsing.context import CommandContext, Shared
+from jsbackup.cli.parsing.context import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, CommandContext, Shared
 from jsbackup.config import parse_duration, read_config
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
