@@ -96,7 +96,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("jsbackup.cli.commands.exchange", "Import what 'export' writes, and backups of the nats CLI."),
         "stats": ("jsbackup.cli.commands.query", "Count messages and bytes by stream and subject."),
         "query": ("jsbackup.cli.commands.query", "Run an SQL query over a backup."),
-        "iceberg": ("jsbackup.cli.commands.iceberg", "Describe backups as Iceberg tables, without a copy."),
+        "iceberg": ("jsbackup.cli.commands.exchange", "Describe backups as Iceberg tables, without a copy."),
         "help": ("jsbackup.cli.commands.help", "Show a page of the manual, or find words in it."),
     },
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +14,12 @@ from jsbackup.cli.options.opening import (
     Where,
     account_options,
     connection_of,
+    connection_reference_of,
     holder,
     no_init_option,
     open_or_make_repository,
+    place_given,
+    settings_of,
     writing,
 )
 from jsbackup.cli.output.progress import make_live_line, make_progress
@@ -23,11 +27,14 @@ from jsbackup.cli.output.reports import backup_result, follow_result, following_
 from jsbackup.cli.output.result import Result, format_bytes
 from jsbackup.cli.parsing.command import Command, tagged_as
 from jsbackup.cli.parsing.completion import complete_stream
-from jsbackup.cli.parsing.context import Shared, jobs_option
+from jsbackup.cli.parsing.context import GIVEN, Shared, jobs_option
 from jsbackup.cli.parsing.typed_values import parse_lock_end, parse_tags
 from jsbackup.config import parse_duration, parse_glob, parse_size
 from jsbackup.errors import UsageError
 from jsbackup.stores.base import LockMode
+
+if TYPE_CHECKING:
+    from jsbackup.engine.backup.options import BackupOptions
 
 __all__ = ["COMMANDS"]
 
@@ -140,9 +147,8 @@ def backup(
         refuse_given(click.get_current_context(), "--all-accounts", "spark", "spark_conf")
         return back_up_all(shared, accounts, options, may_make=not no_init)
     if where is not None:
-        from jsbackup.cli.commands.fan_out import spread_backup
-
-        return spread_backup(shared, options, where, may_make=not no_init)
+        jobs_given = click.get_current_context().get_parameter_source("jobs") in GIVEN  # else as many as Spark can
+        return _spread(shared, options, where, at_once=jobs if jobs_given else 0, may_make=not no_init)
     connection = connection_of(shared)
     repository = open_or_make_repository(shared, may_make=not no_init)
     with (
@@ -150,6 +156,34 @@ def backup(
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_loop(run_backup(BackupRun(connection, repository, options, progress), lease))
+    return backup_result(report)
+
+
+def _spread(shared: Shared, options: BackupOptions, where: Where, *, at_once: int, may_make: bool) -> Result:
+    """Run a backup on executors of Spark. Java only hands out tasks, and Python does the work.
+
+    Errors in the command are reported before Spark starts.
+    """
+    from jsbackup.engine.backup.backup import begin_backup, finish_backup
+    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.pipeline.session.session import open_session
+    from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
+    from jsbackup.repository.write.late_repository import make_now
+
+    settings, place = settings_of(where), place_given(shared)
+    reference, connection = connection_reference_of(shared), connection_of(shared)
+    repository = open_or_make_repository(shared, may_make=may_make)
+    with (
+        writing(shared, repository, "backup") as lease,
+        make_progress("backup", wanted=shared.progress) as progress,
+    ):
+        run = BackupRun(connection, repository, options, progress)
+        begun = run_loop(begin_backup(run, lease))
+        make_now(repository)  # executors open it themselves
+        with open_session(settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, at_once)
+            results, failures = store_streams(executors, run, begun)
+            report = finish_backup(run, begun, results, failures, lease=lease)
     return backup_result(report)
 
 

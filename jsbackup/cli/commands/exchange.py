@@ -1,4 +1,4 @@
-"""`jsbackup import` and `jsbackup export` of foreign files and tables, which need no server; tables also on Spark.
+"""`jsbackup import`, `export` and `iceberg`: foreign files and tables, which need no server; tables also on Spark.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,21 +41,34 @@ from jsbackup.cli.parsing.command import Command, tagged_as
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import parse_tags
-from jsbackup.config import environment, mask_secret, parse_glob, s3_settings, server_store_keys
-from jsbackup.errors import IncompleteError, JsBackupError, UsageError
-from jsbackup.exchange.folder import NewFolder, clear_leftovers
+from jsbackup.config import (
+    Glob,
+    environment,
+    is_chosen,
+    mask_secret,
+    nearest,
+    parse_glob,
+    s3_settings,
+    server_store_keys,
+)
+from jsbackup.errors import IncompleteError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.exchange.folder import NewFolder, check_output, clear_leftovers
 from jsbackup.model import JsonObject
 from jsbackup.planning.asked import AskedChanges
 from jsbackup.readable import in_short
+from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream, ExportedStream
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.planning.typed_options import TableOptions
-    from jsbackup.repository.manifest import StreamBackup
+    from jsbackup.repository.keep.retention import TagRule
+    from jsbackup.repository.manifest import Manifest, StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
+    from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["COMMANDS"]
@@ -505,4 +519,111 @@ def _export_result(
     return Result(document, text, IncompleteError.exit_code if broken or any(s.incomplete for s in exported) else 0)
 
 
-COMMANDS = {"import": import_, "export": export}
+@click.command(cls=Command, chooses=True)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--output",
+    "directory",
+    required=True,
+    metavar="DIR",
+    help="Folder for the tables, made if it does not exist; or s3://bucket/prefix. Run it again with the same one.",
+)
+def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
+    """Describe backups as Iceberg tables, without a copy: a table for each stream, a snapshot for each backup.
+
+    DIR gets metadata only, in DIR/STREAM/metadata. The messages stay in the repository, which is not
+    changed; readers of Iceberg read them there. The tag of a snapshot is the id of its backup: `SELECT * FROM orders
+    VERSION AS OF '20261121T094249Z-acd9df'`. The tables have all backups of the account that `latest` is of; with --tag
+    those that have it.
+
+    Run it after each backup, and after each prune: tables from before name segments that prune has deleted.
+
+    Not for encrypted repositories. Streams of an unknown format and backups without messages are left out.
+    """
+    from jsbackup.pipeline.session.repository_ref import place_of
+    from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
+    from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
+    from jsbackup.stores.local import remove_incoming
+
+    require_pyiceberg()
+    from jsbackup.pipeline.tables.iceberg_backups import described_streams, write_iceberg
+
+    patterns = tuple(map(parse_glob, streams))
+    place = place_of(directory, s3_settings(shared.s3, environment()), {})
+    source = place_given(shared)
+    refuse_place(source, place)
+    if place.folder is not None:
+        check_output(Path(place.folder), hint="Name a folder, or one that does not exist yet.")
+    refuse_foreign(place)
+    repository = open_repository(shared)
+    if repository.objects.sealing.suffix:
+        raise UnsupportedError(
+            "the repository is encrypted, and readers of Iceberg cannot read it",
+            hint="Make tables with `jsbackup export --format iceberg`, or delta; they are not encrypted.",
+        )
+    wanted = WantedBackup(LATEST, patterns, all_needed=False)
+    with reading(shared, repository, "iceberg"):
+        newest = find_backup(shared, repository, wanted)
+        backed_up, left_out, others = _backed_up(repository, newest, patterns, shared.choosing.tags)
+        store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
+        described = described_streams(store)
+        names = [*backed_up, *left_out, *others]
+        for pattern in patterns:
+            if not any(map(pattern.matches, [*names, *(described if backed_up else ())])):
+                raise UsageError(
+                    f"no backup has a stream {pattern.pattern}",
+                    hint=nearest(pattern.pattern, names) or "See 'jsbackup show' for the streams that there are.",
+                )
+        for name in left_out:
+            shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
+        if not backed_up:
+            raise UsageError(f"no backup has messages of {' '.join(streams) or 'any stream'}")
+        for name in sorted(set(described) - backed_up.keys()):
+            if is_chosen(name, patterns, ()):
+                shared.output.note(
+                    f"no backup has messages of stream {name} any more: its table stays as it was, and names segments "
+                    "that prune deletes"
+                )
+        tables = [
+            write_iceberg(store, location_of(place), name, backups, data=data, repository=repository_id)
+            for name, backups in sorted(backed_up.items())
+        ]
+    if place.folder is not None:
+        remove_incoming(Path(place.folder))
+    rows = list(map(asdict, tables))
+    shown = [row if row["new"] else row | {"metadata": f"{row['metadata']} (as before)"} for row in rows]
+    counts = {f">{name.upper()}": (name, format_count) for name in ("backups", "files", "messages")}
+    return Result({"tables": rows}, [table(shown, {"STREAM": "stream", **counts, "METADATA": "metadata"})])
+
+
+def _backed_up(
+    repository: Repository, newest: Manifest, patterns: Sequence[Glob], tags: Sequence[TagRule]
+) -> tuple[dict[str, list[BackedUp]], list[str], list[str]]:
+    """Return the backups of each stream of the account that `newest` is of, with these tags, streams of an unknown
+    format, and the names of others that were not asked for or have no messages.
+    """
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
+    from jsbackup.repository.origin import origin_of
+    from jsbackup.repository.read.sources import counts
+    from jsbackup.repository.summary import summary_of
+
+    like = summary_of(newest)
+    backed_up: dict[str, list[BackedUp]] = {}
+    unknown: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
+        mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
+        if not mine or summary.transformed != like.transformed or not counts(summary, tags, ()):
+            continue
+        created_ms = parse_time(summary.created) // 10**6
+        for stream in repository.manifest(summary.id).streams:
+            if is_chosen(stream.name, patterns, ()) and stream.unknown_format:
+                unknown[stream.name] = None
+            elif is_chosen(stream.name, patterns, ()) and stream.archive_format.has_messages:
+                backed_up.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
+            else:
+                others[stream.name] = None
+    return backed_up, list(unknown), list(others)
+
+
+COMMANDS = {"import": import_, "export": export, "iceberg": iceberg}

@@ -22,8 +22,11 @@ from jsbackup.cli.options.opening import (
     Where,
     account_options,
     connection_of,
+    connection_reference_of,
     open_repository,
+    place_given,
     reading,
+    settings_of,
     target_connection_of,
 )
 from jsbackup.cli.options.restore_options import (
@@ -157,8 +160,9 @@ def restore(
     'jsbackup plan' shows that before. Of a stream with a damaged object nothing stays, unless with --partial.
     """
     from jsbackup.cli.output.restore_report import restored_result
+    from jsbackup.engine.link.source import read_source
     from jsbackup.engine.restore.partial_proof import ProofLevel
-    from jsbackup.engine.restore.restore import run_restore
+    from jsbackup.engine.restore.restore import begin_restore, run_restore
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
     from jsbackup.planning.typed_options import keeping_obfuscated
 
@@ -188,11 +192,9 @@ def restore(
     elif options.if_exists == "fail":
         hint = "To go on, run the same command with --if-exists skip: streams that were complete stay as they are."
     try:
-        if where is not None:
-            from jsbackup.cli.commands.fan_out import spread_restore
-
+        if where is not None:  # errors in the command are reported before Spark starts
             refuse_obfuscation(options.reshape, "executors of Spark: its secret stays on this machine")
-            return spread_restore(shared, asked, saved, options, settings=settings, where=where)
+            spark, place, reference = settings_of(where), place_given(shared), connection_reference_of(shared)
         connection, repository = connection_of(shared), open_repository(shared)
         with (
             reading(shared, repository, "restore"),
@@ -204,7 +206,20 @@ def restore(
             if saved is not None:
                 saved.refuse_other(finder.choice.manifest)
             run = RestoreRun(connection, options, settings, progress)
-            report = run_loop(run_restore(run, repository, backup, saved))
+            if where is None:
+                report = run_loop(run_restore(run, repository, backup, saved))
+            else:
+                from jsbackup.pipeline.session.session import open_session
+                from jsbackup.pipeline.tasks.fan_out import Executors
+                from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
+
+                manifest = backup(run_loop(read_source(connection)))
+                prospect = run_loop(begin_restore(run, repository, manifest, saved))
+                mask_key = mask_key_of({"mask_key_file": ctx.params.get("mask_key_file")})
+                at_once = jobs if ctx.get_parameter_source("jobs") in GIVEN else 0  # 0: as many as Spark can
+                with open_session(spark) as session:
+                    executors = Executors(session, place, repository.descriptor.id, reference, at_once)
+                    report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
     except Interrupted as error:
         raise error.with_hint(hint) from None
     return restored_result(report, "restored", finder)

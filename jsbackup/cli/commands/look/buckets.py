@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from jsbackup.cli.commands.look.opened import find_opened, time_option
-from jsbackup.cli.commands.look.view import print_bytes
+from jsbackup.cli.commands.look.view import find_opened, print_bytes, time_option
 from jsbackup.cli.options.backup_choice import LATEST
 from jsbackup.cli.output.new_file import check_new_file, check_no_link, write_pieces
 from jsbackup.cli.output.result import Block, Result, TextTable, format_bytes, format_count, table

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.commands.look.buckets import bytes_json
-from jsbackup.cli.commands.look.opened import check_readable, condition_options, open_to_look
+from jsbackup.cli.commands.look.view import check_readable, condition_options, open_to_look
 from jsbackup.cli.output.result import Block, Column, Result, TextTable, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream

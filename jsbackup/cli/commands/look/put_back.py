@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.look.opened import condition_options, literally, time_option
+from jsbackup.cli.commands.look.view import condition_options, literally, time_option
 from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.opening import connection_of, open_repository, reading

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.commands.look.opened import check_readable
+from jsbackup.cli.commands.look.view import check_readable
 from jsbackup.cli.loop import closing_undisturbed, run_loop
 from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, find_backup
 from jsbackup.cli.options.opening import connection_of, keys_of, open_repository, reading
