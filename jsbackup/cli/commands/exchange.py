@@ -35,14 +35,13 @@ from jsbackup.cli.options.restore_options import (
     with_key_beside,
 )
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.reports import import_result, stored_result
+from jsbackup.cli.output.reports import stored_result
 from jsbackup.cli.output.result import Block, Result, broken_json, broken_lines, format_bytes, format_count, table
 from jsbackup.cli.parsing.command import Command, tagged_as
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
 from jsbackup.cli.parsing.typed_values import parse_tags
 from jsbackup.config import (
-    Glob,
     environment,
     is_chosen,
     mask_secret,
@@ -62,14 +61,10 @@ if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ChangedStream, ExportedStream
     from jsbackup.pipeline.messages.chosen import ChosenBackup
     from jsbackup.pipeline.tables.export import Exported, PlannedExport
-    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
     from jsbackup.planning.transforming import TransformOptions
     from jsbackup.planning.typed_options import TableOptions
-    from jsbackup.repository.keep.retention import TagRule
-    from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.manifest import StreamBackup
     from jsbackup.repository.read.broken_lists import BrokenLists
-    from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["COMMANDS"]
 
@@ -149,6 +144,8 @@ def import_(
     wrote. A stream without a configuration is stored in files, with its own name as its subject; KV_NAME and OBJ_NAME
     get what clients need of a bucket or an object store.
     """
+    from jsbackup.repository.checks.document_checks import tend_readers
+
     chosen_tags, files, may_make = parse_tags(tags), [Path(path) for path in configs], not no_init
     if found := _URL.match(directory):
         raise UsageError(
@@ -216,7 +213,7 @@ def import_(
             clock_ns=time.time_ns,
             random=os.urandom,
         )
-    return import_result(report, repository)
+    return stored_result(report.manifest, report.streams, report.failures, lost_readers=tend_readers(repository))
 
 
 def _read_tables(
@@ -235,7 +232,7 @@ def _read_tables(
     Raises the errors of `find_tables`, `read_printed_configs`, `write_streams`.
     """
     from jsbackup.exchange.config_files import read_configs_of
-    from jsbackup.pipeline.jobs.imported_streams import RowStream, write_rows
+    from jsbackup.pipeline.jobs.imported_streams import RowStream, default_subjects, write_rows
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.tables.table_files import find_tables
     from jsbackup.pipeline.tables.table_rows import row_tasks
@@ -263,22 +260,16 @@ def _read_tables(
 
             manifest, stored = write_row_streams(run, streams, tags=tags, origin=origin)
     for one in stored:
-        if one.stream.name not in configured:
-            shared.output.note(_default_config(one))
+        name = one.stream.name
+        if name in configured:
+            continue
+        said = f"stream {name} has no configuration, so a default one is used"
+        if one.others:  # what a restored one would not store again
+            other = "has another subject" if one.others == 1 else "have other subjects"
+            said += f", for {' and '.join(default_subjects(name))} alone, and {one.others:,} of its "
+            said += f"{format_count(one.stream.captured.messages, 'message')} {other}"
+        shared.output.note(f"{said}; see --stream-config")
     return stored_result(manifest, stored, (), lost_readers=tend_readers(repository))
-
-
-def _default_config(stored: StoredStream) -> str:
-    """Say of a stream without a configuration what a restored one would not store again."""
-    from jsbackup.pipeline.jobs.imported_streams import default_subjects
-
-    name, messages = stored.stream.name, stored.stream.captured.messages
-    said = f"stream {name} has no configuration, so a default one is used"
-    if stored.others:
-        other = "has another subject" if stored.others == 1 else "have other subjects"
-        said += f", for {' and '.join(default_subjects(name))} alone, and {stored.others:,} of its "
-        said += f"{format_count(messages, 'message')} {other}"
-    return f"{said}; see --stream-config"
 
 
 @click.command(cls=Command, chooses=True, on_spark=True)
@@ -543,10 +534,13 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.iceberg_table import require_pyiceberg
     from jsbackup.pipeline.tables.target import location_of, refuse_foreign, refuse_place
+    from jsbackup.repository.origin import origin_of
+    from jsbackup.repository.read.sources import counts
+    from jsbackup.repository.summary import summary_of
     from jsbackup.stores.local import remove_incoming
 
     require_pyiceberg()
-    from jsbackup.pipeline.tables.iceberg_backups import described_streams, write_iceberg
+    from jsbackup.pipeline.tables.iceberg_backups import BackedUp, described_streams, write_iceberg
 
     patterns = tuple(map(parse_glob, streams))
     place = place_of(directory, s3_settings(shared.s3, environment()), {})
@@ -564,7 +558,24 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
     wanted = WantedBackup(LATEST, patterns, all_needed=False)
     with reading(shared, repository, "iceberg"):
         newest = find_backup(shared, repository, wanted)
-        backed_up, left_out, others = _backed_up(repository, newest, patterns, shared.choosing.tags)
+        # Of the account that the newest is of, with the tags: the backups of each stream, streams of an unknown format,
+        # and the names of others that were not asked for or have no messages.
+        like = summary_of(newest)
+        backed_up: dict[str, list[BackedUp]] = {}
+        left_out: dict[str, None] = {}
+        others: dict[str, None] = {}
+        for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
+            mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
+            if not mine or summary.transformed != like.transformed or not counts(summary, shared.choosing.tags, ()):
+                continue
+            created_ms = parse_time(summary.created) // 10**6
+            for stream in repository.manifest(summary.id).streams:
+                if is_chosen(stream.name, patterns, ()) and stream.unknown_format:
+                    left_out[stream.name] = None
+                elif is_chosen(stream.name, patterns, ()) and stream.archive_format.has_messages:
+                    backed_up.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
+                else:
+                    others[stream.name] = None
         store, data, repository_id = place.store(), location_of(source), repository.descriptor.id
         described = described_streams(store)
         names = [*backed_up, *left_out, *others]
@@ -592,38 +603,8 @@ def iceberg(shared: Shared, streams: tuple[str, ...], directory: str) -> Result:
         remove_incoming(Path(place.folder))
     rows = list(map(asdict, tables))
     shown = [row if row["new"] else row | {"metadata": f"{row['metadata']} (as before)"} for row in rows]
-    counts = {f">{name.upper()}": (name, format_count) for name in ("backups", "files", "messages")}
-    return Result({"tables": rows}, [table(shown, {"STREAM": "stream", **counts, "METADATA": "metadata"})])
-
-
-def _backed_up(
-    repository: Repository, newest: Manifest, patterns: Sequence[Glob], tags: Sequence[TagRule]
-) -> tuple[dict[str, list[BackedUp]], list[str], list[str]]:
-    """Return the backups of each stream of the account that `newest` is of, with these tags, streams of an unknown
-    format, and the names of others that were not asked for or have no messages.
-    """
-    from jsbackup.pipeline.tables.iceberg_backups import BackedUp
-    from jsbackup.repository.origin import origin_of
-    from jsbackup.repository.read.sources import counts
-    from jsbackup.repository.summary import summary_of
-
-    like = summary_of(newest)
-    backed_up: dict[str, list[BackedUp]] = {}
-    unknown: dict[str, None] = {}
-    others: dict[str, None] = {}
-    for summary in sorted(repository.inventory().summaries, key=lambda one: (one.created, one.id)):
-        mine = origin_of(summary) == origin_of(like) and (summary.imported is None) == (like.imported is None)
-        if not mine or summary.transformed != like.transformed or not counts(summary, tags, ()):
-            continue
-        created_ms = parse_time(summary.created) // 10**6
-        for stream in repository.manifest(summary.id).streams:
-            if is_chosen(stream.name, patterns, ()) and stream.unknown_format:
-                unknown[stream.name] = None
-            elif is_chosen(stream.name, patterns, ()) and stream.archive_format.has_messages:
-                backed_up.setdefault(stream.name, []).append(BackedUp(summary.id, created_ms, stream.segments))
-            else:
-                others[stream.name] = None
-    return backed_up, list(unknown), list(others)
+    figures = {f">{name.upper()}": (name, format_count) for name in ("backups", "files", "messages")}
+    return Result({"tables": rows}, [table(shown, {"STREAM": "stream", **figures, "METADATA": "metadata"})])
 
 
 COMMANDS = {"import": import_, "export": export, "iceberg": iceberg}

@@ -75,12 +75,15 @@ def topics() -> dict[str, str]:
     return dict(_ENTRY.findall(read_page("index")))
 
 
-def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name, help=about) for name, about in topics().items() if name.startswith(incomplete)]
-
-
 @click.command("help", cls=Command)
-@click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=_complete)
+@click.argument(
+    "words",
+    metavar="[TOPIC]",
+    nargs=-1,
+    shell_complete=lambda _ctx, _param, incomplete: [
+        CompletionItem(name, help=about) for name, about in topics().items() if name.startswith(incomplete)
+    ],
+)
 @click.option("--search", "searches", is_flag=True, help="List where the words are, also if they name a topic.")
 @click.pass_context
 def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], searches: bool) -> Result:

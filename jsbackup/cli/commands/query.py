@@ -284,8 +284,8 @@ def _text(streams: Sequence[JsonObject]) -> Iterator[Block]:
             **counts,
             ">SUBJECTS": ("subject_count", format_count),
             **{heading: (name, format_bytes) for heading, name in sizes.items()},
-            "OLDEST": ("oldest", _or_dash),
-            "NEWEST": ("newest", _or_dash),
+            "OLDEST": ("oldest", lambda time: time or "-"),
+            "NEWEST": ("newest", lambda time: time or "-"),
         },
     )
     for one in streams:
@@ -320,10 +320,6 @@ def _text(streams: Sequence[JsonObject]) -> Iterator[Block]:
 
 def _of_streams(streams: Sequence[JsonObject], key: str) -> list[JsonObject]:
     return [{**row, "stream": one["stream"]} for one in streams for row in one[key]]
-
-
-def _or_dash(time: str | None) -> str:
-    return time or "-"
 
 
 def _signed(by: int) -> str:

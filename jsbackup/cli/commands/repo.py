@@ -15,7 +15,7 @@ import click
 from jsbackup.cli.commands.look.view import check_readable, find_opened
 from jsbackup.cli.options.backup_choice import WantedBackup, find_backup
 from jsbackup.cli.options.opening import open_repository
-from jsbackup.cli.output.reports import consumer_json, created_text, problem_json, read_as, stream_json
+from jsbackup.cli.output.reports import consumer_json, problem_json, read_as, stream_json
 from jsbackup.cli.output.result import (
     Block,
     Result,
@@ -62,6 +62,8 @@ def list_backups(shared: Shared, last: int | None) -> Result:
     A backup that cannot be read or is missing is always listed, whatever you filter by, because its content is
     unknown. One that is known to be damaged is marked; `show` says what it lacks. The exit code is 14 if there is any.
     """
+    from jsbackup.engine.check.health_rules import span
+
     rules, globs = shared.choosing.tags, shared.choosing.origins
     now_ns = time.time_ns()
     repository = open_repository(shared)
@@ -74,17 +76,6 @@ def list_backups(shared: Shared, last: int | None) -> Result:
     removed = find_missing(repository.documents) if inventory.gaps else []
     lost += [IntegrityError(f"manifest {gap.key}: {gap.problem}") for gap in removed]
     rows = [_summary_json(each, now_ns) | {"held": each.id in held, "damaged": each.id in damaged} for each in wanted]
-    blocks: list[Block] = [_list_table(wanted, rows)]
-    if not rows:
-        blocks.append("no backup matches" if rules or globs else "there are no backups")
-    blocks += [(State("cannot be read"), f": {error.message}") for error in lost]
-    document = {"backups": rows, "damaged": [error.message for error in lost]}
-    return Result(document, blocks, unreadable(lost) or damage(damaged))
-
-
-def _list_table(summaries: Sequence[BackupSummary], rows: Sequence[JsonObject]) -> TextTable:
-    from jsbackup.engine.check.health_rules import span
-
     shown = [
         row
         | {
@@ -92,24 +83,31 @@ def _list_table(summaries: Sequence[BackupSummary], rows: Sequence[JsonObject]) 
             "of": _source_column(summary),
             "asked": _selection_column(summary),
         }
-        for summary, row in zip(summaries, rows, strict=True)
+        for summary, row in zip(wanted, rows, strict=True)
     ]
-    return table(
-        shown,
-        {
-            "BACKUP": "backup",
-            ">AGE": ("age_seconds", span),
-            "RESULT": ("state", State),
-            ">STREAMS": "streams",
-            ">MESSAGES": ("messages", format_count),
-            ">BYTES": ("bytes", format_bytes),
-            ">ADDED": ("stored_bytes_added", lambda size: "-" if size is None else format_bytes(size)),
-            ">TIME": ("seconds", lambda seconds: "-" if seconds is None else format_seconds(seconds)),
-            "SOURCE": "of",
-            "SELECTION": "asked",
-            "TAGS": ("tags", lambda tags: ",".join(f"{key}={value}" for key, value in sorted(tags.items()))),
-        },
-    )
+    blocks: list[Block] = [
+        table(
+            shown,
+            {
+                "BACKUP": "backup",
+                ">AGE": ("age_seconds", span),
+                "RESULT": ("state", State),
+                ">STREAMS": "streams",
+                ">MESSAGES": ("messages", format_count),
+                ">BYTES": ("bytes", format_bytes),
+                ">ADDED": ("stored_bytes_added", lambda size: "-" if size is None else format_bytes(size)),
+                ">TIME": ("seconds", lambda seconds: "-" if seconds is None else format_seconds(seconds)),
+                "SOURCE": "of",
+                "SELECTION": "asked",
+                "TAGS": ("tags", lambda tags: ",".join(f"{key}={value}" for key, value in sorted(tags.items()))),
+            },
+        )
+    ]
+    if not rows:
+        blocks.append("no backup matches" if rules or globs else "there are no backups")
+    blocks += [(State("cannot be read"), f": {error.message}") for error in lost]
+    document = {"backups": rows, "damaged": [error.message for error in lost]}
+    return Result(document, blocks, unreadable(lost) or damage(damaged))
 
 
 def _state(result: str, *, damaged: bool, held: bool = False) -> State:
@@ -202,24 +200,8 @@ def show(
     manifest = find_backup(shared, repository, WantedBackup(backup, silent=True, in_part=True))
     hold = find_hold(repository, manifest.id)
     problems = _known_problems(shared, repository, manifest)
-    document = _backup_json(manifest, hold, objects=shared.output.as_json) | {"problems": _problems_json(problems)}
-    return Result(document, _backup_text(manifest, hold, problems), damage(manifest.unlisted or problems))
-
-
-def _known_problems(shared: Shared, repository: Repository, manifest: Manifest) -> list[Problem]:
-    damaged, unknown = known_damage(repository, [manifest.id])
-    for note in unknown:
-        shared.output.note(note)
-    return known_problems(repository, manifest) if damaged else []
-
-
-def _problems_json(problems: Sequence[Problem]) -> list[JsonObject]:
-    return [{"stream": each.stream, **problem_json(each)} for each in problems]
-
-
-def _backup_json(manifest: Manifest, hold: Hold | None, *, objects: bool) -> JsonObject:
     source = manifest.source
-    return {
+    document = {
         **_summary_json(summary_of(manifest), time.time_ns()),
         "held": None if hold is None else {"since": hold.created, "reason": hold.reason},
         "tool": manifest.tool,
@@ -236,10 +218,23 @@ def _backup_json(manifest: Manifest, hold: Hold | None, *, objects: bool) -> Jso
             "imported": source.extra.get("imported"),
             "transformed": source.extra.get("transformed"),
         },
-        "streams": [_shown_stream_json(stream, objects=objects) for stream in manifest.streams],
+        "streams": [_shown_stream_json(stream, objects=shared.output.as_json) for stream in manifest.streams],
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
         "unlisted": [{"first": one.first, "streams": one.count, "reason": one.reason} for one in manifest.unlisted],
+        "problems": _problems_json(problems),
     }
+    return Result(document, _backup_text(manifest, hold, problems), damage(manifest.unlisted or problems))
+
+
+def _known_problems(shared: Shared, repository: Repository, manifest: Manifest) -> list[Problem]:
+    damaged, unknown = known_damage(repository, [manifest.id])
+    for note in unknown:
+        shared.output.note(note)
+    return known_problems(repository, manifest) if damaged else []
+
+
+def _problems_json(problems: Sequence[Problem]) -> list[JsonObject]:
+    return [{"stream": each.stream, **problem_json(each)} for each in problems]
 
 
 def _shown_stream_json(stream: StreamBackup, *, objects: bool) -> JsonObject:
@@ -261,7 +256,7 @@ def _shown_stream_json(stream: StreamBackup, *, objects: bool) -> JsonObject:
 
 def _backup_text(manifest: Manifest, hold: Hold | None, problems: Sequence[Problem]) -> Iterator[Block]:
     state = _state(manifest.result, damaged=bool(problems))
-    yield f"backup    {manifest.id}  ", state, f"  {created_text(manifest)}"
+    yield f"backup    {manifest.id}  ", state, f"  {format_time(parse_time(manifest.created))}"
     yield f"source    {_source_text(manifest.source)}"
     for key, value in sorted(manifest.tags.items()):
         yield f"tag       {key}={value}"

@@ -14,23 +14,19 @@ from jsbackup.cli.output.result import (
     format_bytes,
     format_count,
     format_seconds,
-    format_time,
     said_lines,
 )
 from jsbackup.errors import IncompleteError
 from jsbackup.exit_codes import damage
 from jsbackup.failure import Failure, all_failed
 from jsbackup.model import JsonObject
-from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup.backup import BackupReport
     from jsbackup.engine.follow.follow_report import FollowReport
     from jsbackup.engine.restore.restored_stream import RestoredConsumer, RestoredStream
-    from jsbackup.exchange.importing import ImportReport
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
-    from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = [
@@ -39,10 +35,8 @@ __all__ = [
     "backup_result",
     "consumer_json",
     "consumer_result_text",
-    "created_text",
     "follow_result",
     "following_text",
-    "import_result",
     "problem_json",
     "read_as",
     "restored_stream_json",
@@ -112,14 +106,6 @@ def backup_result(report: BackupReport) -> Result:
     """Return the result of a backup. Raises `all_failed` if nothing was committed."""
     lost = report.lost_readers
     return stored_result(report.manifest, report.streams, report.failures, notes=report.notes, lost_readers=lost)
-
-
-def import_result(report: ImportReport, repository: Repository) -> Result:
-    """Return the result of an import into `repository`. Raises as `backup_result`."""
-    from jsbackup.repository.checks.document_checks import tend_readers
-
-    lost = tend_readers(repository)
-    return stored_result(report.manifest, report.streams, report.failures, lost_readers=lost)
 
 
 def following_text(report: FollowReport, now_ns: int) -> str:
@@ -272,7 +258,3 @@ def problem_json(problem: Problem) -> JsonObject:
         "last_seq": problem.last_seq,
         "messages": problem.messages,
     }
-
-
-def created_text(manifest: Manifest) -> str:
-    return format_time(parse_time(manifest.created))

@@ -138,43 +138,47 @@ def _backup_json(report: Report, backup: BackupSummary) -> JsonObject:
 
 
 def _verify_json(report: Report, one: VerifyOutcome | None) -> JsonObject | None:
-    if one is None:
-        return None
-    return {
-        "begun": one.begun,
-        "ended": one.ended,
-        "age_seconds": round(report.age_seconds(one.ended), 3),
-        "ok": one.ok,
-        "level": one.level,
-        "everything": one.everything,
-        "part": one.part,
-        "backups": one.backups,
-        "problems": one.problems,
-        "damaged": list(one.damaged),
-    }
+    return (
+        None
+        if one is None
+        else {
+            "begun": one.begun,
+            "ended": one.ended,
+            "age_seconds": round(report.age_seconds(one.ended), 3),
+            "ok": one.ok,
+            "level": one.level,
+            "everything": one.everything,
+            "part": one.part,
+            "backups": one.backups,
+            "problems": one.problems,
+            "damaged": list(one.damaged),
+        }
+    )
 
 
 def _drill_json(report: Report, one: DrillOutcome | None) -> JsonObject | None:
-    if one is None:
-        return None
-    return {
-        "backup": one.backup,
-        "begun": one.begun,
-        "ended": one.ended,
-        "age_seconds": round(report.age_seconds(one.ended), 3),
-        "ok": one.ok,
-        "code": one.code,
-        "error": one.error or None,
-        "seconds": round(one.seconds, 3),
-        "server": one.server,
-        "nodes": one.nodes,
-        "everything": one.everything,
-        "streams": one.restored,
-        "messages": one.messages,
-        "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],
-        # The age of the backup when it was restored: newer messages would have been lost.
-        "recovery_point_seconds": round((parse_time(one.begun) - parse_time(one.backup_created)) / 1e9, 3),
-    }
+    return (
+        None
+        if one is None
+        else {
+            "backup": one.backup,
+            "begun": one.begun,
+            "ended": one.ended,
+            "age_seconds": round(report.age_seconds(one.ended), 3),
+            "ok": one.ok,
+            "code": one.code,
+            "error": one.error or None,
+            "seconds": round(one.seconds, 3),
+            "server": one.server,
+            "nodes": one.nodes,
+            "everything": one.everything,
+            "streams": one.restored,
+            "messages": one.messages,
+            "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],
+            # The age of the backup when it was restored: newer messages would have been lost.
+            "recovery_point_seconds": round((parse_time(one.begun) - parse_time(one.backup_created)) / 1e9, 3),
+        }
+    )
 
 
 def _line_json(report: Report, line: BackupSeries) -> JsonObject:

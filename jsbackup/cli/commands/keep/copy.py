@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from jsbackup.cli.options.backup_choice import WantedBackup, find_backup, find_ids
+from jsbackup.cli.options.backup_choice import WantedBackup, find_backup, find_ids, job_runner
 from jsbackup.cli.options.opening import (
     Where,
     keys_of,
@@ -267,7 +267,6 @@ def _copy_changed(
     where: Where | None,
 ) -> Result:
     """Make a changed copy of a backup."""
-    from jsbackup.cli.options.backup_choice import job_runner
     from jsbackup.pipeline.jobs.job_run import JobRun
     from jsbackup.pipeline.jobs.transform import plan_transform, transform_backup
     from jsbackup.pipeline.session.repository_ref import check_readable, lent

@@ -1,7 +1,4 @@
-"""`jsbackup forget`, `hold`, `prune` and `unlock`: which backups are removed and why, and what nothing needs then.
-
-What takes long to import, and not all of them need, is imported where it is used.
-"""
+"""`jsbackup forget`, `hold`, `prune` and `unlock`: which backups are removed and why, and what nothing needs then."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,18 +27,17 @@ from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.exit_codes import DAMAGE, damage, unreadable
 from jsbackup.model import JsonObject
 from jsbackup.readable import in_short
+from jsbackup.repository.keep.forget import LOCKED_REASON, ForgetPlan, plan_by_ids, plan_by_policy, remove_decided
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, put_hold, release_hold
 from jsbackup.repository.keep.leases import Lease, Mode
+from jsbackup.repository.keep.prune import preview_prune, prune
+from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.keep.seen_leases import store_now
 from jsbackup.repository.keep.unlocking import LeaseOutcome, unlock_leases
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 from jsbackup.tool import TOOL
-
-if TYPE_CHECKING:
-    from jsbackup.repository.keep.forget import ForgetPlan
-    from jsbackup.repository.keep.prune import PruneReport
 
 __all__ = ["COMMANDS"]
 
@@ -120,9 +116,6 @@ def forget(
     profile has none yet. Where no backup has a profile, it applies to all. Objects that only removed backups need stay
     stored until 'jsbackup prune'.
     """
-    from jsbackup.repository.keep.forget import plan_by_ids, plan_by_policy, remove_decided
-    from jsbackup.repository.keep.retention import Policy
-
     policy = Policy(
         last=keep_last,
         hourly=keep_hourly,
@@ -162,8 +155,7 @@ def forget(
         if prune:
             removed = sorted(each.backup for each in plan.decisions.removed)
             pruned = None if dry_run else removed
-            done = _run_prune(repository, take, grace_seconds, dry_run=dry_run, without=frozenset(removed))
-            report = _prune_json(done, dry_run=dry_run)
+            report = _run_prune(repository, take, grace_seconds, dry_run=dry_run, without=frozenset(removed))
     except JsBackupError as error:
         count = error.facts.get("removed", len(pruned or ()))
         backups_removed = f"removed {format_count(count, 'backup')}"
@@ -178,8 +170,6 @@ def forget(
 
 
 def _forget_result(plan: ForgetPlan, pruned: JsonObject | None, *, dry_run: bool, named: bool) -> Result:
-    from jsbackup.repository.keep.forget import LOCKED_REASON
-
     decisions = plan.decisions
     locked = [
         f"backup {each.backup} was not removed: {LOCKED_REASON}"
@@ -284,8 +274,7 @@ def prune_objects(shared: Shared, grace: str, dry_run: bool) -> Result:
     """
     grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
-    report = _run_prune(repository, holder(shared, repository, "prune"), grace_seconds, dry_run=dry_run)
-    document = _prune_json(report, dry_run=dry_run)
+    document = _run_prune(repository, holder(shared, repository, "prune"), grace_seconds, dry_run=dry_run)
     return Result(document, _prune_text(document))
 
 
@@ -296,19 +285,15 @@ def _run_prune(
     *,
     dry_run: bool,
     without: frozenset[str] = frozenset(),
-) -> PruneReport:
-    """Prune, or report what it would do if the backups `without` were forgotten. Raises the errors of
-    `repository.prune.prune`.
+) -> JsonObject:
+    """Prune, or report what it would do if the backups `without` were forgotten. Return the document of `prune --json`,
+    which is also `prune` in `forget --prune --json`. Raises the errors of `repository.prune.prune`.
     """
-    from jsbackup.repository.keep.prune import preview_prune, prune
-
-    if dry_run:
-        return preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
-    return prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
-
-
-def _prune_json(report: PruneReport, *, dry_run: bool) -> JsonObject:
-    """Return the document of `prune --json`, which is also `prune` in `forget --prune --json`."""
+    report = (
+        preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
+        if dry_run
+        else prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
+    )
     return {
         "deleted_objects": report.deleted_objects,
         "freed_bytes": report.freed_bytes,

@@ -27,7 +27,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.look.buckets.bucket import KeyRevision, KeyValueBucket
-    from jsbackup.look.buckets.object_bucket import ObjectBucket, ObjectEntry
+    from jsbackup.look.buckets.object_bucket import ObjectBucket
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.repository import Repository
     from jsbackup.transforms.cut import Edge
@@ -210,8 +210,18 @@ def objects(
     if name is None:
         return _list_files(shared, stored)
     entry = stored.entry(name)
-    if entry.link is not None:
-        stored, entry = _linked(shared, repository, manifest, entry)
+    if (link := entry.link) is not None:
+        if not link.name:
+            raise JsBackupError(
+                f"object {entry.name} is a link to bucket {link.bucket}, not a file",
+                hint=f"See {quoted_command('object', manifest.id, link.bucket)}.",
+            )
+        shared.output.note(f"{entry.name} is a link to {link}")
+        stored = ObjectBucket.find(repository.objects, manifest, link.bucket)
+        target = stored.entry(link.name)
+        if target.link is not None:
+            raise JsBackupError(f"object {entry.name} is a link to {link}, which is a link too")
+        entry = target
     if file is None:
         print_bytes(stored.content(entry))
         return 0
@@ -257,27 +267,6 @@ def _list_files(shared: Shared, bucket: ObjectBucket) -> Result:
         for one in entries
     ]
     return Result(document, [TextTable(["NAME", ">SIZE", "MODIFIED", "LINK TO"], cells)])
-
-
-def _linked(
-    shared: Shared, repository: Repository, manifest: Manifest, entry: ObjectEntry
-) -> tuple[ObjectBucket, ObjectEntry]:
-    """Return what a link leads to."""
-    from jsbackup.look.buckets.object_bucket import ObjectBucket
-
-    link = entry.link
-    assert link is not None
-    if not link.name:
-        raise JsBackupError(
-            f"object {entry.name} is a link to bucket {link.bucket}, not a file",
-            hint=f"See {quoted_command('object', manifest.id, link.bucket)}.",
-        )
-    shared.output.note(f"{entry.name} is a link to {link}")
-    linked = ObjectBucket.find(repository.objects, manifest, link.bucket)
-    target = linked.entry(link.name)
-    if target.link is not None:
-        raise JsBackupError(f"object {entry.name} is a link to {link}, which is a link too")
-    return linked, target
 
 
 def _list_buckets(manifest: Manifest, prefix: str) -> Result:

@@ -17,8 +17,8 @@ from jsbackup.cli.output.result import Block, Column, Result, TextTable, format_
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_stream
 from jsbackup.cli.parsing.context import Shared
-from jsbackup.cli.parsing.typed_values import Choosing, WholeNumber
-from jsbackup.config import Glob, nearest, parse_glob
+from jsbackup.cli.parsing.typed_values import WholeNumber
+from jsbackup.config import nearest, parse_glob
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.exit_codes import unreadable
 from jsbackup.model import JsonObject
@@ -75,7 +75,10 @@ def history(
     last backup that have it; --json names all of them. All conditions must hold. With names only, the backups in which
     these streams changed are shown.
     """
+    from jsbackup.look.all_backups import read_series
     from jsbackup.look.message_filter import MessageFilter
+    from jsbackup.repository.read.sources import counts
+    from jsbackup.repository.summary import summary_of
 
     wanted = MessageFilter.of(cut, filters, text)
     named = {"--key": key, "--object": object_name, "--subject": wanted.subjects or None}
@@ -90,7 +93,13 @@ def history(
         raise UsageError(f"{given[0]} is of one {'bucket' if key is not None else 'object store'}", hint="Name it.")
     globs = [parse_glob(name if name.startswith(prefix) else prefix + name) for name in streams]
     repository = open_to_look(shared)
-    series, unread = _read(repository, globs, shared.choosing)
+    rules, patterns = shared.choosing.tags, shared.choosing.origins
+    series, unread = read_series(
+        repository,
+        lambda manifest: not (rules or patterns) or counts(summary_of(manifest), rules, patterns),
+        lambda name: not globs or any(glob.matches(name) for glob in globs),
+        [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None,
+    )
     for typed, glob in zip(streams, globs, strict=True):
         if not any(glob.matches(each.stream) for each in series):
             _warn(shared, unread)
@@ -107,21 +116,6 @@ def history(
         document, blocks = _messages(repository, series, key=key, wanted=wanted, unread=unread, limit=limit)
     document["unread"] = [{"backup": each.backup, "reason": each.error.message} for each in unread]
     return Result(document, blocks, _warn(shared, unread))
-
-
-def _read(repository: Repository, globs: Sequence[Glob], choosing: Choosing) -> tuple[list[Series], list[UnreadBackup]]:
-    from jsbackup.look.all_backups import read_series
-    from jsbackup.repository.read.sources import counts
-    from jsbackup.repository.summary import summary_of
-
-    rules, patterns = choosing.tags, choosing.origins
-    names = [glob.pattern for glob in globs] if globs and all(glob.is_literal for glob in globs) else None
-    return read_series(
-        repository,
-        lambda manifest: not (rules or patterns) or counts(summary_of(manifest), rules, patterns),
-        lambda name: not globs or any(glob.matches(name) for glob in globs),
-        names,
-    )
 
 
 def _newest(series: Sequence[Series]) -> StreamBackup:

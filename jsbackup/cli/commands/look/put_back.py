@@ -17,7 +17,16 @@ from jsbackup.cli.loop import run_loop
 from jsbackup.cli.options.backup_choice import LATEST, WantedBackup, make_finder
 from jsbackup.cli.options.opening import connection_of, open_repository, reading
 from jsbackup.cli.output.progress import make_progress
-from jsbackup.cli.output.result import Block, Result, TextTable, error_json, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.result import (
+    Block,
+    Column,
+    Result,
+    error_json,
+    format_bytes,
+    format_count,
+    format_seconds,
+    table,
+)
 from jsbackup.cli.parsing.command import Command
 from jsbackup.cli.parsing.completion import complete_backup, complete_stream
 from jsbackup.cli.parsing.context import Shared
@@ -30,7 +39,7 @@ from jsbackup.readable import count_were
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.putting_back.model import PutBackMessage, PutBackReport
+    from jsbackup.putting_back.model import PutBackReport
     from jsbackup.transforms.cut import Cut
     from jsbackup.transforms.filters.filters import Filters
 
@@ -43,7 +52,21 @@ _ORDER = ("refused", "conflict", "duplicate", "write", "written", "there", "left
 def _result(report: PutBackReport, *, dry_run: bool) -> Result:
     plan = report.plan
     refusal = plan.refusal()
-    rows = list(map(_row, report.messages))
+    rows: list[JsonObject] = [
+        {
+            "sequence": one.sequence,
+            "time": format_time(one.timestamp_ns),
+            "subject": one.subject.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
+            "name": one.name or None,
+            "bytes": one.size,
+            "action": one.action.value,
+            "reason": one.reason or None,
+            "overwrites": one.overwrites,
+            "expected_last": one.expected,
+            "as_sequence": one.as_sequence,
+        }
+        for one in report.messages
+    ]
     counts = {action: sum(row["action"] == action for row in rows) for action in _ORDER}
     document: JsonObject = {
         "backup": plan.manifest.id,
@@ -63,19 +86,16 @@ def _result(report: PutBackReport, *, dry_run: bool) -> Result:
     text: list[Block] = []
     if rows:
         shown = sorted(rows, key=lambda row: (_ORDER.index(row["action"]), row["sequence"]))[:_SHOWN]
-        cells = [
-            (
-                str(row["sequence"]),
-                row["time"],
-                row["name"] or row["subject"],
-                format_bytes(row["bytes"]),
-                row["action"],
-                "-" if row["as_sequence"] is None else str(row["as_sequence"]),
-                row["reason"] or "",
-            )
-            for row in shown
-        ]
-        text.append(TextTable([">SEQ", "TIME", "SUBJECT", ">BYTES", "WHAT", ">AS", "WHY"], cells))
+        columns: dict[str, Column] = {
+            ">SEQ": "sequence",
+            "TIME": "time",
+            "SUBJECT": "shown",
+            ">BYTES": ("bytes", format_bytes),
+            "WHAT": "action",
+            ">AS": ("as_sequence", lambda sequence: "-" if sequence is None else str(sequence)),
+            "WHY": ("reason", lambda reason: reason or ""),
+        }
+        text.append(table([row | {"shown": row["name"] or row["subject"]} for row in shown], columns))
         if len(shown) < len(rows):
             text.append(f"… and {format_count(len(rows) - len(shown), 'more message')}; --json has all")
     text += [f"note: {note}" for note in document["notes"]]
@@ -100,21 +120,6 @@ def _outcome(report: PutBackReport, *, refused: bool, dry_run: bool) -> str:
     if report.code:
         return "refused" if report.code == TargetConflict.exit_code else "partial"
     return "complete" if report.written else "nothing to write"
-
-
-def _row(one: PutBackMessage) -> JsonObject:
-    return {
-        "sequence": one.sequence,
-        "time": format_time(one.timestamp_ns),
-        "subject": one.subject.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"),
-        "name": one.name or None,
-        "bytes": one.size,
-        "action": one.action.value,
-        "reason": one.reason or None,
-        "overwrites": one.overwrites,
-        "expected_last": one.expected,
-        "as_sequence": one.as_sequence,
-    }
 
 
 def _summary(report: PutBackReport, counts: Mapping[str, int], *, dry_run: bool) -> str:

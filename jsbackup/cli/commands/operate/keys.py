@@ -1,7 +1,4 @@
-"""`jsbackup init` and `jsbackup key`: create a repository, and manage who reads an encrypted one, and who signs.
-
-What only encrypted and signed repositories need is imported where it is used.
-"""
+"""`jsbackup init` and `jsbackup key`: create a repository, and manage who reads an encrypted one, and who signs."""
 
 from __future__ import annotations
 
@@ -31,7 +28,18 @@ from jsbackup.formats.compression import ZSTD, Compression
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.age import Recipient, parse_recipient
+from jsbackup.repository.crypto.keys import (
+    list_identities,
+    list_lost,
+    needed,
+    put_identity,
+    put_passphrase,
+    remove_identity,
+)
+from jsbackup.repository.crypto.new_keys import make_new_keys, replace_writer
+from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
 from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.crypto.writers import load_writers
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
@@ -88,7 +96,14 @@ def init(
     An encrypted repository is always signed. Its writer key is written to the new file of --writer-key. Backups need
     this key; it reads no messages. Restores need the identity of a recipient.
     """
-    segment_bytes = None if segment_size is None else _parse_segment_size(segment_size)
+    segment_bytes = None if segment_size is None else parse_size(segment_size)
+    if segment_bytes is not None and not is_segment_size(segment_bytes):
+        in_memory = segment_bytes > MAX_SEGMENT_BYTES
+        why = "a segment is held in memory as a whole" if in_memory else "each segment is an object"
+        raise UsageError(
+            f"--segment-size {segment_size}: {why}, so sizes from {format_bytes(MIN_SEGMENT_BYTES)} to "
+            f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
+        )
     try:
         how = None if compression is None else Compression.parse(compression)
     except ValueError as error:
@@ -97,8 +112,6 @@ def init(
     written: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
     file = new_writer_key_file(shared.keys, environment())
     if encrypt_to or passphrase is not None or sign:
-        from jsbackup.repository.crypto.new_keys import make_new_keys
-
         new_keys = make_new_keys(repository_id, _recipients(encrypt_to), _passphrase(passphrase), os.urandom)
         if file is None:
             raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
@@ -144,17 +157,6 @@ _PROBED = {
 }
 
 
-def _parse_segment_size(text: str) -> int:
-    size = parse_size(text)
-    if not is_segment_size(size):
-        why = "a segment is held in memory as a whole" if size > MAX_SEGMENT_BYTES else "each segment is an object"
-        raise UsageError(
-            f"--segment-size {text}: {why}, so sizes from {format_bytes(MIN_SEGMENT_BYTES)} to "
-            f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
-        )
-    return size
-
-
 def _recipients(texts: Sequence[str]) -> list[Recipient]:
     """Return the recipients that are given, or are in a file: one a line, `#` begins a comment."""
     found = []
@@ -198,8 +200,6 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     """
     if not encrypt_to and passphrase is None:
         raise UsageError("no reader was given", hint="Give --encrypt-to or --encrypt-passphrase-file.")
-    from jsbackup.repository.crypto.keys import needed, put_identity, put_passphrase
-
     recipients = _recipients(encrypt_to)
     words = _passphrase(passphrase)
     repository = open_repository(shared)
@@ -213,10 +213,6 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
 @key.command("list", cls=Command, short_help="List who reads and who signs.")
 def list_keys(shared: Shared) -> Result:
     """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
-    from jsbackup.repository.crypto.keys import list_identities, list_lost
-    from jsbackup.repository.crypto.readers import AGAIN_FROM_COPY, NO_READER, examine_readers
-    from jsbackup.repository.crypto.writers import load_writers
-
     repository = open_repository(shared)
     store, descriptor = repository.store, repository.descriptor
     identities = list_identities(store, descriptor) if descriptor.recipient else []
@@ -267,8 +263,6 @@ def remove(shared: Shared, key_id: str) -> Result:
     A reader who has used the key before may have kept what opens everything in the repository, later backups
     included. To lock someone out, create a new repository. Replicas keep the key: remove it there, too, with -r.
     """
-    from jsbackup.repository.crypto.keys import remove_identity
-
     repository = open_repository(shared)
     removed = remove_identity(repository.store, _encrypted(repository), key_id)
     lines = [
@@ -287,8 +281,6 @@ def replace_writer_key(shared: Shared, file: str) -> Result:
     Needs a key that reads the repository; if the repository is only signed, its first writer key. Backups signed before
     stay valid. The old key still opens manifests, old ones and new ones.
     """
-    from jsbackup.repository.crypto.new_keys import replace_writer
-
     repository, given = open_with_keys(shared)
     created = format_time(time.time_ns())
     new, enthrone = replace_writer(

@@ -103,7 +103,13 @@ def schedule(
     if kind == "kubernetes" and not image:
         raise UsageError("there is no image for Kubernetes to run", hint="Name the one you have built with --image.")
     _check_lines([image, run_as])
-    profile = _profile(shared)
+    if shared.config is None:
+        raise UsageError("a schedule is for a profile, and none was named", hint="Name it with --profile.")
+    ctx = click.get_current_context()
+    assert isinstance(ctx, CommandContext) and isinstance(ctx.command, Command)
+    profile = ctx.command.read_profile(ctx, read_config(shared.config), shared.profile, every_command=True)
+    if profile.problems:
+        raise profile.problems[0]
     plan, notes = _plan(profile, every, at, without)
     config, withheld = _without_secrets(profile)
     files = schedule_files(kind, plan, user=run_as, image=image, config=config, withheld=withheld)
@@ -123,18 +129,6 @@ def schedule(
         return Result(document, [f"wrote {output / name}" for name in files])
     texts = [f"# ---- {name}\n{content}\n" if len(files) > 1 else content for name, content in files.items()]
     return Result(document, map(PlainText, texts))
-
-
-def _profile(shared: Shared) -> Profile:
-    """Return the whole named profile. Raises UsageError for the first error in it."""
-    if shared.config is None:
-        raise UsageError("a schedule is for a profile, and none was named", hint="Name it with --profile.")
-    ctx = click.get_current_context()
-    assert isinstance(ctx, CommandContext) and isinstance(ctx.command, Command)
-    profile = ctx.command.read_profile(ctx, read_config(shared.config), shared.profile, every_command=True)
-    if profile.problems:
-        raise profile.problems[0]
-    return profile
 
 
 def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
